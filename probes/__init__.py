@@ -1,0 +1,1 @@
+"""Measures: each probe returns a tidy table of raw samples, one row an observation. It fits nothing."""

@@ -1,0 +1,37 @@
+"""The probes, by name. A new probe is one new file and one line here.
+
+The samples of probe ``x`` are fitted by ``profiles/fits/x.py`` and drawn by ``tenbin/report/x.py``,
+where those exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from probes.run import Run
+
+
+@dataclass(frozen=True)
+class ProbeEntry:
+    """Where a probe's ``measure(run)`` is, what it is called on the page, and how long it should take."""
+
+    module: str
+    title: str
+    full_s: float
+    quick_s: float
+
+    def load(self) -> Callable[[Run], None]:
+        """The probe's ``measure``; imported only here, because probes need heavy libraries."""
+        measure: Callable[[Run], None] = import_module(self.module).measure
+        return measure
+
+
+PROBES = {
+    "memory": ProbeEntry("probes.memory", "Memory bandwidth and interference", full_s=54, quick_s=8),
+    "network": ProbeEntry("probes.network", "All-to-all communication", full_s=36, quick_s=7),
+    "checkpoint": ProbeEntry("probes.checkpoint", "Checkpoint and restart costs", full_s=120, quick_s=14),
+    "power": ProbeEntry("probes.power", "Power caps and speed", full_s=120, quick_s=20),
+    "scaling": ProbeEntry("probes.scaling", "Parallel scaling", full_s=75, quick_s=12),
+}

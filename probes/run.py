@@ -1,0 +1,105 @@
+"""One run of one probe: what it was asked for, and the doors through which everything goes out.
+
+A probe is a function ``measure(run: Run) -> None``. It records every observation with ``run.sample`` at once
+(so that Ctrl-C or a lost device keeps what was seen), says what it could not measure with ``run.absent``,
+and changes the node only through ``run.control``, which journals the original value first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import psutil
+
+from profiles.errors import Unavailable
+from profiles.records import Absent, Settings
+
+Event = dict[str, Any]
+
+
+class Control(Protocol):
+    """Writes ``value`` to a control file of the node, having journalled the original so it is restored."""
+
+    def __call__(self, path: Path, value: str) -> None: ...
+
+
+def _refuse(path: Path, value: str) -> None:
+    raise Unavailable(f"no journal to change {path} under", "run the probe through 'tenbin profile'")
+
+
+@dataclass
+class Run:
+    """A probe at work."""
+
+    probe: str
+    settings: Settings
+    emit: Callable[[Event], None]
+    control: Control = _refuse
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng((self.settings.seed, self.settings.round))
+
+    def sample(self, **row: Any) -> None:
+        """Record one observation. Units are in the column names."""
+        s = self.settings
+        base = {"round": s.round, "emulated": bool(s.emulated), "time_s": round(time.time(), 3)}
+        self.emit({"event": "sample", "row": base | row})
+
+    def absent(self, what: str, reason: str, remedy: str = "") -> None:
+        """Say what could not be measured and why."""
+        record = Absent(probe=self.probe, what=what, reason=reason, remedy=remedy)
+        self.emit({"event": "absent", "absent": record.model_dump()})
+
+    def progress(self, doing: str, fraction: float | None = None) -> None:
+        """Say what is being measured; ``fraction`` of the probe that is done (default: by time)."""
+        if fraction is None:
+            fraction = (time.monotonic() - self.started) / self.settings.budget_s
+        self.emit({"event": "progress", "doing": doing, "fraction": min(max(fraction, 0.0), 1.0)})
+
+    def left_s(self) -> float:
+        """Seconds left of this run's budget (negative when overdrawn)."""
+        return self.settings.budget_s - (time.monotonic() - self.started)
+
+
+def collect(
+    probe: str, settings: Settings, measure: Callable[[Run], None]
+) -> tuple[pd.DataFrame, list[Absent]]:
+    """Run a probe in this process and gather what it says; for tests and for use from a notebook."""
+    events: list[Event] = []
+    measure(Run(probe, settings, events.append))
+    return samples_of(events), [Absent(**e["absent"]) for e in events if e["event"] == "absent"]
+
+
+def samples_of(events: list[Event]) -> pd.DataFrame:
+    """The table of samples among ``events``, one row an observation."""
+    return pd.DataFrame([e["row"] for e in events if e["event"] == "sample"])
+
+
+@contextmanager
+def pinned(*cores: int) -> Iterator[None]:
+    """Keep every thread of this process on ``cores``; put the affinity back afterwards.
+
+    ``psutil.cpu_affinity`` alone pins only the main thread (OpenCL and BLAS start their own).
+    """
+    before = {thread.id: os.sched_getaffinity(thread.id) for thread in psutil.Process().threads()}
+    try:
+        for thread in before:
+            _set_affinity(thread, set(cores))
+        yield
+    finally:
+        for thread, old in before.items():
+            _set_affinity(thread, old)
+
+
+def _set_affinity(thread: int, cores: set[int]) -> None:
+    with suppress(ProcessLookupError):  # the thread has ended
+        os.sched_setaffinity(thread, cores)

@@ -1,0 +1,1 @@
+"""Knows: record types, models (fit, predict, uncertainty) and the store. Runs nothing."""

@@ -1,0 +1,35 @@
+"""The errors a user meets: one line that says what is wrong, and what to do next."""
+
+
+class TenbinError(Exception):
+    """Something the user can act on; printed as one line, without a traceback.
+
+    Args:
+        what: what is wrong, naming the file or field.
+        remedy: the next step.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class BadInput(TenbinError):
+    """An argument, a file or a field that cannot be used."""
+
+    exit_code = 2
+
+
+class Busy(TenbinError):
+    """Somebody else holds what is needed (another profile on this node)."""
+
+    exit_code = 3
+
+
+class Unavailable(TenbinError):
+    """This machine lacks what was asked for (no OpenCL platform, no power meter)."""
+
+    exit_code = 4

@@ -1,0 +1,64 @@
+"""From a probe's samples to models: ``profiles/fits/<probe>.py`` has ``fit(samples) -> list[Model]``.
+
+``fit_samples`` is the one way in. A full profile visits each probe in several rounds spread over its
+whole duration; a coefficient whose rounds disagree more than its own interval admits gets the wider one,
+because drift between minutes (other guests, temperature) is part of what the next user will meet.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from profiles.models.constant import judge
+from profiles.records import Coefficient, Model
+
+
+def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
+    """All models that ``samples`` of ``probe`` support; empty where the probe has no fit.
+
+    Raises:
+        ValueError: emulated and measured rows are mixed.
+    """
+    name = f"profiles.fits.{probe}"
+    if samples.empty or find_spec(name) is None:
+        return []
+    if samples["emulated"].nunique() > 1:
+        raise ValueError(f"samples of {probe} mix emulated and measured rows")
+    module = import_module(name)
+    models: list[Model] = module.fit(samples)
+    rounds = [group for _, group in samples.groupby("round")]
+    if len(rounds) < 2:
+        return models
+    by_round = [{m.key: m for m in module.fit(group)} for group in rounds]
+    return [_widened(m, [r[m.key] for r in by_round if m.key in r]) for m in models]
+
+
+def _widened(model: Model, rounds: list[Model]) -> Model:
+    """``model`` with every interval at least as wide as its rounds' values say."""
+    coefficients = tuple(
+        _widen(
+            c, np.array([r[c.name].value for r in rounds if any(k.name == c.name for k in r.coefficients)])
+        )
+        for c in model.coefficients
+    )
+    return model.model_copy(update={"coefficients": coefficients})
+
+
+def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
+    low, high = coefficient.low, coefficient.high
+    if len(values) < 2 or (low is None) != (high is None):
+        return coefficient
+    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    centre = coefficient.value
+    if low is not None and high is not None and half <= min(centre - low, high - centre):
+        return coefficient
+    low = centre - half if low is None else min(low, centre - half)
+    high = centre + half if high is None else max(high, centre + half)
+    note = f"{coefficient.note}; widened: rounds differ".lstrip("; ")
+    update = {"low": low, "high": high, "quality": judge(centre, low, high), "note": note}
+    return coefficient.model_copy(update=update)

@@ -1,0 +1,32 @@
+"""The forms of model, one file each: ``fit(x, y, ...) -> Model`` and ``predict(model, x) -> Prediction``.
+
+A new form is one new file here and one line in ``FORMS``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+from profiles.records import Model
+
+FORMS = {
+    "constant": "profiles.models.constant",
+    "linear": "profiles.models.linear",
+    "knee": "profiles.models.knee",
+    "downey": "profiles.models.downey",
+}
+
+
+class Prediction(NamedTuple):
+    """A predicted value and the 95 % interval in which one new observation is expected."""
+
+    value: float
+    low: float
+    high: float
+
+
+def predict(model: Model, x: float = 0.0) -> Prediction:
+    """What ``model`` expects at ``x`` (in the unit of ``model.x``)."""
+    result: Prediction = import_module(FORMS[model.form]).predict(model, x)
+    return result

@@ -1,0 +1,135 @@
+"""The records of a profile: frozen, units in the names; absent is ``None`` or an ``Absent``, never 0."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from profiles.inventory import Inventory
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Base of every stored record: immutable, and strict about unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Quality(StrEnum):
+    """How far a coefficient can be trusted."""
+
+    GOOD = "good"  # narrow interval, the model describes the samples
+    NOISY = "noisy"  # usable, but the interval is wide
+    POOR = "poor"  # the samples do not support this number
+
+
+class Coefficient(Record):
+    """One number that a model needs, with its interval.
+
+    ``low``/``high`` bound the 95 % interval; ``None`` on one side means that the samples bound it
+    on the other side only ("A >= 4").
+    """
+
+    name: str
+    value: float
+    unit: str
+    low: float | None
+    high: float | None
+    n: int = Field(description="number of observations (not of sizes or settings) behind the value")
+    quality: Quality
+    note: str = ""
+
+
+class Model(Record):
+    """A fitted relation ``quantity = form(x)`` on one subject (named by ``labels``)."""
+
+    probe: str = Field(description="the probe whose samples were fitted")
+    quantity: str = Field(description="what the model predicts, with its unit as suffix: checkpoint_s")
+    form: str = Field(description="name in profiles.models.FORMS: constant, linear, knee, downey")
+    labels: dict[str, str] = Field(default_factory=dict, description="the subject: device, storage, cores")
+    x: str = Field(default="", description="the independent variable, with its unit: memory_mb")
+    x_min: float | None = None
+    x_max: float | None = None
+    method: str
+    coefficients: tuple[Coefficient, ...]
+    covariance: tuple[tuple[float, ...], ...] | None = Field(
+        default=None, description="of the coefficients, in their order"
+    )
+    residual_sd: float | None = None
+    r2: float | None = None
+    emulated: bool = False
+    note: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identifies the same model in two profiles."""
+        return (self.probe, self.quantity, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
+
+    @property
+    def title(self) -> str:
+        """``checkpoint_s{device=pocl-0,storage=/tmp}``"""
+        labels = ",".join(f"{k}={v}" for k, v in sorted(self.labels.items()))
+        return f"{self.quantity}{{{labels}}}" if labels else self.quantity
+
+    def __getitem__(self, name: str) -> Coefficient:
+        for coefficient in self.coefficients:
+            if coefficient.name == name:
+                return coefficient
+        raise KeyError(name)
+
+
+class Absent(Record):
+    """What could not be measured, why, and what would change that."""
+
+    probe: str
+    what: str
+    reason: str
+    remedy: str = ""
+
+
+class Settings(Record):
+    """What a profile was asked to measure, and where."""
+
+    quick: bool = False
+    only: tuple[str, ...] = ()
+    storage: tuple[Path, ...] = ()
+    hosts: tuple[str, ...] = ()
+    seed: int = 1
+    round: int = Field(default=0, description="a full profile visits each probe in several rounds")
+    budget_s: float = Field(default=30.0, gt=0, description="time this round of this probe should take")
+    sysfs: Path = Path("/sys")
+    procfs: Path = Path("/proc")
+    meter: Literal["auto", "powercap", "pyrapl", "nvml", "none"] = "auto"
+    set_gpu_limits: bool = False
+    emulated: str = Field(default="", description="name of the emulated hardware; empty: the real machine")
+
+
+class Profile(Record):
+    """All that one session of measuring learned about one node."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    node: str
+    created: datetime
+    duration_s: float
+    tenbin_version: str
+    settings: Settings
+    fingerprint: str = Field(description="hash over what decides performance; a changed one makes it stale")
+    inventory: Inventory
+    models: tuple[Model, ...] = ()
+    absent: tuple[Absent, ...] = ()
+    samples: dict[str, int] = Field(default_factory=dict, description="rows stored for each probe")
+    interrupted: bool = False
+    emulated: bool = False
+
+    def find(self, quantity: str, **labels: str) -> Model | None:
+        """The first model of a quantity whose labels include those given."""
+        for model in self.models:
+            if model.quantity == quantity and labels.items() <= model.labels.items():
+                return model
+        return None

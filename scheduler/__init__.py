@@ -1,0 +1,1 @@
+"""Decides: policies, the coordinator, engines, simulator, workloads and evaluations. Touches no hardware."""

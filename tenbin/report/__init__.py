@@ -1,0 +1,1 @@
+"""The report: one self-contained page; ``tenbin/report/<probe>.py`` draws one probe."""
