@@ -1,4 +1,7 @@
-"""The records of a profile: frozen, units in the names; absent is ``None`` or an ``Absent``, never 0."""
+"""The records of a profile: frozen, units in the names; absent is ``None`` or an ``Absent``, never 0.
+
+Sizes in ``_mb`` and coefficients "per MB" are decimal, ``MB`` bytes, in every probe, model and table.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from profiles.inventory import Inventory
 
 SCHEMA_VERSION = 1
+MB = 10**6
 
 
 class Record(BaseModel):
     """Base of every stored record: immutable, and strict about unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Quality(StrEnum):
@@ -90,6 +94,18 @@ class Absent(Record):
     what: str
     reason: str
     remedy: str = ""
+    failed: bool = Field(default=False, description="something broke, rather than was not there")
+
+
+class Condition(Record):
+    """The state of the machine while one round of one probe ran: what explains a difference between profiles."""
+
+    probe: str
+    round: int
+    duration_s: float
+    reference_s: float = Field(description="time of a fixed pure-CPU loop just before: the machine's own speed")
+    steal_ratio: float = Field(description="share of all CPU time that a hypervisor gave to other guests")
+    others_ratio: float = Field(description="share of all CPU time used by processes that are not the probe's")
 
 
 class Settings(Record):
@@ -123,6 +139,7 @@ class Profile(Record):
     inventory: Inventory
     models: tuple[Model, ...] = ()
     absent: tuple[Absent, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     samples: dict[str, int] = Field(default_factory=dict, description="rows stored for each probe")
     interrupted: bool = False
     emulated: bool = False
