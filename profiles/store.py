@@ -1,0 +1,144 @@
+"""The store: profiles and their raw samples, in plain files.
+
+    <root>/<node>/<id>/profile.json
+                      /samples/<probe>.parquet
+
+A profile's folder is written aside and renamed, so it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+from pydantic import ValidationError
+
+from profiles.errors import BadInput
+from profiles.files import sync, write_whole
+from profiles.records import SCHEMA_VERSION, Profile
+
+SELECTORS = "'last', a node's name, a profile's id, or a path to a profile.json"
+
+
+def default_root() -> Path:
+    """``$TENBIN_STORE``, or ``$XDG_DATA_HOME/tenbin``, or ``~/.local/share/tenbin``."""
+    if chosen := os.environ.get("TENBIN_STORE"):
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "tenbin"
+
+
+def load(path: Path) -> Profile:
+    """Read one profile file.
+
+    Raises:
+        BadInput: not there, not JSON, of a newer version, or with a field that does not fit (named).
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read ({error})", "check the path and its permissions") from error
+    try:
+        return Profile.model_validate_json(text)
+    except ValidationError as error:
+        if newer := _newer_version(text):
+            raise BadInput(
+                f"{path}: field schema_version is {newer}, this tenbin reads up to {SCHEMA_VERSION}",
+                "update tenbin to read it",
+            ) from error
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        raise BadInput(
+            f"{path}: field {where}: {first['msg']}",
+            "the file is damaged; restore it from an export, or delete its folder and profile again",
+        ) from error
+
+
+def _newer_version(text: str) -> int | None:
+    found = re.search(r'"schema_version"\s*:\s*(\d+)', text)
+    return int(found[1]) if found and int(found[1]) > SCHEMA_VERSION else None
+
+
+class Store:
+    """All profiles under one folder."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or default_root()
+
+    def save(self, profile: Profile, samples: Mapping[str, pd.DataFrame]) -> Path:
+        """Write a profile with its samples; returns its folder.
+
+        Raises:
+            BadInput: the store cannot be written, or emulated and measured profiles would share a node.
+        """
+        home = self.root / profile.node
+        folder, aside = home / profile.id, home / f".{profile.id}.partial"
+        for other in self.of_node(profile.node)[:1]:
+            if load(other).emulated != profile.emulated:
+                raise BadInput(f"{other}: emulated and measured profiles never mix", "use another store")
+        try:
+            (aside / "samples").mkdir(parents=True)
+            for probe, table in samples.items():
+                table.to_parquet(aside / "samples" / f"{probe}.parquet")
+                sync(aside / "samples" / f"{probe}.parquet")
+            write_whole(aside / "profile.json", profile.model_dump_json(indent=1) + "\n")
+            aside.rename(folder)
+            sync(home)
+        except OSError as error:
+            raise BadInput(f"store {self.root}: {error}", "free space there, or choose --store") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return folder
+
+    def of_node(self, node: str) -> list[Path]:
+        """The profile files of one node, newest first."""
+        return sorted((self.root / node).glob("[!.]*/profile.json"), reverse=True)
+
+    def paths(self) -> list[Path]:
+        """Every profile file in the store, newest first."""
+        found = self.root.glob("[!.]*/[!.]*/profile.json")
+        return sorted(found, key=lambda path: (path.parent.name, path.parent.parent.name), reverse=True)
+
+    def find(self, selector: str = "last") -> Path:
+        """The profile file that ``selector`` names: see ``SELECTORS``.
+
+        Raises:
+            BadInput: nothing matches, or an id is ambiguous.
+        """
+        if "/" in selector or selector.endswith(".json"):
+            path = Path(selector)
+            return path / "profile.json" if path.is_dir() else path
+        paths = self.paths()
+        if not paths:
+            raise BadInput(f"no profile in {self.root}", "make one with 'tenbin profile'")
+        if selector == "last":
+            return paths[0]
+        if of_node := self.of_node(selector):
+            return of_node[0]
+        matching = [path for path in paths if path.parent.name.startswith(selector)]
+        if len(matching) == 1:
+            return matching[0]
+        problem = "matches several profiles" if matching else "matches no profile"
+        raise BadInput(f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin list'")
+
+    def load(self, selector: str = "last") -> Profile:
+        """The profile that ``selector`` names."""
+        return load(self.find(selector))
+
+
+def samples(path: Path) -> dict[str, pd.DataFrame]:
+    """The raw samples stored beside the profile file ``path``; empty where it travels without them."""
+    return {
+        file.stem: _read_samples(file) for file in sorted(path.parent.glob("samples/*.parquet"))
+    }
+
+
+def _read_samples(file: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file}: not a readable parquet file ({error})", "delete it; the profile stays") from error
