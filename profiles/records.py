@@ -98,14 +98,18 @@ class Absent(Record):
 
 
 class Condition(Record):
-    """The state of the machine while one round of one probe ran: what explains a difference between profiles."""
+    """The machine while one round of one probe ran: what may explain a difference between profiles."""
 
     probe: str
     round: int
     duration_s: float
-    reference_s: float = Field(description="time of a fixed pure-CPU loop just before: the machine's own speed")
+    reference_s: float = Field(
+        description="time of a fixed pure-CPU loop just before: the machine's own speed"
+    )
     steal_ratio: float = Field(description="share of all CPU time that a hypervisor gave to other guests")
-    others_ratio: float = Field(description="share of all CPU time used by processes that are not the probe's")
+    others_ratio: float = Field(
+        description="share of all CPU time used by processes that are not the probe's"
+    )
 
 
 class Settings(Record):

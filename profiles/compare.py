@@ -1,0 +1,143 @@
+"""Which differences between two profiles are real, given the intervals."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import hypot
+
+from profiles.records import Coefficient, Condition, Profile, Record
+
+
+class Verdict(StrEnum):
+    """What can be said of one coefficient in two profiles."""
+
+    SAME = "same"  # the interval of the difference contains 0
+    HIGHER = "higher"  # in B, beyond what the intervals explain
+    LOWER = "lower"
+    ONLY_A = "only in A"
+    ONLY_B = "only in B"
+    UNKNOWN = "unknown"  # no interval on one side
+
+
+class Difference(Record):
+    """One coefficient in two profiles; ``low``/``high`` bound the difference B - A at 95 %."""
+
+    model: str
+    probe: str
+    coefficient: str
+    unit: str
+    a: float | None
+    b: float | None
+    low: float | None = None
+    high: float | None = None
+    verdict: Verdict
+    intervals_overlap: bool | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """B / A."""
+        return self.b / self.a if self.a and self.b is not None else None
+
+
+def compare(a: Profile, b: Profile) -> list[Difference]:
+    """Every coefficient of both profiles, in A's order, then what only B has."""
+    in_a, in_b = _coefficients(a), _coefficients(b)
+    return [
+        _difference(key, title, in_a.get(key), in_b.get(key))
+        for key, title in {**_titles(b), **_titles(a)}.items()
+    ]
+
+
+def overlap(a: Coefficient, b: Coefficient) -> bool:
+    """Whether the 95 % intervals share a point; an open side reaches to infinity."""
+    return _low(a) <= _high(b) and _low(b) <= _high(a)
+
+
+def mover(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
+    """95 % interval of the difference b - a from the two intervals; None where a side is open.
+
+    The method of variance estimates recovery (Zou and Donner 2008), which keeps asymmetric intervals asymmetric.
+    """
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return None
+    difference = b.value - a.value
+    low = difference - hypot(b.value - b.low, a.high - a.value)
+    high = difference + hypot(b.high - b.value, a.value - a.low)
+    return low, high
+
+
+def explain_drift(a: Profile, b: Profile) -> list[str]:
+    """Sentences on how the machine itself differed while A and B were measured."""
+    sentences = []
+    speed = _mean(b, "reference_s") / _mean(a, "reference_s") if a.conditions and b.conditions else 1.0
+    if abs(speed - 1) > 0.03:
+        sentences.append(
+            f"a fixed CPU loop took {speed:.2f} times as long in B: the processor itself ran "
+            f"{'slower' if speed > 1 else 'faster'} (frequency, temperature, other guests)"
+        )
+    for field, words in (
+        ("steal_ratio", "of the CPU time went to other guests of the hypervisor"),
+        ("others_ratio", "of the CPU time was used by other processes"),
+    ):
+        share_a, share_b = _mean(a, field), _mean(b, field)
+        if max(share_a, share_b) > 0.01 and abs(share_a - share_b) > 0.01:
+            sentences.append(f"{share_a:.1%} {words} in A, {share_b:.1%} in B")
+    return sentences
+
+
+def _mean(profile: Profile, field: str) -> float:
+    def value(condition: Condition) -> float:
+        return float(getattr(condition, field))
+
+    total = sum(c.duration_s for c in profile.conditions)
+    return sum(value(c) * c.duration_s for c in profile.conditions) / total if total else 0.0
+
+
+def _coefficients(profile: Profile) -> dict[tuple[str, ...], Coefficient]:
+    return {(*m.key, c.name): c for m in profile.models for c in m.coefficients}
+
+
+def _titles(profile: Profile) -> dict[tuple[str, ...], tuple[str, str]]:
+    return {(*m.key, c.name): (m.probe, m.title) for m in profile.models for c in m.coefficients}
+
+
+def _difference(
+    key: tuple[str, ...], title: tuple[str, str], a: Coefficient | None, b: Coefficient | None
+) -> Difference:
+    some = a or b
+    assert some
+    low = high = None
+    shared = None
+    if a is None or b is None:
+        verdict = Verdict.ONLY_B if a is None else Verdict.ONLY_A
+    else:
+        shared = overlap(a, b)
+        if limits := mover(a, b):
+            low, high = limits
+            verdict = Verdict.HIGHER if low > 0 else Verdict.LOWER if high < 0 else Verdict.SAME
+        else:
+            verdict = Verdict.SAME if shared and _known(a) and _known(b) else Verdict.UNKNOWN
+    return Difference(
+        probe=title[0],
+        model=title[1],
+        coefficient=key[-1],
+        unit=some.unit,
+        a=a and a.value,
+        b=b and b.value,
+        low=low,
+        high=high,
+        verdict=verdict,
+        intervals_overlap=shared,
+    )
+
+
+def _known(coefficient: Coefficient) -> bool:
+    return coefficient.low is not None or coefficient.high is not None
+
+
+def _low(coefficient: Coefficient) -> float:
+    return float("-inf") if coefficient.low is None else coefficient.low
+
+
+def _high(coefficient: Coefficient) -> float:
+    return float("inf") if coefficient.high is None else coefficient.high

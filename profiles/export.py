@@ -1,0 +1,59 @@
+"""A profile in the forms other programs read: JSON schema, and Prometheus text."""
+
+from __future__ import annotations
+
+import json
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from profiles.records import Profile
+
+
+def json_schema() -> str:
+    """The published schema of ``profile.json``."""
+    schema = Profile.model_json_schema(mode="serialization")
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
+
+
+def prometheus(profile: Profile) -> str:
+    """Prometheus text: one gauge for the values of all coefficients, two for their limits, one for the profile.
+
+    An open side of an interval is left out, as Prometheus has no null.
+    """
+    registry = CollectorRegistry()
+    names = ("node", "probe", "quantity", "subject", "coefficient", "unit", "emulated")
+    gauges = {
+        part: Gauge(
+            f"tenbin_coefficient_{part}", f"{words} of a fitted coefficient", names, registry=registry
+        )
+        for part, words in {
+            "value": "value",
+            "low": "lower 95 % limit",
+            "high": "upper 95 % limit",
+        }.items()
+    }
+    for model in profile.models:
+        subject = ",".join(f"{k}={v}" for k, v in sorted(model.labels.items()))
+        for c in model.coefficients:
+            labels = (
+                profile.node,
+                model.probe,
+                model.quantity,
+                subject,
+                c.name,
+                c.unit,
+                str(model.emulated).lower(),
+            )
+            for part, gauge in gauges.items():
+                if (value := getattr(c, part)) is not None:
+                    gauge.labels(*labels).set(value)
+    created = Gauge(
+        "tenbin_profile_created_timestamp_seconds",
+        "when the profile was measured",
+        ("node", "id", "fingerprint", "tenbin_version"),
+        registry=registry,
+    )
+    created.labels(profile.node, profile.id, profile.fingerprint, profile.tenbin_version).set(
+        profile.created.timestamp()
+    )
+    return generate_latest(registry).decode()
