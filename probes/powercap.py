@@ -1,0 +1,232 @@
+"""The kernel's powercap tree: which parts of the node have an energy counter, and which can be capped.
+
+Layout and units follow the kernel's Documentation/ABI/testing/sysfs-class-powercap: energy in uJ, power
+in uW, windows in us. Zones are told apart by their ``name`` file, never by their number: the numbers
+follow the order in which the driver found them. What contains what (Intel SDM vol. 3, 15.10; AMD's
+driver offers the same names): ``core`` and ``uncore`` are parts of their package; ``dram`` is shown below
+a package but is *not* in the package's counter; ``psys`` is the whole platform; ``intel-rapl-mmio`` is a
+second door to the same packages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ZONE_FOLDER = re.compile(r"(?P<control>[^:]*rapl[^:]*):(?P<numbers>\d+(?::\d+)*)")
+CONSTRAINT_NAME = re.compile(r"constraint_(\d+)_name")
+MSR_CONTROL = "intel-rapl"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One power limit of a zone, with the window over which the power is averaged."""
+
+    name: str  # long_term, short_term, peak_power
+    limit_path: Path
+    window_path: Path
+    limit_w: float | None
+    window_s: float | None
+    min_w: float | None
+    max_w: float | None
+    writable: bool
+
+
+@dataclass(frozen=True)
+class Zone:
+    """A part of the node with an energy counter, limits, or both."""
+
+    name: str  # as the kernel names it: package-0, package-0-die-1, dram, core, psys
+    key: str  # unique on the node: package-0, package-0/dram, package-0@intel-rapl-mmio
+    path: Path
+    control_type: str  # intel-rapl (also for AMD), intel-rapl-mmio
+    parent: str | None  # key of the zone that this one is shown below
+    energy_range_uj: int | None  # the counter wraps here; None where the kernel does not say
+    readable: bool  # whether energy_uj could be read just now
+    enabled: bool | None
+    constraints: tuple[Constraint, ...]
+
+    @property
+    def energy_path(self) -> Path:
+        return self.path / "energy_uj"
+
+    @property
+    def enabled_path(self) -> Path:
+        return self.path / "enabled"
+
+    @property
+    def is_package(self) -> bool:
+        return self.name.startswith("package-")
+
+    @property
+    def is_dram(self) -> bool:
+        return self.name.startswith("dram")
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether this is another door (MMIO) to what ``intel-rapl`` shows too."""
+        return self.control_type != MSR_CONTROL
+
+    @property
+    def long_term(self) -> Constraint | None:
+        """The sustained limit, which is what a power cap means."""
+        return next((c for c in self.constraints if c.name == "long_term"), None)
+
+    @property
+    def cap_w(self) -> float | None:
+        """The sustained limit in force; None where the zone has none (AMD, core, dram)."""
+        return self.long_term.limit_w if self.long_term else None
+
+    @property
+    def cap_max_w(self) -> float | None:
+        """The largest sustained limit that the hardware announces (the TDP)."""
+        return self.long_term.max_w if self.long_term else None
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process may write the sustained limit (it may still be locked by the firmware)."""
+        return self.long_term is not None and self.long_term.writable
+
+
+def zones(sysfs: Path) -> list[Zone]:
+    """Every RAPL zone under ``sysfs``/class/powercap, parents before children; empty where there is none.
+
+    A file that is missing, unreadable or no number becomes None (or ``readable=False``); nothing is raised.
+    """
+    folder = sysfs / "class" / "powercap"
+    found: list[tuple[str, tuple[int, ...], Path]] = []
+    for name in _entries(folder):
+        if match := ZONE_FOLDER.fullmatch(name):
+            numbers = tuple(int(n) for n in match["numbers"].split(":"))
+            found.append((match["control"], numbers, folder / name))
+    # The plain MSR control first, so that it keeps the plain names and others are marked as duplicates.
+    found.sort(key=lambda item: (item[0] != MSR_CONTROL, item[0], item[1]))
+    keys: dict[tuple[str, tuple[int, ...]], str] = {}
+    result = []
+    for control, numbers, path in found:
+        name = _text(path / "name")
+        if not name:
+            continue
+        parent = keys.get((control, numbers[:-1]))
+        key = _unique(_key(name, control, parent), keys.values())
+        keys[control, numbers] = key
+        result.append(_zone(name, key, path, control, parent))
+    return result
+
+
+def metered(found: Iterable[Zone]) -> list[Zone]:
+    """The zones whose counters add up to what is metered, nothing counted twice: packages and DRAM.
+
+    Not ``core``/``uncore`` (inside the package), not ``psys`` (contains the packages), and an MMIO zone only
+    for a package that has no other.
+    """
+    result: list[Zone] = []
+    for zone in found:
+        if (zone.is_package or zone.is_dram) and not any(_same_part(zone, z) for z in result):
+            result.append(zone)
+    return result
+
+
+def platform(found: Iterable[Zone]) -> Zone | None:
+    """The zone that measures the whole node, where there is one."""
+    return next((z for z in found if z.name == "psys"), None)
+
+
+def capped(found: Iterable[Zone]) -> list[Zone]:
+    """The package zones that have a sustained limit, writable or not."""
+    return [z for z in metered(found) if z.is_package and z.cap_w is not None]
+
+
+def read_int(path: Path) -> int | None:
+    """The number in a sysfs file; None where there is no such file, no permission, or no number."""
+    try:
+        return int(_read(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _zone(name: str, key: str, path: Path, control: str, parent: str | None) -> Zone:
+    enabled = read_int(path / "enabled")
+    return Zone(
+        name=name,
+        key=key,
+        path=path,
+        control_type=control,
+        parent=parent,
+        energy_range_uj=read_int(path / "max_energy_range_uj") or None,
+        readable=read_int(path / "energy_uj") is not None,
+        enabled=None if enabled is None else enabled != 0,
+        constraints=_constraints(path),
+    )
+
+
+def _constraints(path: Path) -> tuple[Constraint, ...]:
+    numbers = sorted(int(m[1]) for name in _entries(path) if (m := CONSTRAINT_NAME.fullmatch(name)))
+    return tuple(_constraint(path, number) for number in numbers)
+
+
+def _constraint(path: Path, number: int) -> Constraint:
+    def file(what: str) -> Path:
+        return path / f"constraint_{number}_{what}"
+
+    return Constraint(
+        name=_text(file("name")),
+        limit_path=file("power_limit_uw"),
+        window_path=file("time_window_us"),
+        limit_w=_millionth(file("power_limit_uw")),
+        window_s=_millionth(file("time_window_us")),
+        min_w=_millionth(file("min_power_uw")) or None,  # a firmware that does not know it says 0
+        max_w=_millionth(file("max_power_uw")) or None,
+        writable=os.access(file("power_limit_uw"), os.W_OK),
+    )
+
+
+def _key(name: str, control: str, parent: str | None) -> str:
+    if parent:
+        return f"{parent}/{name}"
+    return name if control == MSR_CONTROL else f"{name}@{control}"
+
+
+def _unique(key: str, taken: Iterable[str]) -> str:
+    """``key``, numbered where the kernel gave two zones one name (two-die packages before Linux 5.3)."""
+    used = set(taken)
+    number = 2
+    unique = key
+    while unique in used:
+        unique, number = f"{key}#{number}", number + 1
+    return unique
+
+
+def _same_part(a: Zone, b: Zone) -> bool:
+    """Whether two zones of different control types are two doors to one part."""
+    return a.control_type != b.control_type and _plain(a.key) == _plain(b.key)
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"@[^/]*", "", key)
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii", errors="replace").strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        return _read(path)
+    except OSError:
+        return ""
+
+
+def _millionth(path: Path) -> float | None:
+    value = read_int(path)
+    return None if value is None else value / 1e6
