@@ -56,7 +56,7 @@ def overlap(a: Coefficient, b: Coefficient) -> bool:
 def mover(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
     """95 % interval of the difference b - a from the two intervals; None where a side is open.
 
-    The method of variance estimates recovery (Zou and Donner 2008), which keeps asymmetric intervals asymmetric.
+    Method of variance estimates recovery (Zou and Donner 2008): asymmetric intervals stay asymmetric.
     """
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return None
@@ -122,8 +122,8 @@ def _difference(
         model=title[1],
         coefficient=key[-1],
         unit=some.unit,
-        a=a and a.value,
-        b=b and b.value,
+        a=a.value if a else None,
+        b=b.value if b else None,
         low=low,
         high=high,
         verdict=verdict,

@@ -16,7 +16,7 @@ def json_schema() -> str:
 
 
 def prometheus(profile: Profile) -> str:
-    """Prometheus text: one gauge for the values of all coefficients, two for their limits, one for the profile.
+    """Prometheus text: gauges for the values of all coefficients, their limits, and the profile.
 
     An open side of an interval is left out, as Prometheus has no null.
     """

@@ -132,13 +132,13 @@ class Store:
 
 def samples(path: Path) -> dict[str, pd.DataFrame]:
     """The raw samples stored beside the profile file ``path``; empty where it travels without them."""
-    return {
-        file.stem: _read_samples(file) for file in sorted(path.parent.glob("samples/*.parquet"))
-    }
+    return {file.stem: _read_samples(file) for file in sorted(path.parent.glob("samples/*.parquet"))}
 
 
 def _read_samples(file: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(file)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{file}: not a readable parquet file ({error})", "delete it; the profile stays") from error
+        raise BadInput(
+            f"{file}: not a readable parquet file ({error})", "delete it; the profile stays"
+        ) from error

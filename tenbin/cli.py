@@ -1,0 +1,59 @@
+"""The ``tenbin`` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from profiles.errors import TenbinError
+from tenbin.commands import compare, doctor, export, profile, show
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="tenbin",
+    help="Weighs machines: measures what a node can do, with honest intervals.\n\n"
+    "Start with [bold]tenbin doctor[/bold] (what can be measured here?), "
+    "then [bold]tenbin profile[/bold], then [bold]tenbin report[/bold].",
+    epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
+    "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("doctor")(doctor.doctor)
+app.command("profile")(profile.profile)
+app.command("show")(show.show)
+app.command("list")(show.list_profiles)
+app.command("compare")(compare.compare)
+app.command("export")(export.export)
+app.command("report")(export.report)
+app.command("restore")(doctor.restore)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"tenbin {installed('tenbin')}")
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Run the command line; an error that the user can act on is one line, not a traceback."""
+    try:
+        app()
+    except TenbinError as error:
+        print(f"tenbin: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,58 @@
+"""``tenbin doctor`` and ``tenbin restore``: is this node fit to be measured, and is it as it was?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenbin.commands.options import JsonOption
+
+STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
+
+
+def doctor(
+    storage: Annotated[
+        list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what can be measured here and what not, each with the reason and the remedy."""
+    from agent.doctor import examine
+    from agent.paths import default_storage
+    from profiles.records import Settings
+
+    folders = tuple(path.resolve() for path in storage or []) or (default_storage(),)
+    findings = examine(Settings(storage=folders))
+    if json:
+        import json as json_
+
+        print(json_.dumps([finding.model_dump(mode="json") for finding in findings], indent=1))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for finding in findings:
+        style = STATE_STYLE[finding.state]
+        console.print(f"[{style}]{finding.state:>8}[/]  [bold]{finding.topic}[/bold]: ", end="")
+        console.print(". ".join(part for part in (finding.what, finding.reason) if part), markup=False)
+        if finding.remedy:
+            console.print(f"          -> {finding.remedy}", markup=False)
+
+
+def restore(json: JsonOption = False) -> None:
+    """Put back what a crashed profile left changed (power caps); every profile does this first by itself."""
+    from agent.journal import restore_leftovers
+    from agent.paths import state_dir
+
+    restored = restore_leftovers(state_dir() / "journal")
+    if json:
+        import json as json_
+
+        print(json_.dumps([str(line) for line in restored], indent=1))
+        return
+    for line in restored:
+        print(line)
+    if not restored:
+        print("Nothing to restore: no profile left anything changed.")

@@ -1,0 +1,122 @@
+"""``tenbin export`` and ``tenbin report``: a profile for other programs, and for people."""
+
+from __future__ import annotations
+
+import shutil
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiles.errors import BadInput
+from tenbin.commands.options import JsonOption, Selector, StoreOption
+
+
+class Format(StrEnum):
+    """The forms of export."""
+
+    JSON = "json"
+    PARQUET = "parquet"
+    PROMETHEUS = "prometheus"
+    SCHEMA = "schema"
+
+
+def export(
+    which: Selector = "last",
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="json: the profile; parquet: its raw samples, a file for each probe; "
+            "prometheus: text for a node exporter's textfile folder; schema: the JSON schema of a profile.",
+        ),
+    ] = Format.JSON,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File (parquet: folder) to write; default: the terminal.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Write a profile in a form that other programs read.
+
+    [bold]Examples[/bold]
+
+      tenbin export --format prometheus -o /var/lib/node_exporter/tenbin.prom
+      tenbin export node1 --format parquet -o samples/
+    """
+    from profiles import export as forms
+    from profiles.store import Store
+
+    if form is Format.SCHEMA:
+        _write(forms.json_schema(), output)
+        return
+    path = Store(store).find(which)
+    profile = Store(store).load(str(path))
+    if form is Format.PARQUET:
+        _copy_samples(path, output)
+    elif form is Format.PROMETHEUS:
+        _write(forms.prometheus(profile), output)
+    else:
+        _write(profile.model_dump_json(indent=1) + "\n", output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text, end="")
+        return
+    from profiles.files import write_whole
+
+    try:
+        write_whole(output, text)
+    except OSError as error:
+        raise BadInput(
+            f"--output {output}: {error.strerror}", "choose a file in a folder you may write"
+        ) from error
+
+
+def _copy_samples(path: Path, output: Path | None) -> None:
+    if output is None:
+        raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
+    files = sorted(path.parent.glob("samples/*.parquet"))
+    if not files:
+        raise BadInput(f"{path}: no samples are stored beside it", "export from the store that measured it")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copyfile(file, output / file.name)
+            print(output / file.name)
+    except OSError as error:
+        raise BadInput(f"--output {output}: {error.strerror}", "choose a folder you may write") from error
+
+
+def report(
+    which: Selector = "last",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The HTML file; default: <node>-<id>.html here.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a profile as one self-contained HTML page, with pictures of samples and fits."""
+    from profiles.store import Store
+    from tenbin.report.page import write_report
+
+    path = Store(store).find(which)
+    profile = Store(store).load(str(path))
+    output = output or Path(f"{profile.node}-{profile.id}.html")
+    write_report(path, output)
+    if json:
+        import json as json_
+
+        print(json_.dumps({"report": str(output), "profile": profile.id}))
+    else:
+        print(output)

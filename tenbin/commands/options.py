@@ -1,0 +1,32 @@
+"""Options that several commands share, and what the shell completes for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_selector(incomplete: str) -> list[str]:
+    """Profiles that a selector may name."""
+    from profiles.store import Store
+
+    paths = Store().paths()
+    names = ["last", *dict.fromkeys(p.parent.parent.name for p in paths), *(p.parent.name for p in paths)]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", help="Folder of the stored profiles.", envvar="TENBIN_STORE", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+Selector = Annotated[
+    str,
+    typer.Argument(
+        help="Which profile: 'last', a node's name, a profile's id, or a path to a profile.json.",
+        autocompletion=complete_selector,
+        metavar="PROFILE",
+    ),
+]

@@ -1,0 +1,230 @@
+"""``tenbin profile``: measure this node."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from profiles.errors import BadInput
+from tenbin.commands.options import JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from agent.profiler import Listener, Progress
+    from profiles.records import Profile, Settings
+    from profiles.store import Store
+
+PROBE_NAMES = ("memory", "network", "checkpoint", "power", "scaling")
+METERS = ("auto", "powercap", "pyrapl", "nvml", "none")
+INTERRUPTED = 130
+
+
+def _complete_probes(incomplete: str) -> list[str]:
+    done, _, last = incomplete.rpartition(",")
+    given = done.split(",") if done else []
+    head = f"{done}," if done else ""
+    return [head + name for name in PROBE_NAMES if name.startswith(last) and name not in given]
+
+
+def _complete_machines(incomplete: str) -> list[str]:
+    from agent.emulation import MACHINES
+
+    return [name for name in MACHINES if name.startswith(incomplete)]
+
+
+def profile(
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, wider intervals.")] = False,
+    only: Annotated[
+        str,
+        typer.Option(
+            help=f"Only these probes, comma-separated: {','.join(PROBE_NAMES)}.",
+            autocompletion=_complete_probes,
+            show_default=False,
+        ),
+    ] = "",
+    storage: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder to which checkpoints would go; repeat it to compare several.", show_default=False
+        ),
+    ] = None,
+    hosts: Annotated[
+        str, typer.Option(help="Measure all-to-all across these hosts, comma-separated.", show_default=False)
+    ] = "",
+    meter: Annotated[
+        str, typer.Option(help=f"Power meter: {', '.join(METERS)}.", autocompletion=lambda: list(METERS))
+    ] = "auto",
+    set_gpu_limits: Annotated[
+        bool, typer.Option("--set-gpu-limits", help="Also change GPU power limits (restored afterwards).")
+    ] = False,
+    emulate: Annotated[
+        str,
+        typer.Option(
+            help="Measure the power of an emulated machine instead (a demonstration, marked as such): "
+            "intel-1s, intel-2s, intel-2die or amd.",
+            autocompletion=_complete_machines,
+            show_default=False,
+        ),
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write the report to this HTML file.", show_default=False)
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure this node and store the profile: memory, network, checkpoint costs, power and scaling.
+
+    About 6 minutes, or one with --quick. Run it while the machine is quiet. Ctrl-C ends it early and keeps
+    what was measured; whatever was changed (power caps) is put back.
+
+    [bold]Examples[/bold]
+
+      tenbin profile --quick
+      tenbin profile --only checkpoint --storage /scratch --storage /home/me
+      tenbin profile --hosts node1,node2 --report node1.html
+    """
+    from profiles.store import Store
+
+    settings = _settings(quick, only, storage or [], hosts, meter, set_gpu_limits, seed)
+    if report and not report.parent.is_dir():
+        raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
+    with _terminated_as_interrupted():
+        made = _measure(settings, emulate, Store(store))
+    if report:
+        from tenbin.report.page import write_report
+
+        write_report(Store(store).find(made.id), report)
+    _tell(made, report, json)
+    if made.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(1 if any(a.failed for a in made.absent) else 0)
+
+
+def _settings(
+    quick: bool, only: str, storage: list[Path], hosts: str, meter: str, set_gpu_limits: bool, seed: int
+) -> Settings:
+    from profiles.records import Settings
+
+    for folder in storage:
+        if not folder.is_dir():
+            raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
+    if meter not in METERS:
+        raise BadInput(f"--meter: no meter '{meter}'", f"choose from {', '.join(METERS)}")
+    return Settings.model_validate(
+        {
+            "quick": quick,
+            "only": tuple(name.strip() for name in only.split(",") if name.strip()),
+            "storage": tuple(folder.resolve() for folder in storage),
+            "hosts": tuple(host.strip() for host in hosts.split(",") if host.strip()),
+            "meter": meter,
+            "set_gpu_limits": set_gpu_limits,
+            "seed": seed,
+        }
+    )
+
+
+def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
+    from agent.profiler import make_profile
+
+    with _emulated(settings, emulate) as asked, _progress() as listener:
+        made, samples = make_profile(asked, listener)
+    if samples:
+        store.save(made, samples)
+    return made
+
+
+@contextmanager
+def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
+    """Settings that point at an emulated machine while it lives."""
+    if not machine:
+        yield settings
+        return
+    from agent.emulation import MACHINES, emulated_node
+
+    if machine not in MACHINES:
+        raise BadInput(f"--emulate: no machine '{machine}'", f"choose from {', '.join(MACHINES)}")
+    if settings.only not in ((), ("power",)):
+        raise BadInput("--emulate: only power is emulated", "leave --only out, or give --only power")
+    with emulated_node(machine) as sysfs:
+        yield settings.model_copy(update={"sysfs": sysfs, "emulated": machine, "only": ("power",)})
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress() -> Iterator[Listener]:
+    """Progress on standard error: a bar on a terminal, a line for each step elsewhere."""
+    from probes.registry import PROBES
+    from tenbin.text import duration
+
+    if not sys.stderr.isatty():
+        seen = set()
+
+        def tell(progress: Progress) -> None:
+            if progress.step not in seen:
+                seen.add(progress.step)
+                title = PROBES[progress.step.probe].title
+                print(f"tenbin: {title} ({duration(progress.left_s)} left)", file=sys.stderr, flush=True)
+
+        yield tell
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:<32}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.fields[left]:>9} left"),
+        TextColumn("[dim]{task.fields[doing]}[/dim]"),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True, expand=False) as bars:
+        task = bars.add_task("Looking at the machine", total=1.0, left="", doing="")
+        started = time.monotonic()
+
+        def show(progress: Progress) -> None:
+            elapsed = time.monotonic() - started
+            bars.update(
+                task,
+                description=PROBES[progress.step.probe].title,
+                completed=elapsed / (elapsed + progress.left_s),
+                left=duration(progress.left_s),
+                doing=progress.doing,
+            )
+
+        yield show
+
+
+def _tell(made: Profile, report: Path | None, json: bool) -> None:
+    if json:
+        print(made.model_dump_json(indent=1))
+        return
+    from tenbin.commands.show import print_profile
+
+    print_profile(made)
+    if not made.samples:
+        print("Nothing was measured, so nothing is stored.")
+        return
+    print(f"\nStored as {made.node} {made.id}. The pictures: tenbin report {made.id}")
+    if report:
+        print(f"The report is in {report}")

@@ -1,0 +1,156 @@
+"""``tenbin show`` and ``tenbin list``: what is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from profiles.errors import BadInput
+from tenbin.commands.options import JsonOption, Selector, StoreOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from profiles.records import Model, Profile
+
+QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
+
+
+def show(
+    which: Selector = "last",
+    machine: Annotated[bool, typer.Option("--machine", help="Also what the node is made of.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a profile: every coefficient with its 95 % interval, and what could not be measured."""
+    from profiles.store import Store
+
+    profile = Store(store).load(which)
+    if json:
+        print(profile.model_dump_json(indent=1))
+        return
+    print_profile(profile, machine=machine)
+    for line in stale(profile):
+        print(line)
+
+
+def stale(profile: Profile) -> list[str]:
+    """How this machine has changed since the profile was made; empty for another node's profile."""
+    import socket
+
+    if profile.emulated or profile.inventory.hostname != socket.gethostname():
+        return []
+    from agent.fingerprint import explain, fingerprint
+    from agent.inventory import gather
+
+    now = gather(profile.settings)
+    if fingerprint(now) == profile.fingerprint:
+        return []
+    changes = "; ".join(explain(profile.inventory, now))
+    return [f"STALE: this machine has changed since ({changes}). Profile it again: tenbin profile"]
+
+
+def print_profile(profile: Profile, *, machine: bool = False) -> None:
+    """The profile on the terminal."""
+    from rich.console import Console
+
+    from probes.registry import PROBES
+    from tenbin.text import headline, machine_lines
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{headline(profile)}[/bold]")
+    lines = machine_lines(profile.inventory)
+    for topic, text in lines if machine else lines[:3]:
+        console.print(f"  {topic:<10} {text}", markup=False)
+    for probe in dict.fromkeys(m.probe for m in profile.models):
+        title = PROBES[probe].title if probe in PROBES else probe
+        console.print()
+        console.print(_models_table(title, [m for m in profile.models if m.probe == probe]))
+    if profile.absent:
+        console.print("\n[bold]Not measured[/bold]")
+    for absent in profile.absent:
+        remedy = f" -> {absent.remedy}" if absent.remedy else ""
+        console.print(f"  {absent.probe}: {absent.what}: {absent.reason}{remedy}", markup=False)
+
+
+def _models_table(title: str, models: list[Model]) -> Table:
+    from rich.table import Table
+
+    from tenbin.text import interval, value_with_unit
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
+    for name in ("model", "coefficient"):
+        table.add_column(name, overflow="fold")
+    for name in ("value", "95 % interval", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("quality", no_wrap=True)
+    for model in models:
+        mark = " [EMULATED]" if model.emulated else ""
+        for position, c in enumerate(model.coefficients):
+            quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]"
+            first = model.title + mark if position == 0 else ""
+            table.add_row(_plain(first), c.name, value_with_unit(c), interval(c), str(c.n), quality)
+    return table
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
+    """List the stored profiles, newest first; a damaged one is named and costs no other."""
+    from profiles.store import Store, load
+
+    rows: list[dict[str, object]] = []
+    broken: list[str] = []
+    for path in Store(store).paths():
+        try:
+            profile = load(path)
+        except BadInput as error:
+            broken.append(str(error))
+            continue
+        rows.append(
+            {
+                "id": profile.id,
+                "node": profile.node,
+                "kind": "quick" if profile.settings.quick else "full",
+                "created": profile.created.isoformat(),
+                "duration_s": profile.duration_s,
+                "models": len(profile.models),
+                "absent": len(profile.absent),
+                "interrupted": profile.interrupted,
+                "emulated": profile.emulated,
+                "fingerprint": profile.fingerprint,
+                "path": str(path),
+            }
+        )
+    if json:
+        import json as json_
+
+        print(json_.dumps({"profiles": rows, "damaged": broken}, indent=1))
+    else:
+        _print_list(rows, Store(store))
+        for problem in broken:
+            typer.echo(f"tenbin: {problem}", err=True)
+    if broken:
+        raise typer.Exit(BadInput.exit_code)
+
+
+def _print_list(rows: list[dict[str, object]], store: object) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        print("No profile yet; make one with 'tenbin profile'.")
+        return
+    table = Table(box=None, padding=(0, 1))
+    columns = ("id", "node", "kind", "duration_s", "models", "absent", "fingerprint", "")
+    for name in columns:
+        table.add_column(name)
+    for row in rows:
+        marks = " ".join(mark for mark in ("emulated", "interrupted") if row[mark])
+        table.add_row(*(str(row[name]) for name in columns[:-1]), marks)
+    Console().print(table)

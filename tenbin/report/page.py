@@ -1,0 +1,115 @@
+"""The report of one profile: a single HTML file that needs no network and no server."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from probes.registry import PROBES
+from profiles.compare import Difference, compare, explain_drift
+from profiles.errors import BadInput
+from profiles.files import write_whole
+from profiles.records import Profile
+from profiles.store import load, samples
+from tenbin import text
+
+
+def write_report(path: Path, output: Path) -> None:
+    """Draw the profile stored at ``path`` into the HTML file ``output``.
+
+    Raises:
+        BadInput: the profile cannot be read, or ``output`` not written.
+    """
+    profile = load(path)
+    page = render(profile, samples(path), previous(path, profile))
+    try:
+        write_whole(output, page)
+    except OSError as error:
+        raise BadInput(
+            f"report {output}: {error.strerror}", "choose a file in a folder you may write"
+        ) from error
+
+
+def previous(path: Path, profile: Profile) -> Profile | None:
+    """The profile of the same node and kind made before this one, if the store has one that can be read."""
+    for other in sorted(path.parent.parent.glob("[!.]*/profile.json"), reverse=True):
+        if other.parent.name >= path.parent.name:
+            continue
+        try:
+            older = load(other)
+        except BadInput:  # a damaged neighbour is 'tenbin list's business
+            continue
+        if older.settings.quick == profile.settings.quick:
+            return older
+    return None
+
+
+def render(profile: Profile, tables: dict[str, pd.DataFrame], older: Profile | None) -> str:
+    """The page as one string."""
+    environment = Environment(
+        loader=PackageLoader("tenbin.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=text.number, value=text.value_with_unit, interval=text.interval, duration=text.duration
+    )
+    common = _common(older, profile)
+    return environment.get_template("page.html").render(
+        profile=profile,
+        headline=text.headline(profile),
+        machine=text.machine_lines(profile.inventory),
+        sections=[_section(name, profile, tables) for name in PROBES if _has(name, profile, tables)],
+        older=older,
+        common=common,
+        changed=[d for d in common if not d.intervals_overlap],
+        drift=explain_drift(older, profile) if older else [],
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def _common(older: Profile | None, profile: Profile) -> list[Difference]:
+    return [d for d in compare(older, profile) if d.intervals_overlap is not None] if older else []
+
+
+def _has(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> bool:
+    return name in tables or any(m.probe == name for m in profile.models)
+
+
+def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """One probe: its explanation, pictures and coefficients."""
+    models = [m for m in profile.models if m.probe == name]
+    drawing = _drawing(name)
+    figures = drawing.figures(tables[name], models) if drawing and name in tables else []
+    return {
+        "name": name,
+        "title": PROBES[name].title,
+        "explanation": drawing.EXPLANATION if drawing else "",
+        "figures": [_html(figure) for figure in figures],
+        "models": models,
+        "emulated": any(m.emulated for m in models),
+        "rows": len(tables[name]) if name in tables else 0,
+    }
+
+
+def _drawing(name: str) -> ModuleType | None:
+    module = f"tenbin.report.{name}"
+    return import_module(module) if find_spec(module) else None
+
+
+def _html(figure: Any) -> Markup:
+    return Markup(
+        figure.to_html(
+            full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
+        )
+    )

@@ -1,0 +1,100 @@
+"""Numbers and records as people read them; shared by the terminal and the report."""
+
+from __future__ import annotations
+
+from profiles.inventory import Inventory
+from profiles.records import Coefficient, Profile
+
+UNIT_WORDS = {"": "", "ratio": "", "1": ""}
+
+
+def number(value: float | None) -> str:
+    """Three significant digits: 0.00123, 12.3, 45700, 1.2e-07."""
+    if value is None:
+        return "-"
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    digits = f"{value:.3g}"
+    return f"{value:.0f}" if "e" in digits else digits
+
+
+def value_with_unit(coefficient: Coefficient) -> str:
+    """``12.3 GB/s``; a value known from one side only is ``>= 12.3 GB/s``."""
+    unit = UNIT_WORDS.get(coefficient.unit, coefficient.unit)
+    bound = ""
+    if coefficient.low is not None and coefficient.high is None:
+        bound = ">= "
+    elif coefficient.low is None and coefficient.high is not None:
+        bound = "<= "
+    return f"{bound}{number(coefficient.value)} {unit}".rstrip()
+
+
+def interval(coefficient: Coefficient) -> str:
+    """The 95 % interval: ``12.1 .. 12.6``; a one-sided or unknown one is said so."""
+    low, high = coefficient.low, coefficient.high
+    if low is None and high is None:
+        return "unknown"
+    if low is None or high is None:
+        return (
+            f"{number(low) if low is not None else ''} .. {number(high) if high is not None else ''}".strip()
+        )
+    return f"{number(low)} .. {number(high)}"
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``1:05 min``."""
+    whole = max(round(seconds), 0)
+    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
+
+
+def headline(profile: Profile) -> str:
+    """One line on what a profile is."""
+    marks = [m for m, on in (("EMULATED", profile.emulated), ("interrupted", profile.interrupted)) if on]
+    kind = "quick" if profile.settings.quick else "full"
+    made = profile.created.astimezone().strftime("%Y-%m-%d %H:%M")
+    text = f"{profile.node}: {kind} profile {profile.id}, made {made} in {duration(profile.duration_s)}"
+    return f"{text} ({', '.join(marks)})" if marks else text
+
+
+def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
+    """The inventory as (topic, text) lines."""
+    cpu = inventory.cpu
+    cores = f"{cpu.cores} core{'s' * (cpu.cores != 1)}, {cpu.threads} thread{'s' * (cpu.threads != 1)}"
+    caches = ", ".join(
+        f"L{c.level}{'' if c.kind == 'unified' else ' ' + c.kind} {c.size_kb:g} KiB x {c.instances}"
+        for c in cpu.caches
+    )
+    lines = [
+        ("processor", f"{cpu.model}, {cpu.sockets} socket{'s' * (cpu.sockets != 1)}, {cores}"),
+        ("caches", caches or "not told by this machine"),
+        ("memory", f"{inventory.memory_mb / 1000:.1f} GB in {len(inventory.numa)} NUMA node(s)"),
+        (
+            "system",
+            f"{inventory.distribution}, kernel {inventory.kernel}, "
+            f"virtualisation: {inventory.virtualisation}",
+        ),
+    ]
+    lines += [
+        (
+            "storage",
+            f"{s.folder}: {s.filesystem} on {s.device} ({s.kind}), {s.free_mb / 1000:.1f} GB free, "
+            f"{'direct' if s.direct_io else 'buffered'} I/O",
+        )
+        for s in inventory.storage
+    ]
+    lines += [
+        (
+            "network",
+            f"{n.name}: {f'{n.speed_mbit:g} Mbit/s' if n.speed_mbit else 'speed not told'}, "
+            f"driver {n.driver or 'not told'}",
+        )
+        for n in inventory.network
+    ]
+    lines += [
+        ("OpenCL", f"{d.key}: {d.name} ({d.kind}, {d.compute_units} units), {d.platform}, driver {d.driver}")
+        for d in inventory.opencl
+    ] or [("OpenCL", "none")]
+    lines += [("GPU", f"{g.name}, {g.memory_mb / 1000:.0f} GB, driver {g.driver}") for g in inventory.gpus]
+    lines.append(("MPI", inventory.mpi.library if inventory.mpi else "none"))
+    lines += [("power zone", f"{z.name}: cap {number(z.cap_w)} W") for z in inventory.power]
+    return lines
