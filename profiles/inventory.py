@@ -1,8 +1,8 @@
-"""What a node is made of, as found; filled by ``agent.inventory``."""
+"""What a node is made of, as found; filled by ``agent.inventory``. MB are 10**6 bytes; absent is ``None``."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Part(BaseModel):
@@ -14,9 +14,9 @@ class Part(BaseModel):
 class Cache(Part):
     level: int
     kind: str  # data, instruction, unified
-    size_kb: int
+    size_kb: int = Field(description="of one instance, in units of 1024 bytes, as processors count them")
     instances: int
-    shared_by_cpus: int
+    shared_by_cpus: int = Field(description="logical CPUs that use one instance")
 
 
 class Cpu(Part):
@@ -24,27 +24,52 @@ class Cpu(Part):
     architecture: str
     sockets: int
     cores: int
-    threads: int
+    threads: int = Field(description="logical CPUs that are online")
     smt: bool
     core_kinds: dict[str, int]  # kind -> cores; one entry unless the processor is hybrid
     caches: tuple[Cache, ...]
     governor: str | None
     max_mhz: float | None
+    vendor: str | None = None  # as the processor says it: GenuineIntel, AuthenticAMD, ARM ...
+    dies: int | None = None
+    turbo: bool | None = None
+
+
+class Limits(Part):
+    """What this process may use of the machine; ``None``: all of it."""
+
+    threads: int | None = Field(default=None, description="logical CPUs that its affinity allows, if fewer")
+    quota_cores: float | None = Field(default=None, description="CPU time per time of its control group")
+    memory_mb: float | None = Field(default=None, description="memory that its control group allows")
+
+
+class Tuning(Part):
+    """Settings of the kernel that decide performance."""
+
+    huge_pages: str | None = None  # transparent huge pages: always, madvise, never
+    numa_balancing: bool | None = None
+    clock_source: str | None = None
 
 
 class NumaNode(Part):
     index: int
-    cpus: tuple[int, ...]
+    cpus: tuple[int, ...]  # none: memory only (CXL, HBM)
     memory_mb: float
+    distances: tuple[int, ...] = ()
 
 
 class Storage(Part):
+    """What lies under a checkpoint folder; of its nearest existing parent where it does not exist yet."""
+
     folder: str
     device: str
     filesystem: str
     kind: str  # nvme, ssd, hdd, virtual, network, memory, unknown
     free_mb: float
     direct_io: bool
+    writable: bool = True
+    size_mb: float | None = None
+    model: str | None = None
 
 
 class NetworkInterface(Part):
@@ -52,6 +77,7 @@ class NetworkInterface(Part):
     speed_mbit: float | None
     numa_node: int | None
     driver: str | None
+    virtual: bool = False  # a bridge, a tunnel, one end of a pair
 
 
 class OpenCLDevice(Part):
@@ -74,6 +100,7 @@ class Gpu(Part):
     power_limit_w: float | None
     power_limit_min_w: float | None
     power_limit_max_w: float | None
+    numa_node: int | None = None
 
 
 class Mpi(Part):
@@ -90,11 +117,19 @@ class PowerZone(Part):
     writable: bool
 
 
+class Missing(Part):
+    """What could not be found out, why, and what would change that."""
+
+    what: str  # opencl, gpu, mpi, power
+    reason: str
+    remedy: str = ""
+
+
 class Inventory(Part):
     hostname: str
-    kernel: str
+    kernel: str  # its release
     distribution: str
-    virtualisation: str  # none, kvm, docker ...
+    virtualisation: str  # the hypervisor: none, kvm, vmware ...
     cpu: Cpu
     numa: tuple[NumaNode, ...]
     memory_mb: float
@@ -104,3 +139,7 @@ class Inventory(Part):
     gpus: tuple[Gpu, ...] = ()
     mpi: Mpi | None = None
     power: tuple[PowerZone, ...] = ()
+    container: str = "none"  # docker, podman, apptainer ...
+    limits: Limits = Limits()
+    tuning: Tuning = Tuning()
+    missing: tuple[Missing, ...] = ()

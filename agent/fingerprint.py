@@ -1,0 +1,111 @@
+"""What decides a node's performance, as one short hash: a profile made under another one is stale.
+
+In it: processors, memory, caches, NUMA, devices and their drivers, kernel and its settings, storage,
+hypervisor. Not in it: what drifts by itself (free space, what a driver says is left of a device's memory),
+what tenbin changes itself (power caps), what a job's placement decides (affinity, quotas), and the node's
+name (two nodes alike have one fingerprint).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from profiles.inventory import Cpu, Inventory
+
+LENGTH = 12  # hexadecimal digits: 48 bits
+
+
+def fingerprint(inventory: Inventory) -> str:
+    """Twelve hexadecimal digits over all that decides performance."""
+    text = json.dumps(_deciding(inventory), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def explain(old: Inventory, new: Inventory) -> list[str]:
+    """What changed between two inventories, one phrase each ("kernel 6.1.0 -> 6.8.0").
+
+    Empty exactly where the fingerprints are equal.
+    """
+    before, after = _deciding(old), _deciding(new)
+    phrases = []
+    for what in dict.fromkeys((*before, *after)):
+        if what not in after:
+            phrases.append(f"{what} is gone ({before[what]})")
+        elif what not in before:
+            phrases.append(f"{what} is new ({after[what]})")
+        elif before[what] != after[what]:
+            phrases.append(f"{what} {before[what]} -> {after[what]}")
+    return phrases
+
+
+def _deciding(inventory: Inventory) -> dict[str, str]:
+    """All that decides performance: what it is called -> its value, in words."""
+    i = inventory
+    facts: dict[str, str | None] = {
+        **_cpu(i.cpu),
+        # A firmware or a kernel keeps a little more or less for itself.
+        "memory": f"{i.memory_mb * 1e6 / 2**30:.0f} GiB",
+        "kernel": i.kernel,
+        "transparent huge pages": i.tuning.huge_pages,
+        "NUMA balancing": None if i.tuning.numa_balancing is None else _on(i.tuning.numa_balancing),
+        "virtualisation": i.virtualisation,
+        "container": i.container,
+        "MPI": i.mpi.library if i.mpi else None,
+    }
+    for node in i.numa:
+        facts[f"NUMA node {node.index}"] = f"CPUs {_ranges(node.cpus)}, distances {list(node.distances)}"
+    for s in i.storage:
+        direct = "with" if s.direct_io else "without"
+        words = " ".join(word for word in (s.kind, s.model, s.filesystem) if word)
+        facts[f"storage {s.folder}"] = f"{words}, {direct} direct I/O"
+    for n in i.network:
+        if not n.virtual:
+            speed = "unknown speed" if n.speed_mbit is None else f"{n.speed_mbit:.0f} Mbit/s"
+            near = "" if n.numa_node is None else f", NUMA node {n.numa_node}"
+            facts[f"interface {n.name}"] = f"{n.driver}, {speed}{near}"
+    for d in i.opencl:
+        facts[f"OpenCL device {d.key}"] = f"{d.name}, driver {d.driver}, {d.compute_units} compute units"
+    for g in i.gpus:
+        facts[f"GPU {g.index}"] = f"{g.name}, {g.memory_mb * 1e6 / 2**30:.0f} GiB, driver {g.driver}"
+    for zone in i.power:
+        facts[f"power zone {zone.name}"] = "with a cap" if zone.cap_w is not None else "without a cap"
+    return {what: value for what, value in facts.items() if value is not None}
+
+
+def _cpu(cpu: Cpu) -> dict[str, str | None]:
+    facts: dict[str, str | None] = {
+        "processor": cpu.model,
+        "architecture": cpu.architecture,
+        "sockets": str(cpu.sockets),
+        "dies": None if cpu.dies is None else str(cpu.dies),
+        "cores": ", ".join(f"{n} {kind}" for kind, n in sorted(cpu.core_kinds.items())),
+        "logical CPUs": str(cpu.threads),
+        "SMT": _on(cpu.smt),
+        "governor": cpu.governor,
+        "turbo": None if cpu.turbo is None else _on(cpu.turbo),
+        "maximum frequency": None if cpu.max_mhz is None else f"{cpu.max_mhz:.0f} MHz",
+    }
+    for level in sorted({(c.level, c.kind) for c in cpu.caches}):
+        sizes = [
+            f"{c.instances} x {c.size_kb} KiB for {c.shared_by_cpus} CPUs"
+            for c in sorted(cpu.caches, key=lambda c: (c.size_kb, c.shared_by_cpus))
+            if (c.level, c.kind) == level
+        ]
+        facts[f"L{level[0]} {level[1]} cache"] = ", ".join(sizes)
+    return facts
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _ranges(cpus: tuple[int, ...]) -> str:
+    """``(0, 1, 2, 8)`` -> ``0-2,8``."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs) or "none"

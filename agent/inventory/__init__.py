@@ -1,0 +1,87 @@
+"""What this node is made of. Nothing here changes the machine, and nothing that is broken stops it.
+
+Everything under ``/sys`` and ``/proc`` is read from the roots in the settings, so that a captured or made-up
+machine can be examined as if it were this one. Drivers that might hang or abort are asked in processes of
+their own.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from agent.inventory.cpu import read_cpu
+from agent.inventory.drivers import ask
+from agent.inventory.files import Roots
+from agent.inventory.memory import read_limits, read_memory_mb, read_numa
+from agent.inventory.network import read_network
+from agent.inventory.storage import read_storage
+from agent.inventory.system import (
+    read_container,
+    read_distribution,
+    read_hostname,
+    read_kernel,
+    read_tuning,
+    read_virtualisation,
+)
+from probes.mpi import find_mpi
+from probes.powercap import zones
+from profiles.errors import TenbinError
+from profiles.inventory import Inventory, Missing, Mpi, PowerZone
+from profiles.records import Settings
+
+
+def gather(settings: Settings) -> Inventory:
+    """The inventory of this node; what could not be found out is in ``missing`` with its reason.
+
+    The storage under each folder of ``settings.storage`` is examined. Takes about a second, most of it
+    waiting for drivers.
+    """
+    roots = Roots.of(settings)
+    with ThreadPoolExecutor() as pool:
+        opencl = pool.submit(ask, "opencl")
+        gpu = pool.submit(ask, "gpu", str(settings.sysfs))
+        mpi_found = pool.submit(_mpi)
+        cpu = read_cpu(roots)
+        memory_mb = read_memory_mb(roots)
+        mpi, no_mpi = mpi_found.result()
+        return Inventory(
+            hostname=read_hostname(roots),
+            kernel=read_kernel(roots),
+            distribution=read_distribution(roots),
+            virtualisation=read_virtualisation(roots),
+            container=read_container(roots),
+            cpu=cpu,
+            limits=read_limits(roots, cpu.threads, memory_mb),
+            tuning=read_tuning(roots),
+            numa=read_numa(roots),
+            memory_mb=memory_mb,
+            storage=tuple(read_storage(roots, folder) for folder in settings.storage),
+            network=read_network(roots),
+            opencl=opencl.result().opencl,
+            gpus=gpu.result().gpus,
+            mpi=mpi,
+            power=_power(roots),
+            missing=(*opencl.result().missing, *gpu.result().missing, *no_mpi),
+        )
+
+
+def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
+    try:
+        found = find_mpi()
+    except TenbinError as error:
+        return None, (Missing(what="mpi", reason=error.what, remedy=error.remedy),)
+    return Mpi(library=found.library, launcher=str(found.launcher)), ()
+
+
+def _power(roots: Roots) -> tuple[PowerZone, ...]:
+    return tuple(
+        PowerZone(
+            name=zone.key,
+            path=str(zone.path),
+            cap_w=zone.cap_w,
+            cap_max_w=zone.cap_max_w,
+            readable=zone.readable,
+            writable=zone.writable,
+        )
+        for zone in zones(roots.sysfs)
+    )

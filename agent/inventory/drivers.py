@@ -1,0 +1,151 @@
+"""What only vendors' drivers know: OpenCL devices and NVIDIA GPUs.
+
+A broken driver may hang or abort its process, so each is asked in a process of its own:
+``python -P -m agent.inventory.drivers opencl`` prints an ``Answer`` as JSON.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agent.inventory.files import number
+from profiles.errors import Unavailable
+from profiles.inventory import Gpu, Missing, OpenCLDevice, Part
+from profiles.records import MB
+
+TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
+
+
+class Answer(Part):
+    """What a driver said."""
+
+    opencl: tuple[OpenCLDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    missing: tuple[Missing, ...] = ()
+
+
+def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
+    """Ask the drivers of ``what`` (``opencl`` or ``gpu``) in a child; trouble becomes a ``Missing``."""
+    command = [sys.executable, "-P", "-m", "agent.inventory.drivers", what, *arguments]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return _trouble(what, f"its driver has not answered within {timeout_s:g} s")
+    if child.returncode:
+        return _trouble(what, f"its driver {_end(child.returncode)}{_last_line(child.stderr)}")
+    try:
+        return Answer.model_validate_json(_last_line(child.stdout).removeprefix(": "))
+    except ValidationError:
+        return _trouble(what, "its driver's answer cannot be read" + _last_line(child.stdout))
+
+
+def _trouble(what: str, reason: str) -> Answer:
+    remedy = f"see what it says by itself: {Path(sys.executable).name} -P -m agent.inventory.drivers {what}"
+    return Answer(missing=(Missing(what=what, reason=reason, remedy=remedy),))
+
+
+def _end(returncode: int) -> str:
+    if returncode < 0:
+        return f"died of {signal.Signals(-returncode).name}"
+    return f"failed with exit code {returncode}"
+
+
+def _last_line(text: str) -> str:
+    """As the end of a sentence: ``": what it said last"``."""
+    lines = text.strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def opencl() -> Answer:
+    """The OpenCL devices, and platforms that are there twice."""
+    from probes.opencl import devices, duplicate_platforms
+
+    try:
+        found = devices()
+        twice = duplicate_platforms(found)
+    except Unavailable as error:
+        return Answer(missing=(Missing(what="opencl", reason=error.what, remedy=error.remedy),))
+    return Answer(
+        opencl=tuple(device.record() for device in found),
+        missing=tuple(
+            Missing(
+                what="opencl platforms",
+                reason=f"the platform '{name}' is there twice, as {', '.join(keys)}",
+                remedy="remove one of the two installations, or the one .icd file in /etc/OpenCL/vendors "
+                "that names the driver again",
+            )
+            for name, keys in twice.items()
+        ),
+    )
+
+
+def gpu(sysfs: str = "/sys") -> Answer:
+    """The NVIDIA GPUs by NVML; a machine without its library has none, and nothing is said."""
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return Answer()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError_LibraryNotFound:
+        return Answer()
+    except nvml.NVMLError as error:
+        reason = f"NVML does not start ({error})"
+        remedy = "see what 'nvidia-smi' says; after a driver update the machine must be restarted"
+        return Answer(missing=(Missing(what="gpu", reason=reason, remedy=remedy),))
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        return Answer(
+            gpus=tuple(_gpu(nvml, index, driver, Path(sysfs)) for index in range(nvml.nvmlDeviceGetCount()))
+        )
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int, driver: str, sysfs: Path) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    low, high = _or_none(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle) or (None, None)
+    return Gpu(
+        index=index,
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_mb=round(nvml.nvmlDeviceGetMemoryInfo(handle).total / MB, 1),
+        driver=driver,
+        numa_node=_numa_node(sysfs, _text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        power_limit_w=_watts(_or_none(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)),
+        power_limit_min_w=_watts(low),
+        power_limit_max_w=_watts(high),
+    )
+
+
+def _or_none(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Any:
+    """What ``call`` answers; ``None`` where this GPU does not have it."""
+    try:
+        return call(handle)
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+        return None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _numa_node(sysfs: Path, bus: str) -> int | None:
+    """NVML writes ``00000000:3B:00.0``, sysfs ``0000:3b:00.0``."""
+    node = number(sysfs / "bus/pci/devices" / bus.lower()[-12:] / "numa_node")
+    return node if node is not None and node >= 0 else None
+
+
+def _text(value: str | bytes) -> str:
+    """Releases of nvidia-ml-py before 11.515 answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+if __name__ == "__main__":
+    print({"opencl": opencl, "gpu": gpu}[sys.argv[1]](*sys.argv[2:]).model_dump_json())

@@ -1,0 +1,77 @@
+"""Reading the kernel's small text files; what is not there, or may not be read, is ``None``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.records import Settings
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where a machine's files are: the real ones, or a tree that was captured or made up."""
+
+    sysfs: Path
+    procfs: Path
+    root: Path  # the rest: /etc, /run, /dev
+
+    @classmethod
+    def of(cls, settings: Settings) -> Roots:
+        """A captured machine keeps its ``etc`` beside its ``sys``; without one the real ``/`` is read."""
+        beside = settings.sysfs.parent
+        root = beside if (beside / "etc").is_dir() else Path("/")
+        return cls(settings.sysfs, settings.procfs, root)
+
+
+def read(path: Path) -> str | None:
+    """The stripped text of a file; ``None`` where it is missing, refused, or its driver has no answer."""
+    try:
+        return path.read_bytes().decode(errors="replace").strip("\0 \t\n")
+    except OSError:  # ENOENT, EACCES, and EINVAL or ENODEV from drivers
+        return None
+
+
+def number(path: Path) -> int | None:
+    """The whole number in a file; ``None`` where there is none."""
+    text = read(path)
+    return int(text) if text and re.fullmatch(r"[+-]?\d+", text) else None
+
+
+def cpu_list(text: str | None) -> tuple[int, ...]:
+    """``"0-2,8"`` -> ``(0, 1, 2, 8)``, the kernel's list format; nothing from nothing."""
+    cpus: list[int] = []
+    for part in (text or "").split(","):
+        if match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part):
+            first, last = int(match[1]), int(match[2] or match[1])
+            cpus += range(first, last + 1)
+    return tuple(cpus)
+
+
+def fields(text: str | None) -> dict[str, str]:
+    """The ``key: value`` lines of a text (the first of each key), as in ``cpuinfo`` and ``meminfo``."""
+    found: dict[str, str] = {}
+    for line in (text or "").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def link_name(path: Path) -> str | None:
+    """The last part of what a link points to (a driver, a subsystem); ``None`` where there is no link."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
+
+
+def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """The entries ``prefix0``, ``prefix1`` ... of a folder, by number."""
+    found = [
+        (int(match[1]), path)
+        for path in folder.glob(f"{prefix}[0-9]*")
+        if (match := re.fullmatch(rf"{prefix}(\d+)", path.name))
+    ]
+    return sorted(found)
