@@ -69,6 +69,20 @@ class Store:
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
 
+    def prepare(self) -> None:
+        """Make sure that the store can be written, before minutes are spent on measuring.
+
+        Raises:
+            BadInput: it cannot.
+        """
+        trial = self.root / f".trial.{os.getpid()}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_whole(trial, b"")
+            trial.unlink()
+        except OSError as error:
+            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+
     def save(self, profile: Profile, samples: Mapping[str, pd.DataFrame]) -> Path:
         """Write a profile with its samples; returns its folder.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from agent.profiler import Listener, Progress
     from profiles.records import Profile, Settings
     from profiles.store import Store
@@ -133,11 +136,24 @@ def _settings(
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
     from agent.profiler import make_profile
 
+    store.prepare()
     with _emulated(settings, emulate) as asked, _progress() as listener:
         made, samples = make_profile(asked, listener)
     if samples:
-        store.save(made, samples)
+        _save(store, made, samples)
     return made
+
+
+def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
+    """Store the profile; where the store has become unusable meanwhile, keep it in a temporary folder."""
+    from profiles.store import Store
+
+    try:
+        store.save(made, samples)
+    except BadInput as error:
+        refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
+        Store(refuge).save(made, samples)
+        raise BadInput(error.what, f"the profile is kept: tenbin show {made.id} --store {refuge}") from error
 
 
 @contextmanager

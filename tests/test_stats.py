@@ -1,0 +1,35 @@
+"""Intervals against their definition: coverage by simulation, ranks by scipy's binomial."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from profiles.stats import binomial_ranks, median_interval, narrow_enough
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 25, 100, 401])
+def test_ranks_are_the_tightest_that_cover(n: int) -> None:
+    ranks = binomial_ranks(n)
+    assert ranks is not None
+    low, high = ranks
+    assert low + high == n - 1
+    assert stats.binom.cdf(low, n, 0.5) <= 0.025 < stats.binom.cdf(low + 1, n, 0.5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_too_few_values_have_no_interval(n: int) -> None:
+    assert binomial_ranks(n) is None
+    assert median_interval(np.arange(n))[1:] == (None, None)
+    assert not narrow_enough(np.ones(n), 1.0)
+
+
+def test_coverage_on_a_skewed_distribution() -> None:
+    rng = np.random.default_rng(7)
+    hits = 0
+    for _ in range(2000):
+        _, low, high = median_interval(rng.lognormal(size=15))
+        assert low is not None and high is not None
+        hits += low <= 1.0 <= high
+    assert 0.94 <= hits / 2000 <= 0.99
