@@ -1,0 +1,116 @@
+"""The command line as a user meets it: real processes, exit codes, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from profiles.store import Store
+from tests.factory import make_coefficient, make_model, make_profile
+
+TENBIN = str(Path(sys.executable).with_name("tenbin"))
+SAMPLES = pd.DataFrame({"round": [0], "emulated": [False], "wall_s": [1.0]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Two profiles of one node; the second is 20 % faster, beyond its interval."""
+    store = Store(tmp_path / "store")
+    store.save(make_profile(id="20260101T000000Z"), {"memory": SAMPLES})
+    faster = make_model(make_coefficient(12.0, 11.8, 12.2))
+    store.save(make_profile(id="20260102T000000Z", models=(faster,)), {"memory": SAMPLES})
+    return store
+
+
+def tenbin(*arguments: str, store: Store | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    where = {"TENBIN_STORE": str(store.root)} if store else {}
+    return subprocess.run(
+        [TENBIN, *arguments], capture_output=True, text=True, env={**os.environ, **where, **env}, check=False
+    )
+
+
+def test_help_teaches() -> None:
+    done = tenbin("--help")
+    assert done.returncode == 0
+    for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):
+        assert command in done.stdout
+        assert tenbin(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["profile", "--only", "memroy"], ["--only", "memroy", "choose from memory"]),
+        (["profile", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
+        (["profile", "--meter", "sundial"], ["--meter", "sundial", "powercap"]),
+        (["profile", "--emulate", "cray-1"], ["--emulate", "cray-1", "intel-1s"]),
+        (["profile", "--emulate", "intel-1s", "--only", "memory"], ["--emulate", "only power"]),
+        (["profile", "--report", "/no/such/folder/r.html"], ["--report", "mkdir"]),
+        (["show", "nobody"], ["nobody", "tenbin list"]),
+        (["export", "--format", "parquet"], ["--format parquet", "--output"]),
+        (["export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_remedy(
+    store: Store, arguments: list[str], words: list[str]
+) -> None:
+    done = tenbin(*arguments, store=store)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = tenbin("profile", "--quick", "--store", str(blocked))
+    assert done.returncode == 2 and "--store" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_show(store: Store) -> None:
+    done = tenbin("show", store=store, COLUMNS="200")
+    assert done.returncode == 0
+    assert "memory_bandwidth_gbs{cores=1}" in done.stdout and "11.8 .. 12.2" in done.stdout
+    assert json.loads(tenbin("show", "20260101", "--json", store=store).stdout)["id"] == "20260101T000000Z"
+
+
+def test_list_names_a_damaged_profile_and_shows_the_others(store: Store) -> None:
+    store.find("20260101").write_text("{")
+    done = tenbin("list", store=store)
+    assert done.returncode == 2
+    assert "20260102T000000Z" in done.stdout and "20260101T000000Z" in done.stderr
+    listed = json.loads(tenbin("list", "--json", store=store).stdout)
+    assert len(listed["profiles"]) == 1 and len(listed["damaged"]) == 1
+
+
+def test_compare_tells_which_differences_are_real(store: Store) -> None:
+    done = tenbin("compare", "20260101", "last", "--json", store=store)
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert difference["verdict"] == "higher" and difference["ratio"] == pytest.approx(1.2)
+    assert "higher" in tenbin("compare", "20260101", "last", store=store, COLUMNS="200").stdout
+
+
+def test_export(store: Store, tmp_path: Path) -> None:
+    assert json.loads(tenbin("export", store=store).stdout)["node"] == "node"
+    assert "tenbin_coefficient_value" in tenbin("export", "--format", "prometheus", store=store).stdout
+    done = tenbin("export", "--format", "parquet", "-o", str(tmp_path / "out"), store=store)
+    assert done.returncode == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "memory.parquet"), SAMPLES)
+
+
+def test_restore_with_nothing_to_restore(tmp_path: Path) -> None:
+    done = tenbin("restore", XDG_STATE_HOME=str(tmp_path))
+    assert done.returncode == 0 and "Nothing to restore" in done.stdout
+
+
+def test_the_shell_completes_profiles(store: Store) -> None:
+    done = tenbin(
+        store=store, _TENBIN_COMPLETE="complete_bash", COMP_WORDS="tenbin show 2026", COMP_CWORD="2"
+    )
+    assert set(done.stdout.split()) == {"20260101T000000Z", "20260102T000000Z"}
