@@ -1,0 +1,151 @@
+"""Which CPUs share what (core, last-level cache, socket, NUMA node), and how much memory is free.
+
+Reads ``sysfs`` and ``procfs`` under given roots, so that another machine's tree can be read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_LINE_BYTES = 64
+UNITS_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One hardware thread and the smallest index among those it shares each part of the machine with."""
+
+    index: int
+    core: int  # lowest thread of the physical core
+    llc: int | None  # lowest CPU sharing the last-level cache; None where sysfs shows no cache
+    package: int
+    node: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The CPUs that this process may use, ordered by node, socket, cache and core."""
+
+    cpus: tuple[Cpu, ...]
+    memory_nodes: tuple[int, ...]
+    llc_mb: float | None
+    line_bytes: int
+
+    @property
+    def cores(self) -> tuple[Cpu, ...]:
+        """The first usable thread of every physical core."""
+        first: dict[int, Cpu] = {}
+        for cpu in self.cpus:
+            first.setdefault(cpu.core, cpu)
+        return tuple(first.values())
+
+    def cores_of(self, node: int) -> tuple[Cpu, ...]:
+        return tuple(cpu for cpu in self.cores if cpu.node == node)
+
+
+def parse_list(text: str) -> tuple[int, ...]:
+    """``"0-2,8"`` -> (0, 1, 2, 8), the kernel's format of CPU and node lists."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            found.extend(range(int(first), int(last or first) + 1))
+    return tuple(found)
+
+
+def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
+    """The topology under ``sysfs``, restricted to the CPUs in ``allowed``.
+
+    What a virtual machine or container hides gets the plainest reading: every CPU a core of its own,
+    one socket, one NUMA node, cache unknown.
+    """
+    system = sysfs / "devices/system"
+    online = parse_list(_read(system / "cpu/online")) or tuple(sorted(allowed))
+    nodes = {int(path.name[4:]): path for path in (system / "node").glob("node[0-9]*")}
+    node_of = {cpu: n for n, path in nodes.items() for cpu in parse_list(_read(path / "cpulist"))}
+    cpus: list[Cpu] = []
+    size_mb, line = 0.0, 0
+    for index in online:
+        if index not in allowed:
+            continue
+        folder = system / f"cpu/cpu{index}"
+        llc = _last_level(folder / "cache")
+        siblings = parse_list(_read(folder / "topology/thread_siblings_list")) or (index,)
+        package = int(_read(folder / "topology/physical_package_id") or 0)
+        shared = None
+        if llc is not None:
+            shared = min(parse_list(_read(llc / "shared_cpu_list")) or (index,))
+            size_mb = max(size_mb, _size_mb(_read(llc / "size")))
+            line = max(line, int(_read(llc / "coherency_line_size") or 0))
+        cpus.append(Cpu(index, min(siblings), shared, max(package, 0), node_of.get(index, 0)))
+    cpus.sort(key=lambda c: (c.node, c.package, -1 if c.llc is None else c.llc, c.core, c.index))
+    with_memory = parse_list(_read(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
+    return Topology(tuple(cpus), with_memory, size_mb or None, line or DEFAULT_LINE_BYTES)
+
+
+def _last_level(cache: Path) -> Path | None:
+    """The folder of the highest level of data or unified cache that states its size."""
+    levels = [
+        (int(_read(index / "level") or 0), index)
+        for index in cache.glob("index[0-9]*")
+        if _read(index / "type") in ("Data", "Unified") and _size_mb(_read(index / "size"))
+    ]
+    return max(levels)[1] if levels else None
+
+
+def _size_mb(text: str) -> float:
+    if not text:
+        return 0.0
+    return float(text[:-1]) * UNITS_MB[text[-1]] if text[-1] in UNITS_MB else float(text) / 2**20
+
+
+def free_memory_mb(sysfs: Path, procfs: Path) -> float:
+    """Memory this process can still take: MemAvailable, or less where a memory cgroup limits it.
+
+    Taking more than a cgroup allows (a job under Slurm, a container) would not fail but kill.
+    """
+    kb = next(
+        (float(line.split()[1]) for line in _lines(procfs / "meminfo") if line.startswith("MemAvailable:")),
+        0.0,
+    )
+    return min([kb / 1024, *_cgroup_rooms_mb(sysfs / "fs/cgroup", procfs / "self/cgroup")])
+
+
+def _cgroup_rooms_mb(root: Path, membership: Path) -> Iterator[float]:
+    """Room below the limit of our memory cgroup and of each of its parents (versions 1 and 2)."""
+    for line in _lines(membership):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit, usage, cache = root, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            base, limit, usage, cache = (
+                root / "memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            )
+        else:
+            continue
+        group = base / path.strip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(base):
+                break
+            most = _read(folder / limit)
+            if most.isdigit():
+                stat = dict(entry.split() for entry in _lines(folder / "memory.stat"))
+                taken = int(_read(folder / usage) or 0) - int(stat.get(cache, 0))
+                yield (int(most) - taken) / 2**20
+
+
+def _read(path: Path) -> str:
+    """The file's text, stripped; empty where the kernel does not offer it."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _lines(path: Path) -> list[str]:
+    return _read(path).splitlines()
