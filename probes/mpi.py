@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,10 +164,14 @@ def _library() -> str:
     if done.returncode != 0:
         words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise Unavailable(f"mpi4py cannot load an MPI library ({words})", _INSTALL)
-    text = done.stdout.strip()
+    return library_name(done.stdout)
+
+
+def library_name(text: str) -> str:
+    """``MPICH 5.0.2``, ``Open MPI v5.0.11``: from what MPI_Get_library_version says."""
     if match := re.search(r"(MPICH|MVAPICH\S*) Version\s*:\s*(\S+)", text):
         return f"{match[1]} {match[2]}"
-    return text.splitlines()[0].split(",")[0].strip()
+    return (text.strip().splitlines() or ["unknown"])[0].split(",")[0].strip()
 
 
 def _family(words: str) -> str:
@@ -236,7 +241,7 @@ def run_ranks(
     """Start the ranks, hand every line they write to stdout to ``on_line``, and return when they have ended.
 
     However this is left (also by an exception of ``on_line`` or Ctrl-C), no rank is left behind on this node,
-    and mpiexec has been asked to end those on other hosts.
+    and mpiexec has been asked to end those on other hosts. They also end when this process is killed.
 
     A rank that leaves early with exit code 0 is no failure to mpiexec, which then silently ends the others:
     let rank 0 print its result as the last line, and check that it came. Start Python programs by
@@ -246,9 +251,11 @@ def run_ranks(
         RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
     """
     mark = uuid.uuid4().hex
+    if not hosts:
+        program = [*_die_with_parent("KILL"), *program]  # Open MPI's launcher dies without ending its ranks
     environment = os.environ | install.environment(timeout_s) | {_MARK: mark} | (env or {})
     process = subprocess.Popen(
-        install.command(ranks, program, hosts, cores),
+        [*_die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -266,6 +273,10 @@ def run_ranks(
         raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{_last_words(errors)}")
     if process.returncode != 0:
         raise RanksFailed(_obituary(process.returncode, errors, hosts))
+
+
+def _die_with_parent(signal_name: str) -> list[str]:
+    return ["setpriv", "--pdeathsig", signal_name] if shutil.which("setpriv") else []
 
 
 def _listen(
@@ -357,6 +368,7 @@ def _how(wait_status: int) -> str:
 
 
 def _last_words(errors: Sequence[str]) -> str:
-    """The last lines of stderr that are not the launcher's own."""
-    words = [line.strip() for line in errors if not _LAUNCHER_SPEAKS.search(line)]
+    """The last lines of stderr that are not the launcher's own (Open MPI puts its own between dashes)."""
+    text = re.sub(r"^-{20,}\n.*?^-{20,}$", "", "\n".join(errors), flags=re.MULTILINE | re.DOTALL)
+    words = [line.strip() for line in text.splitlines() if not _LAUNCHER_SPEAKS.search(line)]
     return f"; last words: {' | '.join(words[-3:])}" if words else ""
