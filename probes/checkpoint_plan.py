@@ -1,0 +1,96 @@
+"""Which sizes are measured where, in what order, and whether there is still time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Kind = Literal["trip", "io", "copy", "migration", "compile", "drain"]
+
+SMALLEST_MB = 1
+QUEUE_LENGTHS = (0, 250, 1000, 4000)  # kernels waiting in a queue that is to be drained
+
+
+class Item(NamedTuple):
+    """One thing to measure: with which device, to which device, in which folder, how large."""
+
+    kind: Kind
+    device: str = ""
+    to_device: str = ""
+    storage: str = ""
+    size_mb: int = 0
+
+
+class Limits(NamedTuple):
+    """How far a plan goes, and in how many sweeps it should be repeated."""
+
+    sizes: int
+    largest_mb: int
+    sweeps: int
+
+
+QUICK = Limits(sizes=4, largest_mb=256, sweeps=3)
+FULL = Limits(sizes=6, largest_mb=2048, sweeps=5)
+
+
+def ladder(largest_mb: int, sizes: int) -> list[int]:
+    """``sizes`` sizes, each twice the one before, up to ``largest_mb`` (a power of two), none below 1 MB."""
+    ascending = [largest_mb >> step for step in reversed(range(sizes))]
+    return [size for size in ascending if size >= SMALLEST_MB]
+
+
+def affordable_mb(limits: Limits, room_mb: float, per_mb_s: float, each_s: float, left_s: float) -> int:
+    """The largest power of two whose ladder can be swept ``limits.sweeps`` times in ``left_s``.
+
+    Args:
+        room_mb: what device, memory and storage have room for.
+        per_mb_s, each_s: what all items of one size together cost: seconds per MB, and seconds.
+
+    Returns:
+        0 where not even the smallest size has room.
+    """
+    size = limits.largest_mb
+    while size > room_mb:
+        size //= 2
+    while size > 4 * SMALLEST_MB:
+        sweep = sum(per_mb_s * mb + each_s for mb in ladder(size, limits.sizes))
+        if sweep * limits.sweeps <= left_s:
+            break
+        size //= 2
+    return size
+
+
+class Estimates:
+    """How long each item takes: as long as the last time, or else by its size."""
+
+    def __init__(self, per_mb_s: float, each_s: float) -> None:
+        self._per_mb_s = per_mb_s
+        self._each_s = each_s
+        self._seen: dict[Item, float] = {}
+
+    def note(self, item: Item, seconds: float) -> None:
+        """What ``item`` took this time."""
+        self._seen[item] = seconds
+
+    def __getitem__(self, item: Item) -> float:
+        return self._seen.get(item, self._per_mb_s * item.size_mb + self._each_s)
+
+
+class Rotation:
+    """Deals items out a few at a time, in random order, each once before any comes again."""
+
+    def __init__(self, items: list[Item], rng: np.random.Generator) -> None:
+        self._items = items
+        self._rng = rng
+        self._dealt = self._deal()
+
+    def take(self, count: int) -> list[Item]:
+        """The next ``count`` items, none twice; all of them where they are fewer."""
+        return [next(self._dealt) for _ in range(min(count, len(self._items)))]
+
+    def _deal(self) -> Iterator[Item]:
+        while True:
+            for index in self._rng.permutation(len(self._items)):
+                yield self._items[index]

@@ -1,0 +1,69 @@
+"""Folders for files that exist while a probe runs: usable or not, and gone afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from probes import direct_io
+from profiles.errors import Unavailable
+
+_PREFIX = ".tenbin-probe-"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """A new folder inside ``folder``; removed on the way out, with those that a killed probe left there.
+
+    Raises:
+        Unavailable: ``folder`` is missing, cannot be written, or is full; with the remedy.
+    """
+    if not folder.is_dir():
+        state = "not a folder" if folder.exists() else "missing"
+        raise Unavailable(f"{folder} is {state}", f"mkdir -p {folder}, or name another folder")
+    _remove_leftovers(folder)
+    mine = folder / f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"
+    try:
+        mine.mkdir(mode=0o700)
+        direct_io.tried(mine)
+    except OSError as error:
+        shutil.rmtree(mine, ignore_errors=True)
+        raise Unavailable(f"{folder} cannot be written ({error.strerror})", remedy(error, folder)) from error
+    try:
+        yield mine
+    finally:
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a smaller file might have succeeded."""
+    return error.errno in _FULL
+
+
+def remedy(error: OSError, folder: Path) -> str:
+    """What to do about a failed write in ``folder``."""
+    if error.errno == errno.EFBIG:
+        return "raise the limit on file sizes (ulimit -f), or the file system's"
+    if is_full(error):
+        return f"free space in {folder} or raise your quota, or name another folder"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"make {folder} writable for you, or name another folder"
+    return f"check the storage behind {folder} (dmesg), or name another folder"
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what probes of this host left that were killed; another host's may be alive."""
+    start = f"{_PREFIX}{socket.gethostname()}-"
+    for path in folder.glob(f"{start}*"):
+        owner = path.name.removeprefix(start)
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
