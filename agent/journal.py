@@ -1,0 +1,352 @@
+"""The restore journal: whatever is changed on a node is put back, however the process that changed it ends.
+
+Before a control file is first written, its value goes to disk (fsync, rename) with the owner's process
+id, start time and boot id. The values are written back in reverse order
+
+- by the owner itself: at the end of ``with Journal(folder)``, after an exception, Ctrl-C, SIGTERM, at exit;
+- by a watchdog process, if the owner is killed (SIGKILL, out of memory);
+- by ``restore_leftovers(folder)``, at the next start or through ``tenbin restore``, if both were killed.
+
+One owner a file; a journal that a crash left is never overwritten; after a reboot nothing is written back,
+because the machine has set its own values. After GEOPM's ``restorable_file_writer``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from profiles.errors import Busy, Unavailable
+
+VERSION = 1
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What became of one changed file."""
+
+    path: Path
+    value: str  # the original
+    done: bool
+    why: str = ""  # why it was not put back
+
+    def __str__(self) -> str:
+        return f"{self.path} = {self.value}" if self.done else f"{self.path}: not restored: {self.why}"
+
+
+@dataclass(frozen=True)
+class _Owner:
+    pid: int
+    started: int  # clock ticks after boot
+    boot: str
+
+    def lives(self) -> bool:
+        return self.boot == _boot_id() and _start_of(self.pid) == self.started
+
+
+class Journal:
+    """Changes control files and remembers how they were; a context manager.
+
+    Args:
+        folder: where the journals of this node's users are kept; made if missing. It must outlive the process
+            (not a temporary folder), and be the same for all who change this node.
+        watchdog: start the process that restores if this one is killed.
+    """
+
+    def __init__(self, folder: Path, *, watchdog: bool = True) -> None:
+        self._folder = folder
+        self._owner = _Owner(os.getpid(), _start_of(os.getpid()) or 0, _boot_id())
+        self._file = folder / f"{self._owner.pid}-{self._owner.started}.json"
+        self._originals: dict[Path, str] = {}
+        self._watchdog = watchdog
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def control(self, path: Path, value: str) -> None:
+        """Write ``value`` to ``path``, having journalled the original; satisfies ``probes.run.Control``.
+
+        A value that is there already is journalled and not written: "remember this file".
+
+        Raises:
+            Unavailable: the file cannot be read or written.
+            Busy: another living process has changed it.
+        """
+        try:
+            with self._lock:
+                current = path.read_text().strip()
+                if path not in self._originals:
+                    self._remember(path, current)
+                if value.strip() != current:
+                    _write(path, value)
+        except OSError as error:
+            raise Unavailable(
+                f"{path}: {error.strerror}", "run as root; a firmware may also lock it"
+            ) from None
+
+    def restore(self) -> list[Restored]:
+        """Put back every original, the last changed first; a second call has nothing to do."""
+        if os.getpid() != self._owner.pid:  # a forked child must not restore what its parent still uses
+            return []
+        with self._lock, _deaf(), _locked(self._folder):
+            if not self._originals:
+                return []
+            done = _put_back(self._file)
+            self._originals = _undone(done)
+            if self._watcher:
+                self._watcher.kill()
+                self._watcher.wait()
+                self._watcher = None
+            return done
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.getsignal(signal.SIGTERM)
+            if self._before == signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, _leave)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+        atexit.unregister(self.restore)
+        if signal.getsignal(signal.SIGTERM) == _leave:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _remember(self, path: Path, current: str) -> None:
+        """Journal the original of ``path``: on disk before this returns."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self._folder):
+            original = self._claim(path, current)
+            originals = {**self._originals, path: original}
+            _store(self._file, self._owner, originals)
+        self._originals = originals
+        if self._watchdog and not self._watcher:
+            self._watcher = _start_watchdog(self._file)
+        atexit.unregister(self.restore)
+        atexit.register(self.restore)
+
+    def _claim(self, path: Path, current: str) -> str:
+        """The original of ``path``: from a crash's journal if one names it, else what it is now.
+
+        Raises:
+            Busy: a living process has changed it.
+        """
+        for file in _journals(self._folder):
+            with suppress(ValueError):
+                owner, originals = _load(file)
+                if path not in originals or file == self._file:
+                    continue
+                if owner.lives():
+                    raise Busy(f"{path} is in use by process {owner.pid}", "wait until it has ended")
+                if owner.boot == _boot_id():
+                    return originals[path]
+        return current
+
+
+def restore_leftovers(folder: Path) -> list[Restored]:
+    """Put back what processes that no longer live left changed; says what it did, file by file.
+
+    The journal of a living process is left alone. A journal is deleted when nothing is left to do for it; one
+    that could not be carried out (no permission, unreadable) is kept.
+    """
+    result: list[Restored] = []
+    if not folder.is_dir():
+        return result
+    with _locked(folder):
+        for file in _journals(folder):
+            result += _restore_leftover(file)
+    return result
+
+
+def watch(file: Path) -> None:
+    """Wait until the owner of ``file`` is gone, then put back what it left (the watchdog's whole life)."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # whoever kills the owner's whole group must not get both
+    try:
+        owner, _ = _load(file)
+        _wait_for_end(owner)
+        with _locked(file.parent):
+            _restore_leftover(file)
+    except FileNotFoundError:
+        return  # the owner has restored everything itself
+
+
+def _restore_leftover(file: Path) -> list[Restored]:
+    try:
+        owner, originals = _load(file)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        return [
+            Restored(file, "", False, f"this journal cannot be read ({error}); look at it, then delete it")
+        ]
+    if owner.lives():
+        return []
+    if owner.boot != _boot_id():
+        file.unlink()
+        why = "the machine was restarted since, which set its own values"
+        return [Restored(path, value, False, why) for path, value in originals.items()]
+    return _put_back(file)
+
+
+def _put_back(file: Path) -> list[Restored]:
+    """Write the originals in ``file`` back, the last changed first; those that fail stay in the journal."""
+    owner, originals = _load(file)
+    result = []
+    for path, value in reversed(originals.items()):
+        why = _try_write(path, value)
+        result.append(Restored(path, value, not why, why))
+    if left := _undone(result):
+        _store(file, owner, left)
+    else:
+        file.unlink(missing_ok=True)
+    return result
+
+
+def _undone(result: list[Restored]) -> dict[Path, str]:
+    """What should be tried again later, in the order of its first change."""
+    return {r.path: r.value for r in reversed(result) if not r.done and r.path.exists()}
+
+
+def _try_write(path: Path, value: str) -> str:
+    """Write an original back; why it did not work, or nothing."""
+    try:
+        _write(path, value)
+        now = path.read_text().strip()
+    except FileNotFoundError:
+        return "the file is gone"
+    except OSError as error:
+        return f"{error.strerror}; type 'tenbin restore' as root"
+    return "" if now == value else f"it reads back {now}, not {value}"
+
+
+def _write(path: Path, value: str) -> None:
+    """One write call, as sysfs wants it; never makes a file that is not there."""
+    handle = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    try:
+        os.write(handle, f"{value.strip()}\n".encode())
+    finally:
+        os.close(handle)
+
+
+def _journals(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+def _load(file: Path) -> tuple[_Owner, dict[Path, str]]:
+    """Owner and originals, in the order of their first change.
+
+    Raises:
+        ValueError: not a journal of this version.
+    """
+    data: dict[str, Any] = json.loads(file.read_text())
+    try:
+        if data["version"] != VERSION:
+            raise ValueError(f"version {data['version']}, this program knows {VERSION}")
+        owner = _Owner(int(data["pid"]), int(data["started"]), str(data["boot"]))
+        return owner, {Path(e["path"]): str(e["value"]) for e in data["originals"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"field missing or wrong: {error}") from None
+
+
+def _store(file: Path, owner: _Owner, originals: dict[Path, str]) -> None:
+    """Replace ``file`` so that after a power failure either the old or the new one is there, whole."""
+    data = {
+        "version": VERSION,
+        "pid": owner.pid,
+        "started": owner.started,
+        "boot": owner.boot,
+        "originals": [{"path": str(p), "value": v} for p, v in originals.items()],
+    }
+    fresh = file.with_suffix(".new")
+    with fresh.open("w") as handle:
+        json.dump(data, handle, indent=1)
+        handle.flush()
+        os.fsync(handle.fileno())
+    fresh.rename(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: one process at a time claims or restores."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Let no SIGINT or SIGTERM cut a restore short (only the main thread receives them)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # unwinds, so that every ``finally`` and this journal's exit run
+
+
+def _start_watchdog(file: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "agent.journal", str(file)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _wait_for_end(owner: _Owner) -> None:
+    """Return when ``owner`` has ended; at once through a pidfd, within 0.2 s where the kernel has none."""
+    try:
+        handle = os.pidfd_open(owner.pid)
+    except (OSError, AttributeError):
+        while owner.lives():
+            time.sleep(0.2)
+        return
+    try:
+        if owner.lives():
+            select.select([handle], [], [])
+    finally:
+        os.close(handle)
+
+
+def _boot_id() -> str:
+    return BOOT_ID.read_text().strip()
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process started, in clock ticks after boot; None if it has ended (also as a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+if __name__ == "__main__":
+    watch(Path(sys.argv[1]))
