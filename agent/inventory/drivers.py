@@ -65,25 +65,26 @@ def _last_line(text: str) -> str:
 
 def opencl() -> Answer:
     """The OpenCL devices, and platforms that are there twice."""
-    from probes.opencl import devices, duplicate_platforms
+    from probes.opencl import devices, duplicate_platforms, overlooked
 
     try:
         found = devices()
         twice = duplicate_platforms(found)
     except Unavailable as error:
         return Answer(missing=(Missing(what="opencl", reason=error.what, remedy=error.remedy),))
-    return Answer(
-        opencl=tuple(device.record() for device in found),
-        missing=tuple(
-            Missing(
-                what="opencl platforms",
-                reason=f"the platform '{name}' is there twice, as {', '.join(keys)}",
-                remedy="remove one of the two installations, or the one .icd file in /etc/OpenCL/vendors "
-                "that names the driver again",
-            )
-            for name, keys in twice.items()
-        ),
-    )
+    troubles = [
+        Missing(
+            what="opencl platforms",
+            reason=f"the platform '{name}' is there twice, as {', '.join(keys)}",
+            remedy="remove one of the two installations, or the .icd file in /etc/OpenCL/vendors that names "
+            "the driver again",
+        )
+        for name, keys in twice.items()
+    ]
+    for sentence in overlooked():
+        reason, _, remedy = sentence.partition(": ")
+        troubles.append(Missing(what="opencl drivers", reason=reason, remedy=f"as root: {remedy}"))
+    return Answer(opencl=tuple(device.record() for device in found), missing=tuple(troubles))
 
 
 def gpu(sysfs: str = "/sys") -> Answer:

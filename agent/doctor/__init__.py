@@ -1,0 +1,34 @@
+"""What can be measured on this node and what not, each with the reason and the remedy.
+
+Nothing is changed, apart from a file of one page in each checkpoint folder that is removed at once.
+"""
+
+from __future__ import annotations
+
+from agent.doctor import load, machine, power, probes
+from agent.doctor.finding import Case, Finding
+from agent.inventory import gather
+from agent.inventory.files import Roots
+from agent.paths import default_storage
+from probes.registry import PROBES
+from profiles.inventory import Inventory
+from profiles.records import Settings
+
+__all__ = ["Finding", "examine"]
+
+
+def examine(settings: Settings, inventory: Inventory | None = None) -> list[Finding]:
+    """All findings, by probe in the order of the registry, then what concerns the machine as a whole.
+
+    Args:
+        settings: where to look; without checkpoint folders, at the one a profile would use.
+        inventory: the node's, where it is known already.
+    """
+    if not settings.storage:
+        settings = settings.model_copy(update={"storage": (default_storage(),)})
+    roots = Roots.of(settings)
+    busy = list(load.check(roots))  # before the drivers are asked: that is work too
+    case = Case(inventory or gather(settings), roots)
+    findings = [*probes.check(case), *power.check(case), *machine.check(case), *busy]
+    order = [*PROBES, "machine"]
+    return sorted(findings, key=lambda finding: order.index(finding.topic))

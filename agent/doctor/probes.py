@@ -1,0 +1,168 @@
+"""What each probe finds here: memory, network, checkpoint, scaling."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.doctor.finding import Case, Finding, limited, missing, ok
+from agent.inventory.storage import read_mounts
+from probes.topology import free_memory_mb
+from profiles.inventory import Storage
+from profiles.records import MB
+
+SHM_MB = 256.0  # what two ranks of any MPI need for their shared segments, with room
+ROOM_MB = 4000.0  # below: the largest sizes of a full profile are left out
+LEAST_ROOM_MB = 200.0  # below: too few sizes for a line
+
+_ROOM_REMEDY = f"free {ROOM_MB:.0f} MB for all sizes, or name another folder: --storage DIR"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    yield from _memory(case)
+    yield from _network(case)
+    yield from _checkpoint(case)
+    yield from _scaling(case)
+
+
+def _memory(case: Case) -> Iterator[Finding]:
+    """What the probe itself would say, were it started now."""
+    from probes.memory_plan import choose_area, plan  # late: it needs numpy
+
+    free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
+    area_mb, amiss = choose_area(case.topology, free_mb)
+    if not area_mb:
+        yield from (missing("memory", f"{what} cannot be measured", *why) for what, *why in amiss)
+        return
+    cores, nodes = case.usable_cores, len(case.topology.memory_nodes)
+    where = (
+        f"local and remote over {nodes} NUMA nodes" if nodes > 1 else "one NUMA node, so all of it is local"
+    )
+    yield ok("memory", f"memory bandwidth on 1..{cores} cores", f"{where}; {area_mb:.0f} MB for each core")
+    unplanned = plan(case.topology, int(free_mb / area_mb))[1]
+    for what, *why in (*amiss, *unplanned):
+        if nodes > 1 or not what.startswith("remote"):  # nothing is lost where nothing is remote
+            yield limited("memory", f"not measured or not known: {what}", *why)
+
+
+def _network(case: Case) -> Iterator[Finding]:
+    i = case.inventory
+    if i.mpi is None:
+        for trouble in case.unknown("mpi"):
+            yield missing(
+                "network", "all-to-all communication cannot be measured", trouble.reason, trouble.remedy
+            )
+    else:
+        yield ok("network", "all-to-all communication", f"{i.mpi.library}, started by {i.mpi.launcher}")
+    shm_mb = _shm_mb(case)
+    if shm_mb is not None and shm_mb < SHM_MB:
+        yield limited(
+            "network",
+            f"/dev/shm is small ({shm_mb:.0f} MB)",
+            "ranks on one node pass their messages through it, and die when it is full",
+            "as root: mount -o remount,size=1G /dev/shm; in Docker: --shm-size=1g",
+        )
+    hardware = [n for n in i.network if not n.virtual]
+    if hardware:
+        names = ", ".join(f"{n.name} ({_speed(n.speed_mbit)})" for n in hardware)
+        yield ok("network", f"interfaces to other hosts: {names}")
+    else:
+        yield limited(
+            "network",
+            "no network interface with hardware is seen",
+            "a container's or a virtual network hides it" if i.network else "this node is alone",
+            "measure between hosts from the hosts themselves: tenbin profile --hosts a,b",
+        )
+
+
+def _speed(mbit: float | None) -> str:
+    return "speed not told" if mbit is None else f"{mbit:g} Mbit/s"
+
+
+def _shm_mb(case: Case) -> float | None:
+    """Size of ``/dev/shm``: its mount's limit, else what the file system says."""
+    mounts = [m for m in read_mounts(case.roots) if m.point == Path("/dev/shm")]
+    if not mounts:
+        return None
+    match = re.search(r"\bsize=(\d+)([kmg]?)", mounts[-1].options)
+    if match:
+        return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]] / MB
+    if case.roots.root != Path("/"):
+        return None
+    space = os.statvfs("/dev/shm")
+    return space.f_blocks * space.f_frsize / MB
+
+
+def _checkpoint(case: Case) -> Iterator[Finding]:
+    devices = case.inventory.opencl
+    for trouble in case.unknown("opencl"):
+        yield missing("checkpoint", "no OpenCL device can be measured", trouble.reason, trouble.remedy)
+    for trouble in case.unknown("opencl platforms"):
+        yield limited("checkpoint", "a device is measured twice", trouble.reason, trouble.remedy)
+    for trouble in case.unknown("opencl drivers"):
+        yield limited("checkpoint", "an OpenCL device is overlooked", trouble.reason, trouble.remedy)
+    for d in devices:
+        yield ok(
+            "checkpoint", f"checkpoint and restart of {d.key}", f"{d.name}, {d.platform}, driver {d.driver}"
+        )
+    if len(devices) == 1:
+        yield limited(
+            "checkpoint",
+            "no migration between devices",
+            "there is one OpenCL device; checkpoint and restart are measured on it",
+            "a second driver makes a second device: a GPU's, or 'apt-get install pocl-opencl-icd' beside one",
+        )
+    for storage in case.inventory.storage:
+        yield from _storage(storage)
+
+
+def _storage(s: Storage) -> Iterator[Finding]:
+    if not s.writable:
+        yield missing(
+            "checkpoint",
+            f"nothing can be written to {s.folder}",
+            "it is no folder, is mounted read-only, or belongs to somebody else",
+            "name another: --storage DIR",
+        )
+        return
+    free = f"{s.free_mb:.0f} MB are free"
+    if s.free_mb < LEAST_ROOM_MB:
+        yield missing("checkpoint", f"{s.folder} is too small", free, _ROOM_REMEDY)
+        return
+    if s.free_mb < ROOM_MB:
+        yield limited("checkpoint", f"large checkpoints do not fit into {s.folder}", free, _ROOM_REMEDY)
+    if s.kind == "memory":
+        yield limited(
+            "checkpoint",
+            f"{s.folder} is memory, not storage ({s.filesystem})",
+            "what is written there costs a copy only and does not outlive the machine",
+            "name a folder on a disk or a shared file system: --storage DIR",
+        )
+    elif not s.direct_io:
+        yield limited(
+            "checkpoint",
+            f"{s.folder} has no direct I/O ({s.filesystem})",
+            "all goes through the page cache, so times are less steady and depend on free memory",
+            "name a folder on another file system: --storage DIR",
+        )
+    elif s.kind == "network":
+        yield limited(
+            "checkpoint",
+            f"{s.folder} is reached over a network ({s.filesystem})",
+            "others use the same servers, so times vary with what they do",
+            "measure more than once and compare: tenbin compare",
+        )
+    else:
+        what = f"{s.filesystem} on {s.model or s.device} ({s.kind}), {s.free_mb / 1000:.1f} GB free"
+        yield ok("checkpoint", f"checkpoints in {s.folder}, by direct I/O", what)
+
+
+def _scaling(case: Case) -> Iterator[Finding]:
+    cores = case.usable_cores
+    if cores < 2:
+        yield missing("scaling", "scaling cannot be measured", "one core can be used")
+    else:
+        reason = f"an average parallelism (Downey's A) above {cores / 2:g} can only be bounded from below"
+        yield ok("scaling", f"speed-up on 1..{cores} cores", reason)
