@@ -104,6 +104,16 @@ class Writer:
         last = f": {said[-1]}" if said else ""
         return WriterLost(self.core, f"ended with {'signal' if code < 0 else 'exit code'} {abs(code)}{last}")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def kill(self) -> None:
+        """End the process at once, in the middle of an order."""
+        self._process.kill()
+
     def close(self, within_s: float = 2.0) -> None:
         """End the process; by force if it does not go by itself."""
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)

@@ -42,14 +42,18 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
     fig = figure(f"Memory bandwidth over cores{suffix}", "cores writing together", "bandwidth, GB/s")
     for i, (numa, group) in enumerate(windows.groupby("numa", sort=False)):
         colour = COLOURS[i % len(COLOURS)]
-        name = "each to its own node" if numa == "local" else f"node {str(numa).replace('->', ' to node ')}"
+        name = "local memory" if numa == "local" else f"node {str(numa).replace('->', ' to node ')}"
         _dots(fig, group["cores"], group["gbs"], name, colour)
         fitted = [m for m in models if m.quantity == "memory_bandwidth_gbs" and m.labels["numa"] == numa]
         fitted.sort(key=lambda model: int(model.labels["cores"]))
         _medians(fig, [int(m.labels["cores"]) for m in fitted], fitted, name, colour, line=True)
     fig.update_yaxes(rangemode="tozero")
     counts = sorted(windows["cores"].unique())
-    fig.update_xaxes(tickvals=counts, range=[0, counts[-1] + max(0.5, 0.05 * counts[-1])])
+    fig.update_xaxes(tickvals=counts)
+    if counts[-1] > 16:  # 1, 2, 4 ... 128
+        fig.update_xaxes(type="log")
+    else:
+        fig.update_xaxes(range=[0, counts[-1] + 0.5])
     return fig
 
 
