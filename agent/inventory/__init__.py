@@ -36,33 +36,41 @@ def gather(settings: Settings) -> Inventory:
     The storage under each folder of ``settings.storage`` is examined. Takes about a second, most of it
     waiting for drivers.
     """
-    roots = Roots.of(settings)
     with ThreadPoolExecutor() as pool:
-        opencl = pool.submit(ask, "opencl")
-        gpu = pool.submit(ask, "gpu", str(settings.sysfs))
-        mpi_found = pool.submit(_mpi)
-        cpu = read_cpu(roots)
-        memory_mb = read_memory_mb(roots)
-        mpi, no_mpi = mpi_found.result()
-        return Inventory(
-            hostname=read_hostname(roots),
-            kernel=read_kernel(roots),
-            distribution=read_distribution(roots),
-            virtualisation=read_virtualisation(roots),
-            container=read_container(roots),
-            cpu=cpu,
-            limits=read_limits(roots, cpu.threads, memory_mb),
-            tuning=read_tuning(roots),
-            numa=read_numa(roots),
-            memory_mb=memory_mb,
-            storage=tuple(read_storage(roots, folder) for folder in settings.storage),
-            network=read_network(roots),
-            opencl=opencl.result().opencl,
-            gpus=gpu.result().gpus,
-            mpi=mpi,
-            power=_power(roots),
-            missing=(*opencl.result().missing, *gpu.result().missing, *no_mpi),
-        )
+        asked = [pool.submit(ask, "opencl"), pool.submit(ask, "gpu", str(settings.sysfs))]
+        looked_for = pool.submit(_mpi)
+        machine = read_machine(settings)
+        opencl, gpu = (answer.result() for answer in asked)
+        mpi, no_mpi = looked_for.result()
+    drivers = {
+        "opencl": opencl.opencl,
+        "gpus": gpu.gpus,
+        "mpi": mpi,
+        "missing": (*opencl.missing, *gpu.missing, *no_mpi),
+    }
+    return machine.model_copy(update=drivers)
+
+
+def read_machine(settings: Settings) -> Inventory:
+    """The part of the inventory that files tell: all but OpenCL devices, GPUs and MPI."""
+    roots = Roots.of(settings)
+    cpu = read_cpu(roots)
+    memory_mb = read_memory_mb(roots)
+    return Inventory(
+        hostname=read_hostname(roots),
+        kernel=read_kernel(roots),
+        distribution=read_distribution(roots),
+        virtualisation=read_virtualisation(roots),
+        container=read_container(roots),
+        cpu=cpu,
+        limits=read_limits(roots, cpu.threads, memory_mb),
+        tuning=read_tuning(roots),
+        numa=read_numa(roots),
+        memory_mb=memory_mb,
+        storage=tuple(read_storage(roots, folder) for folder in settings.storage),
+        network=read_network(roots),
+        power=_power(roots),
+    )
 
 
 def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
