@@ -37,6 +37,12 @@ def sizes(load: str) -> tuple[str, ...]:
     return tuple(import_module(f"probes.loads.{load}").SIZES)
 
 
+def most_ranks(load: str, size: str) -> int:
+    """The largest number of ranks that a load of this size can be split over."""
+    most: int = import_module(f"probes.loads.{load}").most_ranks(size)
+    return most
+
+
 def prepare(load: str, size: str, comm: Comm | None = None) -> Kernel:
     """A load with its data set up, ready to ``run()`` again and again.
 

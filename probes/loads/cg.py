@@ -131,5 +131,10 @@ def operations(size: Size) -> float:
     return 2.0 * size.steps * size.rows * (3 + z + CG_STEPS * (5 + z) + 3)
 
 
+def most_ranks(size: str) -> int:
+    """The largest number of ranks that this size can be split over."""
+    return SIZES[size].rows
+
+
 def prepare(size: str, comm: Comm) -> Cg:
     return Cg(SIZES[size], comm)

@@ -80,5 +80,10 @@ def gaussian(pairs: int, sums: Floats, counts: Floats) -> bool:
     )
 
 
+def most_ranks(size: str) -> int:
+    """The largest number of ranks that this size can be split over."""
+    return (1 << SIZES[size]) // BLOCK
+
+
 def prepare(size: str, comm: Comm) -> Ep:
     return Ep(SIZES[size], comm)

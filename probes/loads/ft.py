@@ -150,5 +150,10 @@ def operations(size: Size) -> float:
     return float(n * (14.8157 + 7.19641 * np.log(n) + (5.23518 + 7.21113 * np.log(n)) * STEPS))
 
 
+def most_ranks(size: str) -> int:
+    """The largest number of ranks that this size can be split over."""
+    return min(SIZES[size].ny, SIZES[size].nz)
+
+
 def prepare(size: str, comm: Comm) -> Ft:
     return Ft(SIZES[size], comm)

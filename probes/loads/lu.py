@@ -99,5 +99,10 @@ class Lu:
         return self.comm.largest(excess) <= 0.0
 
 
+def most_ranks(size: str) -> int:
+    """The largest number of ranks that this size can be split over."""
+    return SIZES[size]
+
+
 def prepare(size: str, comm: Comm) -> Lu:
     return Lu(SIZES[size], comm)

@@ -255,5 +255,10 @@ def symbol(n: int) -> Floats:
     return np.asarray(CENTRE + 4 * EDGE * (x * y + y * z + z * x) + 8 * CORNER * x * y * z)
 
 
+def most_ranks(size: str) -> int:
+    """The largest number of ranks that this size can be split over."""
+    return SIZES[size] // 2
+
+
 def prepare(size: str, comm: Comm) -> Mg:
     return Mg(SIZES[size], comm)
