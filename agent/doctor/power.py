@@ -105,8 +105,7 @@ def _caps(case: Case, found: list[Zone]) -> Iterator[Finding]:
             "power",
             "power caps have two doors, registers (MSR) and memory (MMIO)",
             "the lower of the two limits holds, so a cap above the other door's has no effect",
-            "where caps do not hold, see constraint_0_power_limit_uw in /sys/class/powercap/intel-rapl-mmio:0 "
-            "(thermald writes it)",
+            "where caps do not hold, look at the limits of intel-rapl-mmio:0 (thermald writes them)",
         )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from agent.inventory.cpu import read_cpu
-from agent.inventory.drivers import ask
 from agent.inventory.files import Roots
+from agent.inventory.isolated import ask
 from agent.inventory.memory import read_limits, read_memory_mb, read_numa
 from agent.inventory.network import read_network
 from agent.inventory.storage import read_storage

@@ -1,66 +1,21 @@
 """What only vendors' drivers know: OpenCL devices and NVIDIA GPUs.
 
-A broken driver may hang or abort its process, so each is asked in a process of its own:
-``python -P -m agent.inventory.drivers opencl`` prints an ``Answer`` as JSON.
+Run as ``python -P -m agent.inventory.drivers opencl`` (or ``gpu``), which prints an ``Answer`` as JSON; see
+``agent.inventory.isolated``.
 """
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from agent.inventory.files import number
+from agent.inventory.isolated import Answer
 from profiles.errors import Unavailable
-from profiles.inventory import Gpu, Missing, OpenCLDevice, Part
+from profiles.inventory import Gpu, Missing
 from profiles.records import MB
-
-TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
-
-
-class Answer(Part):
-    """What a driver said."""
-
-    opencl: tuple[OpenCLDevice, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
-    missing: tuple[Missing, ...] = ()
-
-
-def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Ask the drivers of ``what`` (``opencl`` or ``gpu``) in a child; trouble becomes a ``Missing``."""
-    command = [sys.executable, "-P", "-m", "agent.inventory.drivers", what, *arguments]
-    try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return _trouble(what, f"its driver has not answered within {timeout_s:g} s")
-    if child.returncode:
-        return _trouble(what, f"its driver {_end(child.returncode)}{_last_line(child.stderr)}")
-    try:
-        return Answer.model_validate_json(_last_line(child.stdout).removeprefix(": "))
-    except ValidationError:
-        return _trouble(what, "its driver's answer cannot be read" + _last_line(child.stdout))
-
-
-def _trouble(what: str, reason: str) -> Answer:
-    remedy = f"see what it says by itself: {Path(sys.executable).name} -P -m agent.inventory.drivers {what}"
-    return Answer(missing=(Missing(what=what, reason=reason, remedy=remedy),))
-
-
-def _end(returncode: int) -> str:
-    if returncode < 0:
-        return f"died of {signal.Signals(-returncode).name}"
-    return f"failed with exit code {returncode}"
-
-
-def _last_line(text: str) -> str:
-    """As the end of a sentence: ``": what it said last"``."""
-    lines = text.strip().splitlines()
-    return f": {lines[-1]}" if lines else ""
 
 
 def opencl() -> Answer:

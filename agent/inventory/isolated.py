@@ -1,0 +1,54 @@
+"""Asks a driver in a process of its own: a broken one may hang, or abort the process that loaded it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from profiles.inventory import Gpu, Missing, OpenCLDevice, Part
+
+TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
+
+
+class Answer(Part):
+    """What a driver said."""
+
+    opencl: tuple[OpenCLDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    missing: tuple[Missing, ...] = ()
+
+
+def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
+    """Ask the drivers of ``what`` (``opencl`` or ``gpu``) in a child; trouble becomes a ``Missing``."""
+    command = [sys.executable, "-P", "-m", "agent.inventory.drivers", what, *arguments]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return _trouble(what, f"its driver has not answered within {timeout_s:g} s")
+    if child.returncode:
+        return _trouble(what, f"its driver {_end(child.returncode)}{_last_line(child.stderr)}")
+    try:
+        return Answer.model_validate_json(_last_line(child.stdout).removeprefix(": "))
+    except ValidationError:
+        return _trouble(what, "its driver's answer cannot be read" + _last_line(child.stdout))
+
+
+def _trouble(what: str, reason: str) -> Answer:
+    remedy = f"see what it says by itself: {Path(sys.executable).name} -P -m agent.inventory.drivers {what}"
+    return Answer(missing=(Missing(what=what, reason=reason, remedy=remedy),))
+
+
+def _end(returncode: int) -> str:
+    if returncode < 0:
+        return f"died of {signal.Signals(-returncode).name}"
+    return f"failed with exit code {returncode}"
+
+
+def _last_line(text: str) -> str:
+    """As the end of a sentence: ``": what it said last"``."""
+    lines = text.strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
