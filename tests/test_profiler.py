@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,7 @@ ODD_PROBES = str(Path(__file__).parent / "odd_probes")
 
 
 @pytest.fixture(autouse=True)
-def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", ODD_PROBES)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.syspath_prepend(ODD_PROBES)
@@ -105,7 +106,7 @@ def test_a_profile_of_probes_that_go_wrong(tmp_path: Path) -> None:
     assert [(a.probe, a.failed) for a in made.absent] == [("crash", True), ("fail", True)]
     assert "while at: the second half" in made.absent[0].reason
     assert list(samples["well"]["value_s"]) == [0.0, 1.0, 2.0]
-    assert [c.probe for c in made.conditions] == ["crash", "fail", "well"]
+    assert [c.probe for c in made.conditions] == ["well", "crash", "fail"]
     assert not made.interrupted and told[-1].left_s == 0
 
 

@@ -12,7 +12,7 @@ import time
 from probes.registry import PROBES, ProbeEntry
 from probes.run import Run
 
-ODD = ("well", "crash", "fail", "hang", "stubborn", "chatty", "patient")
+ODD = ("well", "crash", "fail", "patient", "hang", "stubborn", "chatty")
 
 
 def register() -> None:
