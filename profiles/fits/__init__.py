@@ -12,7 +12,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from profiles.models.constant import judge
 from profiles.records import Coefficient, Model
@@ -53,6 +52,8 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
     low, high = coefficient.low, coefficient.high
     if len(values) < 2 or (low is None) != (high is None):
         return coefficient
+    from scipy import stats  # half a second: not for those who only want a fit's constants
+
     half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
     centre = coefficient.value
     if low is not None and high is not None and half <= min(centre - low, high - centre):
