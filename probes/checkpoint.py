@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from probes.checkpoint_items import Bench, Place
-from probes.checkpoint_plan import FULL, QUICK, Estimates, Item, Rotation, affordable_mb, ladder
+from probes.checkpoint_plan import FULL, QUICK, Estimates, Item, Limits, Rotation, affordable_mb, ladder
 from probes.checkpoint_subjects import cache_environment, find_devices, pairs, start
 from probes.device_process import Nursery
 from probes.run import Run
@@ -32,7 +32,6 @@ from profiles.errors import Unavailable
 from profiles.records import MB
 
 _MIGRATIONS = 4  # of all pairs, folders and sizes, in one sweep
-_COLD_COMPILES = 3  # in one run: each builds a whole program
 _PILOTS_MB = (4, 16, 64)
 _PILOT_SHARE = 0.03  # of the budget: a longer pilot is not followed by a larger one
 _OVERDRAFT = 0.5  # of the budget, so that on a slow machine everything is seen at least once
@@ -82,7 +81,7 @@ def _start_subjects(bench: Bench) -> None:
 
 def _choose_sizes(bench: Bench) -> Estimates:
     """Sizes for every place, as large as time and room allow, found by two trips that are not recorded."""
-    limits = QUICK if bench.run.settings.quick else FULL
+    limits = _limits(bench)
     # What one size takes, in trips: the trips themselves, copies, write and read, its share of migrations.
     share = _MIGRATIONS / limits.sizes if len(bench.subjects) > 1 else 0
     weight = 1.3 * len(bench.measured()) + 0.6 + share
@@ -162,7 +161,7 @@ def _sweep(bench: Bench) -> list[Item]:
     for subject in bench.measured():
         key = subject.key
         items.append(Item("drain", key))
-        if bench.repetition < _COLD_COMPILES:
+        if bench.repetition < _limits(bench).builds:
             items.append(Item("compile", key))
         items += [Item("copy", key, size_mb=size) for size in _all_sizes(bench)]
     for place in bench.places.values():
@@ -183,3 +182,7 @@ def _migrations(bench: Bench) -> list[Item]:
 
 def _all_sizes(bench: Bench) -> list[int]:
     return sorted({size for place in bench.places.values() for size in place.sizes})
+
+
+def _limits(bench: Bench) -> Limits:
+    return QUICK if bench.run.settings.quick else FULL

@@ -24,15 +24,16 @@ class Item(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far a plan goes, and in how many sweeps it should be repeated."""
+    """How far a plan goes, in how many sweeps it should be repeated, and in how many a program is built."""
 
     sizes: int
     largest_mb: int
     sweeps: int
+    builds: int  # with cold caches; each takes as long as some dozen checkpoints
 
 
-QUICK = Limits(sizes=4, largest_mb=256, sweeps=3)
-FULL = Limits(sizes=6, largest_mb=2048, sweeps=5)
+QUICK = Limits(sizes=4, largest_mb=256, sweeps=4, builds=1)
+FULL = Limits(sizes=6, largest_mb=2048, sweeps=5, builds=2)
 
 
 def ladder(largest_mb: int, sizes: int) -> list[int]:

@@ -92,10 +92,12 @@ class DeviceSession:
         self.queue.finish()
         return time.monotonic() - start
 
-    def _launch(self, kernel: str, items: int, *arguments: Any) -> cl.Event:
+    def _launch(
+        self, kernel: str, items: int, *arguments: Any, queue: cl.CommandQueue | None = None
+    ) -> cl.Event:
         chosen = self.kernels[kernel]
         chosen.set_args(*arguments)
-        return cl.enqueue_nd_range_kernel(self.queue, chosen, (items,), None)
+        return cl.enqueue_nd_range_kernel(queue or self.queue, chosen, (items,), None)
 
     def opened(self) -> dict[str, float]:
         """Times of starting driver, context and queue, and of building the program (K)."""
@@ -218,33 +220,32 @@ class DeviceSession:
     def drain(self, kernels: int) -> float:
         """Seconds until a queue of ``kernels`` short kernels is empty (0: the cost of asking).
 
-        The queue is held back by one long kernel while it is being filled, for a driver starts at once.
+        The queue is held back by one long kernel while it is being filled, for a driver starts at once;
+        time runs from the end of that kernel to the end of the last, by the device's own clock.
 
         Raises:
             QueueNotFilled: the long kernel was over before the queue was full, however long it was.
         """
         self.queue.finish()
         if not kernels:
-            return self._finish()
+            start = time.monotonic()
+            self.queue.finish()
+            return time.monotonic() - start
+        queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         held_s = max(_SPIN_S, 4e-5 * kernels)
         for _ in range(4):
-            blocker = self._launch("spin", 1, self._cell, np.uint64(held_s * self._rounds_per_s()))
-            self.queue.flush()
+            blocker = self._launch(
+                "spin", 1, self._cell, np.uint64(held_s * self._rounds_per_s()), queue=queue
+            )
+            queue.flush()
             for _ in range(kernels):
-                self._launch("tick", 1, self._cell)
-            self.queue.flush()
+                last = self._launch("tick", 1, self._cell, queue=queue)
             running = blocker.command_execution_status != cl.command_execution_status.COMPLETE
-            blocker.wait()
-            seconds = self._finish()
+            queue.finish()
             if running:
-                return seconds
+                return float(last.profile.end - blocker.profile.end) * 1e-9
             held_s *= 3
         raise QueueNotFilled(f"the driver does not queue {kernels} kernels")
-
-    def _finish(self) -> float:
-        start = time.monotonic()
-        self.queue.finish()
-        return time.monotonic() - start
 
     def _rounds_per_s(self) -> float:
         """Speed of ``spin``, measured once."""

@@ -65,6 +65,9 @@ class Model(Record):
         default=None, description="of the coefficients, in their order"
     )
     residual_sd: float | None = None
+    residual_sd_line: tuple[float, float] | None = Field(
+        default=None, description="where the residuals' sd grows with x: its value at x = 0, and per x"
+    )
     r2: float | None = None
     emulated: bool = False
     note: str = ""

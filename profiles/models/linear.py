@@ -1,0 +1,209 @@
+"""A straight line through noisy times, ``y = alpha * x + beta`` (paper A, eq. 2 and 4).
+
+Times of copies and files are skewed, now and then far off (another user of the disk), and scatter more the
+longer they are. So the line is fitted in three steps:
+
+1. Theil-Sen (the median of all slopes) as a start that a quarter of outliers cannot move;
+2. the spread as a line in x too, from the residuals, so that a second at 512 MB weighs less than one at 8 MB;
+3. Tukey's bisquare (statsmodels RLM) on the data scaled by that spread, with Huber's covariance (H1).
+
+Of five estimators tried on simulated samples (equal, proportional and skewed noise, 20 % of outliers up to
+twentyfold) this one had the smallest errors, and its 95 % intervals covered the truth in 89-96 %; ordinary
+least squares with HC3 covered it in 83-98 % with intervals 10 to 80 times wider under outliers, Huber without
+scaling in 52-98 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import statsmodels.api as sm
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from profiles.models import Prediction
+from profiles.models.constant import judge
+from profiles.records import Coefficient, Model, Quality
+
+Floats = NDArray[np.float64]
+
+_METHOD = "bisquare (RLM) weighted by spread, from a Theil-Sen start"
+_OFF_LINE = 0.15  # medians further from the line than this, relative, and than their own error: not a line
+_LOW_R2 = 0.8
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the coefficients are called: slope and intercept, and the units of x and y."""
+
+    slope: str = "alpha"
+    intercept: str = "beta"
+    x_unit: str = "MB"
+    y_unit: str = "s"
+
+
+def fit(
+    x: Sequence[float],
+    y: Sequence[float],
+    *,
+    probe: str,
+    quantity: str,
+    x_name: str,
+    names: Names | None = None,
+    labels: dict[str, str] | None = None,
+    emulated: bool = False,
+    note: str = "",
+) -> Model:
+    """The line of ``y`` over ``x`` with 95 % intervals, covariance, and the spread as a function of x.
+
+    Raises:
+        ValueError: fewer than 5 finite points, or fewer than 3 different x.
+    """
+    names = names or Names()
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    finite = np.isfinite(xs) & np.isfinite(ys)
+    xs, ys = xs[finite], ys[finite]
+    if len(xs) < 5 or len(np.unique(xs)) < 3:
+        raise ValueError(f"{quantity}: a line needs 5 points at 3 places, there are {len(xs)}")
+    line, covariance, spread = _robust_line(xs, ys)
+    half = _t(len(xs)) * np.sqrt(np.diag(covariance))
+    remarks = [note, *_doubts(xs, ys, line)]
+    r2 = _r2(ys, xs * line[1] + line[0])
+    # An intercept near 0 has no scale of its own: it is held against the shortest time measured.
+    scales = (abs(line[1]), max(abs(line[0]), abs(float(line[0] + line[1] * xs.min()))))
+    coefficients = tuple(
+        Coefficient(
+            name=name,
+            value=float(line[i]),
+            unit=unit,
+            low=float(line[i] - half[i]),
+            high=float(line[i] + half[i]),
+            n=len(xs),
+            quality=_quality(scale, float(half[i])),
+        )
+        for name, unit, i, scale in (
+            (names.slope, f"{names.y_unit}/{names.x_unit}", 1, scales[0]),
+            (names.intercept, names.y_unit, 0, scales[1]),
+        )
+    )
+    return Model(
+        probe=probe,
+        quantity=quantity,
+        form="linear",
+        labels=labels or {},
+        x=x_name,
+        x_min=float(xs.min()),
+        x_max=float(xs.max()),
+        method=_METHOD,
+        coefficients=coefficients,
+        covariance=(
+            (float(covariance[1, 1]), float(covariance[1, 0])),
+            (float(covariance[0, 1]), float(covariance[0, 0])),
+        ),
+        residual_sd=float(spread @ (1.0, xs.mean())),
+        residual_sd_line=(float(spread[0]), float(spread[1])),
+        r2=r2,
+        emulated=emulated,
+        note="; ".join(part for part in remarks if part),
+    )
+
+
+def predict(model: Model, x: float) -> Prediction:
+    """The line at ``x`` and where 95 % of new observations are expected, also beyond the sizes measured.
+
+    The interval holds the uncertainty of the line (as wide as the coefficients' intervals, which may have
+    been widened because rounds differ) and the spread of single observations at ``x``.
+    """
+    slope, intercept = model.coefficients[:2]
+    value = slope.value * x + intercept.value
+    quantile = _t(slope.n)
+    covariance = np.asarray(model.covariance) * _widening(model, quantile) ** 2
+    of_line = float(np.array([x, 1.0]) @ covariance @ np.array([x, 1.0]))
+    sd_0, sd_x = model.residual_sd_line or (model.residual_sd or 0.0, 0.0)
+    half = quantile * float(np.sqrt(max(of_line, 0.0) + (sd_0 + sd_x * x) ** 2))
+    return Prediction(value, value - half, value + half)
+
+
+def _widening(model: Model, quantile: float) -> float:
+    """How much wider the coefficients' intervals are than the covariance says."""
+    widest = 1.0
+    for coefficient, row in zip(model.coefficients, np.diag(np.asarray(model.covariance)), strict=False):
+        if coefficient.low is not None and coefficient.high is not None and row > 0:
+            half = (coefficient.high - coefficient.low) / 2
+            widest = max(widest, half / (quantile * float(np.sqrt(row))))
+    return widest
+
+
+def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
+    """(intercept, slope), their covariance, and the line of the spread (at 0, per x)."""
+    slope, intercept, _, _ = stats.theilslopes(y, x)
+    line = np.array([intercept, slope])
+    design = np.column_stack([np.ones_like(x), x])
+    spread = np.zeros(2)
+    covariance = np.zeros((2, 2))
+    for _ in range(2):  # the second time with the spread about the better line
+        residuals = np.abs(y - design @ line)
+        if np.median(residuals) <= 1e-12 * np.abs(y).max():  # exact data: no spread to weigh by
+            return line, np.zeros((2, 2)), np.zeros(2)
+        spread = _spread(x, residuals)
+        sd = design @ spread
+        result = sm.RLM(y / sd, design / sd[:, None], M=sm.robust.norms.TukeyBiweight()).fit(
+            start_params=line, cov="H1", maxiter=100
+        )
+        line, covariance = result.params, result.cov_params()
+        spread = spread * result.scale
+    return line, covariance, spread
+
+
+def _spread(x: Floats, residuals: Floats) -> Floats:
+    """Standard deviation of a residual as a line in x without negative parts (at 0, per x)."""
+    reference = x + np.median(x)
+    relative = residuals / reference
+    clipped = np.minimum(relative, 4 * np.median(relative))  # outliers are no part of the usual spread
+    design = np.column_stack([np.ones_like(x), x]) / reference[:, None]
+    parts, _ = optimize.nnls(design, clipped)
+    floor = 1e-3 * float(np.median(residuals))  # never 0, not even at x = 0
+    result: Floats = np.maximum(parts, (floor, 0.0)) * np.sqrt(np.pi / 2)  # from mean deviation to sd
+    return result
+
+
+def _t(n: int) -> float:
+    """Student's quantile; four parameters are fitted, two of the line and two of the spread."""
+    return float(stats.t.ppf(0.975, max(n - 4, 1)))
+
+
+def _quality(scale: float, half: float) -> Quality:
+    return judge(scale, scale - half, scale + half)
+
+
+def _r2(y: Floats, fitted: Floats) -> float:
+    """Share of the variance that the line explains, over all points, outliers included."""
+    total = float(((y - y.mean()) ** 2).sum())
+    return 1 - float(((y - fitted) ** 2).sum()) / total if total > 0 else 1.0
+
+
+def _doubts(x: Floats, y: Floats, line: Floats) -> list[str]:
+    """Where the samples do not look like a line, in words."""
+    doubts = []
+    if (r2 := _r2(y, line[0] + line[1] * x)) < _LOW_R2:
+        doubts.append(f"R2 {r2:.2f}: the time depends on more than this")
+    groups = {float(at): y[x == at] / max(abs(line[0] + line[1] * at), 1e-300) for at in np.unique(x)}
+    groups = {at: group for at, group in groups.items() if len(group) >= 3 and np.isfinite(group).all()}
+    if not groups:
+        return doubts
+    usual = float(np.median([_mad(group) for group in groups.values()]))
+    gaps = {}
+    for at, group in groups.items():  # against the scatter of repetitions, which knows nothing of the line
+        gap = abs(float(np.median(group)) - np.sign(line[0] + line[1] * at))
+        if gap > max(_OFF_LINE, 3 * 1.2533 * max(_mad(group), usual) / np.sqrt(len(group))):
+            gaps[at] = gap
+    if gaps:
+        at = max(gaps, key=lambda place: gaps[place])
+        doubts.append(f"not quite a line: the median at {at:g} is {gaps[at]:.0%} off it")
+    return doubts
+
+
+def _mad(values: Floats) -> float:
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
