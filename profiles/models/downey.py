@@ -33,6 +33,7 @@ FARTHEST = 100.0  # A is sought up to this multiple of the largest count
 STEEPEST = 0.999  # share at which sigma ends: 999
 GRID = 80  # steps from one end to the other, before refinement
 LEAST_SCATTER = 1e-4  # relative; keeps weights finite where a clock repeats itself
+ENOUGH = 1.9  # counts up to this multiple of A show it: the rule's 2, less 5 % for the scatter of A itself
 WELL = 0.1  # how far above its minimum the sum of squares may be for a fit as good as the best
 MAD = 1.4826  # from the median absolute deviation to a standard deviation
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean
@@ -78,7 +79,7 @@ def fit(
     interval = surface.interval_a(A, least + reach)
     slopes = surface.interval_sigma(share, least + reach)
     known = data.freedom > 0
-    bounded = known and interval[1] is not None and interval[1] <= top and 2 * interval[0] <= top
+    bounded = known and interval[1] is not None and interval[1] <= top and ENOUGH * interval[0] <= top
     if not bounded:
         A, share = surface.smallest_a(A, least + WELL)
         interval, slopes = (interval[0], None), (slopes[0], None)

@@ -16,7 +16,7 @@ EXPLANATION = (
     "transforms, MG multigrid, LU a pipelined sweep) solve the same problem on more and more cores. Every "
     "dot is one run, as speed-up over the median on one core; diamond and bar are the median and its 95 % "
     "interval; dots of different loads stand side by side. The dotted line is ideal speed-up. The curve is "
-    "Downey's model: A is the mean parallelism, the speed-up that no number of cores exceeds, and σ (sigma) how "
+    "Downey's model: A is the mean parallelism, the speed-up that no number of cores exceeds, and σ how "
     "unevenly it is used. A can be told only from counts up to twice A and beyond; short of that the "
     "legend says that A is at least so much."
 )
