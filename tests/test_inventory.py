@@ -377,6 +377,19 @@ def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+def test_a_folder_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    found = read_storage(Roots.of(Settings()), tmp_path / ("x" * 300))  # the name alone is refused
+    assert found.free_mb > 0
+
+
+def test_a_folder_that_may_not_be_looked_into(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may look everywhere")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    assert not read_storage(Roots.of(Settings()), closed / "checkpoints").writable
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert not read_storage(Roots.of(Settings()), tmp_path / "file").writable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,29 +90,39 @@ def mount_of(folder: Path, mounts: list[Mount]) -> Mount | None:
 
 def read_storage(roots: Roots, folder: Path) -> Storage:
     """What a checkpoint in ``folder`` would land on; of its nearest parent where it is not there yet."""
-    there = folder.absolute()
-    while not there.is_dir() and there != there.parent:
-        there = there.parent
-    there = there.resolve()
+    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if _is_folder(f)).resolve()
     mount = mount_of(there, read_mounts(roots))
     block = _block(roots, mount)
     model = _model(block)
-    space = os.statvfs(there)
+    size_mb, free_mb = _space_mb(there)
     return Storage(
         folder=str(folder),
         device=mount.source if mount else "unknown",
         filesystem=mount.filesystem if mount else "unknown",
         kind=_kind(mount, block, model),
         model=model,
-        size_mb=round(space.f_blocks * space.f_frsize / MB, 1),
-        free_mb=round(space.f_bavail * space.f_frsize / MB, 1),
-        writable=not _is_file(folder) and os.access(there, os.W_OK | os.X_OK),
+        size_mb=size_mb,
+        free_mb=free_mb,
+        writable=_is_folder(folder) is not False and os.access(there, os.W_OK | os.X_OK),
         direct_io=direct_io_works(there),
     )
 
 
-def _is_file(folder: Path) -> bool:
-    return folder.exists() and not folder.is_dir()
+def _is_folder(path: Path) -> bool | None:
+    """``None`` where nothing is there, or it may not be known."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _space_mb(folder: Path) -> tuple[float | None, float]:
+    """Size and free space; none is free where the file system does not answer (a lost server)."""
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return None, 0.0
+    return round(space.f_blocks * space.f_frsize / MB, 1), round(space.f_bavail * space.f_frsize / MB, 1)
 
 
 def _block(roots: Roots, mount: Mount | None) -> Path | None:
