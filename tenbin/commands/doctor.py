@@ -36,7 +36,7 @@ def doctor(
     for finding in findings:
         style = STATE_STYLE[finding.state]
         console.print(f"[{style}]{finding.state:>8}[/]  [bold]{finding.topic}[/bold]: ", end="")
-        console.print(". ".join(part for part in (finding.what, finding.reason) if part), markup=False)
+        console.print(": ".join(part for part in (finding.what, finding.reason) if part), markup=False)
         if finding.remedy:
             console.print(f"          -> {finding.remedy}", markup=False)
 
