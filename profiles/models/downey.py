@@ -135,13 +135,11 @@ def predict(model: Model, x: float = 1.0) -> Prediction:
 
 
 def verdict(model: Model) -> str:
-    """``A ≥ 3.90``, or ``A = 7.00 [6.86, 7.15], σ = 0.02 [0.00, 0.09]``."""
+    """``A ≥ 3.90``, or ``A = 7.00 [6.86, 7.15], σ = 0.02 [0.00, 0.09]``, or ``A unknown``."""
     A, sigma = model["A"], model["sigma"]
-    if A.low is None:
-        return "A unknown"
-    least = max(A.low, 1.0)  # intervals that were widened for rounds that differ know no limits
+    least = max(A.low or 1.0, 1.0)  # intervals that were widened for rounds that differ know no limits
     if A.high is None:
-        return f"A ≥ {least:.2f}"
+        return f"A ≥ {least:.2f}" if least > 1 else "A unknown"
     text = f"A = {A.value:.2f} [{least:.2f}, {A.high:.2f}]"
     if sigma.low is None or sigma.high is None:
         return text
@@ -271,8 +269,10 @@ class _Surface:
     def smallest_a(self, A: float, limit: float) -> tuple[float, float]:
         """The smallest A that fits within ``limit``, given one that does, with its share of sigma."""
         log_a, _ = self._region_a(A, limit)
-        _, (share,) = self.over_share(np.array([log_a]))
-        return float(np.exp(log_a)), float(share)
+        (value,), (share,) = self.over_share(np.array([log_a]))
+        nearly = value * (1 + 1e-6) + 1e-9  # saturated: every sigma up to some one does equally well
+        low, _ = _region(lambda g: self.at(np.full_like(g, log_a), g), STEEPEST, nearly, float(share))
+        return float(np.exp(log_a)), low
 
     def smallest_share(self, share: float, limit: float) -> tuple[float, float]:
         """The smallest share of sigma that fits within ``limit``, given one that does, after its A."""
