@@ -99,15 +99,16 @@ def _choose_sizes(bench: Bench) -> Estimates:
 
 def _pilot(bench: Bench, item: Item) -> tuple[float, float]:
     """Seconds per MB and seconds of a trip, from small ones that grow while they are quick."""
-    smallest, *larger = _PILOTS_MB
-    bench.hold(bench.subjects[item.device], larger[-1])
-    first_s = min(_unrecorded(bench, item._replace(size_mb=smallest)) for _ in range(2))
-    last_s, last = first_s, smallest
-    for size_mb in larger:
-        if last_s > _PILOT_SHARE * bench.run.settings.budget_s:
+    bench.hold(bench.subjects[item.device], _PILOTS_MB[-1])
+    seconds: dict[int, float] = {}
+    for size_mb in _PILOTS_MB:  # twice each: the first one in a process or folder may be slow
+        seconds[size_mb] = min(_unrecorded(bench, item._replace(size_mb=size_mb)) for _ in range(2))
+        if seconds[size_mb] > _PILOT_SHARE * bench.run.settings.budget_s:
             break
-        last_s, last = _unrecorded(bench, item._replace(size_mb=size_mb)), size_mb
-    per_mb_s = max(last_s - first_s, 0.0) / (last - smallest) if last > smallest else last_s / last
+    (smallest, first_s), (largest, last_s) = min(seconds.items()), max(seconds.items())
+    if smallest == largest:
+        return first_s / smallest, 0.0
+    per_mb_s = max(last_s - first_s, 0.0) / (largest - smallest)
     return per_mb_s, max(first_s - per_mb_s * smallest, 0.0)
 
 

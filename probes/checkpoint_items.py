@@ -135,8 +135,8 @@ class Bench:
     def _copy(self, item: Item) -> None:
         times = self._call(item.device, "copy", item.size_mb * MB, size_mb=item.size_mb)
         where = {"device": item.device, "memory_mb": item.size_mb}
-        self._sample(kind="phase", phase="copy_out", **where, seconds=times["copy_out_s"])
-        self._sample(kind="phase", phase="copy_in", **where, seconds=times["copy_in_s"])
+        for phase in ("copy_out", "copy_in", "copy_new"):
+            self._sample(kind="phase", phase=phase, **where, seconds=times[f"{phase}_s"])
 
     def _compile(self, item: Item) -> None:
         """Build the program with nothing in any cache, in a new process."""

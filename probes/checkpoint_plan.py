@@ -10,6 +10,8 @@ import numpy as np
 Kind = Literal["trip", "io", "copy", "migration", "compile", "drain"]
 
 SMALLEST_MB = 1
+USEFUL_MB = 64
+_FEWEST_SWEEPS = 1.5
 QUEUE_LENGTHS = (0, 250, 1000, 4000)  # kernels waiting in a queue that is to be drained
 
 
@@ -45,6 +47,8 @@ def ladder(largest_mb: int, sizes: int) -> list[int]:
 def affordable_mb(limits: Limits, room_mb: float, per_mb_s: float, each_s: float, left_s: float) -> int:
     """The largest power of two whose ladder can be swept ``limits.sweeps`` times in ``left_s``.
 
+    Up to ``USEFUL_MB`` fewer sweeps will do: small sizes alone say nothing of the time per MB.
+
     Args:
         room_mb: what device, memory and storage have room for.
         per_mb_s, each_s: what all items of one size together cost: seconds per MB, and seconds.
@@ -56,8 +60,8 @@ def affordable_mb(limits: Limits, room_mb: float, per_mb_s: float, each_s: float
     while size > room_mb:
         size //= 2
     while size > 4 * SMALLEST_MB:
-        sweep = sum(per_mb_s * mb + each_s for mb in ladder(size, limits.sizes))
-        if sweep * limits.sweeps <= left_s:
+        sweep_s = sum(per_mb_s * mb + each_s for mb in ladder(size, limits.sizes))
+        if sweep_s * (limits.sweeps if size > USEFUL_MB else _FEWEST_SWEEPS) <= left_s:
             break
         size //= 2
     return size

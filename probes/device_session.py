@@ -114,12 +114,14 @@ class DeviceSession:
             raise DeviceMemoryTooSmall(f"the device has {self.device.global_memory_mb:.0f} MB")
         largest = min(handle.max_mem_alloc_size, MAX_PIECE)
         self.piece = largest // direct_io.ALIGNMENT * direct_io.ALIGNMENT
+        self.pieces = []  # gives the earlier ones back before new ones are asked for
+        self.pieces = self._buffers(size)
+
+    def _buffers(self, size: int) -> list[cl.Buffer]:
         flags = cl.mem_flags.READ_WRITE
+        starts = range(0, size, self.piece)
         try:
-            self.pieces = [
-                cl.Buffer(self.context, flags, min(self.piece, size - start))
-                for start in range(0, size, self.piece)
-            ]
+            return [cl.Buffer(self.context, flags, min(self.piece, size - start)) for start in starts]
         except cl.MemoryError as error:
             raise DeviceMemoryTooSmall(str(error)) from error
 
@@ -157,7 +159,8 @@ class DeviceSession:
     def copy(self, size: int) -> dict[str, float]:
         """Device to host and host to device, through the staging buffers, without any file.
 
-        What was copied out goes back to its place, so that the data stay as they were.
+        What was copied out goes back to its place, so that the data stay as they were. ``copy_new_s`` is
+        host to device once more, into memory allocated just now, as a restart finds it.
         """
         slots = self._slots_for(size)
         chunk = len(slots[0])
@@ -175,7 +178,22 @@ class DeviceSession:
                 self._copy_in(view, offset)
             self.queue.finish()
             out_s, in_s = out_s + middle - start, in_s + time.monotonic() - middle
-        return {"copy_out_s": out_s, "copy_in_s": in_s}
+        return {"copy_out_s": out_s, "copy_in_s": in_s, "copy_new_s": self._copy_new(size)}
+
+    def _copy_new(self, size: int) -> float:
+        slots, kept = self._slots_for(size), self.pieces
+        chunk = len(slots[0])
+        start = time.monotonic()
+        self.pieces = self._buffers(size)
+        try:
+            for index, offset in enumerate(range(0, size, chunk)):
+                self._copy_in(slots[index % len(slots)][: min(chunk, size - offset)], offset)
+            self.queue.finish()
+            return time.monotonic() - start
+        except cl.MemoryError as error:  # drivers may allocate at the first use only
+            raise DeviceMemoryTooSmall(str(error)) from error
+        finally:
+            self.pieces = kept
 
     def write_and_read(self, path: str, size: int) -> dict[str, Any]:
         """Write a file from staging and read it back, without any copy from or to the device."""

@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 
 _METHOD = "bisquare (RLM) weighted by spread, from a Theil-Sen start"
 _OFF_LINE = 0.15  # medians further from the line than this, relative, and than their own error: not a line
+_SMALL = 0.05  # of the largest y: below that a gap is not judged by its share of y itself
 _LOW_R2 = 0.8
 
 
@@ -189,14 +190,15 @@ def _doubts(x: Floats, y: Floats, line: Floats) -> list[str]:
     doubts = []
     if (r2 := _r2(y, line[0] + line[1] * x)) < _LOW_R2:
         doubts.append(f"R2 {r2:.2f}: the time depends on more than this")
-    groups = {float(at): y[x == at] / max(abs(line[0] + line[1] * at), 1e-300) for at in np.unique(x)}
-    groups = {at: group for at, group in groups.items() if len(group) >= 3 and np.isfinite(group).all()}
+    scale = np.maximum(np.abs(line[0] + line[1] * x), _SMALL * np.abs(y).max())
+    groups = {float(at): ((y - line[0] - line[1] * x) / scale)[x == at] for at in np.unique(x)}
+    groups = {at: group for at, group in groups.items() if len(group) >= 3}
     if not groups:
         return doubts
     usual = float(np.median([_mad(group) for group in groups.values()]))
     gaps = {}
     for at, group in groups.items():  # against the scatter of repetitions, which knows nothing of the line
-        gap = abs(float(np.median(group)) - np.sign(line[0] + line[1] * at))
+        gap = abs(float(np.median(group)))
         if gap > max(_OFF_LINE, 3 * 1.2533 * max(_mad(group), usual) / np.sqrt(len(group))):
             gaps[at] = gap
     if gaps:
