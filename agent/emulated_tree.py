@@ -1,10 +1,9 @@
 """The process behind an emulated powercap tree: advances the counters, obeys the caps.
 
-Every 5 ms it reads how long each load was runnable (/proc/<pid>/schedstat), turns that into energy, and holds
-each package to its cap by stopping and continuing the package's loads: a CPU quota by SIGSTOP and SIGCONT.
-Unlike a cgroup's quota this needs no root, and it takes a *share* of whatever time the machine gives the
-load. Power follows runnable time, whether or not another process had the core: so a busy machine does not
-move the knee.
+Every 5 ms it looks which loads are runnable, turns that into energy, and holds each package to its cap by
+stopping and continuing the package's loads: a CPU quota by SIGSTOP and SIGCONT. Unlike a cgroup's quota this
+needs no root, and it takes a *share* of whatever time the machine gives the load. Power follows runnable
+time, whether or not another process had the core: so a busy machine does not move the knee.
 """
 
 from __future__ import annotations
@@ -34,23 +33,20 @@ WRAP_IN_UJ = 20_000_000
 DIGITS = 16
 
 
-@dataclass
+@dataclass(frozen=True)
 class Load:
     """A process that draws power, and is slowed down."""
 
     pid: int
     kind: str
-    seen_s: float
 
-    def advance(self) -> float | None:
-        """Seconds for which it ran or waited for its core since the last call; None once it has ended."""
+    def runnable(self) -> bool | None:
+        """Whether it runs or waits for its core (not: sleeps, is stopped); None once it has ended."""
         try:
-            ran_ns, waited_ns, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
-        except (OSError, ValueError):
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
             return None
-        now = (int(ran_ns) + int(waited_ns)) * 1e-9
-        used, self.seen_s = now - self.seen_s, now
-        return used
+        return None if state in "ZX" else state == "R"
 
     def send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -75,12 +71,12 @@ class Package:
         dynamic_w = 0.0
         full_w = 0.0
         for load in list(self.loads):
-            used_s = load.advance()
-            if used_s is None:
+            runnable = load.runnable()
+            if runnable is None:
                 self.loads.remove(load)
                 continue
             span_w = self.machine.busy_w.get(load.kind, self.machine.busy_w["compute"]) - self.machine.idle_w
-            dynamic_w += span_w * used_s / seconds / len(self.cores)
+            dynamic_w += runnable * span_w / len(self.cores)
             full_w = max(full_w, span_w)
         power_w = self.machine.idle_w + dynamic_w
         self._hold(power_w, seconds, full_w)
@@ -215,9 +211,7 @@ class Tree:
         cores = process.cpu_affinity() or []
         if len(cores) > 1 and time.time() - process.create_time() < 2.0:
             return  # not pinned yet
-        load = Load(process.pid, kind, 0.0)
-        if load.advance() is None:
-            return
+        load = Load(process.pid, kind)
         self._known[process.pid] = load
         homes = [p for p in self.packages.values() if p.cores & set(cores)]
         (homes or list(self.packages.values()))[0].adopt(load)
@@ -232,8 +226,8 @@ def run(sysfs: Path, name: str) -> None:
     owner = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which still needs the tree
     signal.signal(signal.SIGTERM, _leave)
-    with suppress(PermissionError):
-        os.nice(-10)
+    with suppress(PermissionError):  # root only; without it a busy machine makes the power uneven
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     tree = Tree(sysfs, name, owner)
     try:
         _loop(tree, owner)

@@ -1,8 +1,8 @@
-"""A program that keeps a core busy and counts what it does: ``python -m probes.power_load KIND FILE SLOT MB``.
+"""A program that keeps a core busy and counts its work: ``python -m probes.power_load KIND FILE SLOT MB``.
 
 ``compute`` takes logarithms, roots and sines of an array in the first-level cache, as NAS EP does; ``memory``
 copies through an area too large for any cache. After each quantum (well under 1 ms of running time) it
-publishes the work done and the CPU time used. It runs until it is killed or orphaned.
+publishes the time, the work done and the CPU time used. It runs until it is killed or orphaned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-SLOT = struct.Struct("dd")  # work done, CPU time used (s)
+SLOT = struct.Struct("ddd")  # time (s, monotonic), work done, CPU time used (s)
 SLOT_BYTES = 64  # a cache line each, so that the loads do not slow each other down
 CHUNK_MB = 0.25
 
@@ -63,7 +63,7 @@ def main(kind: str, file: Path, slot: int, area_mb: float) -> None:
         while quanta % 256 or os.getppid() == parent:
             work += quantum()
             quanta += 1
-            SLOT.pack_into(shared, slot * SLOT_BYTES, work, time.thread_time())
+            SLOT.pack_into(shared, slot * SLOT_BYTES, time.monotonic(), work, time.thread_time())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,11 +18,12 @@ from profiles.errors import TenbinError
 
 MARK = "TENBIN_LOAD"  # in a load's environment: its kind, so that it can be told from the rest
 START_S = 20.0
+PRIORITY = -5
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What one load had done at one moment."""
+    """What one load had done at the end of its last quantum."""
 
     time_s: float
     work: float
@@ -29,22 +31,20 @@ class Progress:
     wait_s: float  # time in which it wanted its core and another process had it
 
 
-def speed(before: list[Progress], after: list[Progress]) -> float:
+def speed(before: list[Progress], after: list[Progress]) -> float | None:
     """Work a second of all loads together, as if no other process had used their cores.
 
     For each load: work by CPU time, times the share of the time in which it ran or waited for its core.
     A cap that lowers the frequency shows in the first factor, one that keeps the load from running in the
-    second; another process that takes the core shows in neither.
+    second; another process that takes the core shows in neither. None if a load got no time at all.
     """
-    return sum(_speed(b, a) for b, a in zip(before, after, strict=True))
-
-
-def _speed(before: Progress, after: Progress) -> float:
-    cpu_s = after.cpu_s - before.cpu_s
-    if cpu_s <= 0:
-        return 0.0
-    runnable_s = cpu_s + after.wait_s - before.wait_s
-    return (after.work - before.work) / cpu_s * runnable_s / (after.time_s - before.time_s)
+    total = 0.0
+    for b, a in zip(before, after, strict=True):
+        cpu_s, passed_s = a.cpu_s - b.cpu_s, a.time_s - b.time_s
+        if cpu_s <= 0 or passed_s <= 0:
+            return None
+        total += (a.work - b.work) / cpu_s * (cpu_s + a.wait_s - b.wait_s) / passed_s
+    return total
 
 
 class Loads:
@@ -97,6 +97,8 @@ class Loads:
             stdin=subprocess.DEVNULL,
         )
         os.sched_setaffinity(process.pid, {core})
+        with suppress(PermissionError):  # root only: background processes then disturb less
+            os.setpriority(os.PRIO_PROCESS, process.pid, PRIORITY)
         return process
 
     def _wait_for_start(self) -> None:
@@ -112,9 +114,8 @@ class Loads:
             raise TenbinError(
                 f"a {self.kind} load died (exit {process.returncode})", "is there memory enough?"
             )
-        now = time.monotonic()
-        work, cpu_s = SLOT.unpack_from(self._shared, slot * SLOT_BYTES)
-        return Progress(now, work, cpu_s, _waited_s(process.pid))
+        time_s, work, cpu_s = SLOT.unpack_from(self._shared, slot * SLOT_BYTES)
+        return Progress(time_s, work, cpu_s, _waited_s(process.pid))
 
 
 def _waited_s(pid: int) -> float:

@@ -2,7 +2,7 @@
 
 ``y = speed_flat - slope_per_w * max(knee_w - x, 0)``, continuous, the knee found and not fixed. This is
 eq. 4.5 of Huang et al. 2014, ``s(p) = (p - p_min) m + 1`` below the knee, there relative to the speed at the
-lowest cap p_min; the coefficient ``m`` is the slope in that normalisation, the others are in the unit of ``y``.
+lowest cap p_min; coefficient ``m`` is the slope in that normalisation, the others are in the unit of ``y``.
 
 Least squares for every knee on a grid, then around the best one; outliers get Huber's weights. Intervals
 are of profile likelihood (F-threshold on the residual sum of squares), which stays honest where the knee is
