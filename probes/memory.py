@@ -143,7 +143,7 @@ def explain_nothing(run: Run, state: State) -> None:
         reason = (
             "less than 95 % of the pages were on the wanted NUMA node: it is full, or the kernel moved them"
         )
-        remedy = "free memory on that node; try with sysctl kernel.numa_balancing=0"
+        remedy = "free memory on that node; set kernel.numa_balancing=0 with sysctl"
     else:
         reason = f"in none of {state.tries} tries did the writers write at the same time: the CPUs are taken"
         remedy = "profile while nothing else runs"

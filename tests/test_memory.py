@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from probes.memory import measure
 from probes.memory_pool import Pool, Spot, Writer, WriterLost, overlap
-from probes.memory_writer import Area, Pace, Written, placed_on, placement
+from probes.memory_writer import MBIND, Area, Pace, Written, placed_on, placement
 from probes.run import Run, collect, samples_of
 from profiles.fits import fit_samples
 from profiles.fits.memory import fit, slowdowns, verdict
@@ -135,6 +136,19 @@ def test_placement_on_this_machine(tmp_path: Path) -> None:
     assert share is not None and share > 0.9
     assert placed_on(area, 4095) == 0.0
     assert placed_on(area, 0, procfs=tmp_path) is None
+
+
+def test_pages_are_kept_on_their_node() -> None:
+    require(platform.machine() in MBIND, "a system call number for this architecture")
+    require(Path("/proc/self/numa_maps").exists(), "a kernel with NUMA support")
+    area = Area(4)
+    assert area.stay_on(0)
+    mine = [
+        line for line in Path("/proc/self/numa_maps").read_text().splitlines() if f"{area.address:x} " in line
+    ]
+    assert len(mine) == 1 and "prefer:0" in mine[0].replace("=static", "")
+    assert not area.stay_on(3000)  # no such node: refused, the area stays usable
+    assert area.write_chunk()
 
 
 def graded(intensity: float, seconds: float) -> dict[str, Any]:
