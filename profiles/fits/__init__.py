@@ -49,17 +49,33 @@ def _widened(model: Model, rounds: list[Model]) -> Model:
 
 
 def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
+    """``coefficient`` with its interval extended to what the values of the rounds admit."""
     low, high = coefficient.low, coefficient.high
-    if len(values) < 2 or (low is None) != (high is None):
+    one_sided = (low is None) != (high is None)
+    if len(values) < 2 or one_sided:
         return coefficient
+    least, most = _between_rounds(coefficient.value, values)
+    if low is not None and high is not None and low <= least and most <= high:
+        return coefficient
+    why = "interval from the rounds" if low is None else "widened: rounds differ"
+    low = least if low is None else min(low, least)
+    high = most if high is None else max(high, most)
+    update = {
+        "low": low,
+        "high": high,
+        "quality": judge(coefficient.value, low, high),
+        "note": "; ".join(filter(None, (coefficient.note, why))),
+    }
+    return coefficient.model_copy(update=update)
+
+
+def _between_rounds(centre: float, values: np.ndarray) -> tuple[float, float]:
+    """95 % t-interval around ``centre`` from the spread of the rounds; positive quantities stay positive."""
     from scipy import stats  # half a second: not for those who only want a fit's constants
 
-    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-    centre = coefficient.value
-    if low is not None and high is not None and half <= min(centre - low, high - centre):
-        return coefficient
-    low = centre - half if low is None else min(low, centre - half)
-    high = centre + half if high is None else max(high, centre + half)
-    note = f"{coefficient.note}; widened: rounds differ".lstrip("; ")
-    update = {"low": low, "high": high, "quality": judge(centre, low, high), "note": note}
-    return coefficient.model_copy(update=update)
+    factor = float(stats.t.ppf(0.975, len(values) - 1) / np.sqrt(len(values)))
+    if centre > 0 and (values > 0).all():
+        ratio = float(np.exp(factor * np.log(values).std(ddof=1)))
+        return centre / ratio, centre * ratio
+    half = factor * float(values.std(ddof=1))
+    return centre - half, centre + half

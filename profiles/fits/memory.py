@@ -20,11 +20,12 @@ INTERFERENCE = 1.2
 CLEARLY_SLOWER = 1.05
 SHARE_CLEARLY_SLOWER = 0.7
 CLOCKS = {"wall": "wall_s", "thread": "thread_cpu_s"}
+_NEEDED = {"kind", "cores", "cpus", "numa", "core", "repetition", "overlap", "placed", "bytes", "wall_s"}
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Every bandwidth and slow-down for which ``samples`` hold enough complete, well-placed windows."""
-    if samples.empty:
+    if not _NEEDED <= set(samples.columns):
         return []
     emulated = bool(samples["emulated"].iloc[0])
     return [*_bandwidths(samples, emulated), *_slowdowns(samples, emulated)]
