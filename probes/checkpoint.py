@@ -16,7 +16,6 @@ each device computes over its own memory.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from probes.checkpoint_items import Bench, Place
 from probes.checkpoint_plan import FULL, QUICK, Estimates, Item, Limits, Rotation, affordable_mb, ladder
 from probes.checkpoint_subjects import cache_environment, find_devices, pairs, start
 from probes.device_process import Nursery
+from probes.direct_io import free_bytes
 from probes.run import Run
 from probes.scratch import scratch
 from profiles.errors import Unavailable
@@ -64,7 +64,7 @@ def _places(run: Run, stack: ExitStack) -> dict[str, Place]:
         except Unavailable as error:
             run.absent(f"storage {folder}", error.what, error.remedy)
             continue
-        room_mb = 0.8 * shutil.disk_usage(inside).free / MB
+        room_mb = 0.8 * free_bytes(inside) / MB
         places[str(folder)] = Place(str(folder), inside, room_mb)
     if not places:
         raise Unavailable("no storage folder can be used", "name one that can be written with --storage DIR")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 import shutil
@@ -47,6 +48,12 @@ def layout(size: int) -> Layout:
     """Chunks of ``CHUNK`` bytes, smaller for a small file so that its copy and I/O overlap too."""
     chunk = min(CHUNK, max(1 << 20, padded(-(-size // 8))))
     return Layout(chunk, min(THREADS + 2, -(-size // chunk)))
+
+
+def free_bytes(folder: Path) -> float:
+    """Space left for this user in ``folder``; infinite where the file system does not count."""
+    usage = shutil.disk_usage(folder)
+    return usage.free if usage.total else math.inf
 
 
 def padded(size: int) -> int:
@@ -87,7 +94,7 @@ def write(path: Path, size: int, slots: list[Bytes], fill: Move, *, threads: int
     Raises:
         OSError: ENOSPC already up front where the free space is too small.
     """
-    if shutil.disk_usage(path.parent).free < size:
+    if free_bytes(path.parent) < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     chunk = len(slots[0])
     with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file, ThreadPoolExecutor(threads) as pool:
