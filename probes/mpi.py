@@ -366,11 +366,16 @@ def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
 
 
 def _dead_ranks(text: str) -> list[tuple[int, str, str]]:
-    """Rank, node and how, from MPICH's ``Exit codes: [node] status,status [node] status``."""
+    """Rank, node and how, from MPICH's ``Exit codes: [node] status,status [node] status``.
+
+    After one death MPICH ends the other ranks by signal: those that ended otherwise come alone, if any.
+    """
     match = re.search(r"Exit codes: (.*)", text)
     nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1]) if match else []
     status = [(node, int(one)) for node, several in nodes for one in several.split(",")]
-    return [(rank, node, _how(one)) for rank, (node, one) in enumerate(status) if one]
+    dead = [(rank, node, one) for rank, (node, one) in enumerate(status) if one]
+    first = [one for one in dead if one[2] not in (signal.SIGKILL, signal.SIGTERM)]
+    return [(rank, node, _how(one)) for rank, node, one in first or dead]
 
 
 def _how(wait_status: int) -> str:

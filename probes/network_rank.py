@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probes.mpi import library_name
+from profiles.stats import narrow_enough
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 PREFLIGHT_BYTES = 8 << 20
 COUNTERS_SETTLE_S = 3.0  # some network drivers refresh their counters every two seconds only
 WARM_UP = 3
+NARROW = 0.03  # half-width of a median's interval, relative, that needs no more repetitions
 CLOCK_STEPS = 50  # that a timed batch lasts at least
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,7 +50,7 @@ class Plan:
     limit_s: int  # a rank that still runs then is ended by the kernel, also if all others are gone
     seed: int
     rows: int = 400  # iterations kept of each size
-    visits: int = 20  # repetitions of each size, at most
+    visits: int = 20  # repetitions of each size; up to three times that while its median is uncertain
     hosts: bool = False
 
     def to_json(self) -> str:
@@ -184,8 +186,11 @@ def measure(comm: MPI.Comm, plan: Plan) -> None:
         shape[size] = (iterations, batch)
     shape = comm.bcast(shape, root=0)  # every rank has read its own clock
     order = np.random.default_rng(plan.seed)
-    for repetition in range(plan.visits):
-        for size in order.permutation(list(shape)).tolist():
+    medians: dict[int, list[float]] = {size: [] for size in shape}
+    for repetition in range(3 * plan.visits):
+        # Every rank knows the slowest rank's times, so all decide alike.
+        todo = [size for size in shape if not _enough(plan, shape[size][0], medians[size])]
+        for size in order.permutation(todo).tolist():
             iterations, batch = shape[size]
             time_left = plan.budget_s - (time.monotonic() - started)
             # Once every size has been seen, a visit that would overrun the budget is left out.
@@ -193,8 +198,14 @@ def measure(comm: MPI.Comm, plan: Plan) -> None:
                 continue
             exchange.timed(size, 1)
             times = exchange.timed(size, iterations, batch)
+            medians[size].append(float(np.median(times)))
             if comm.rank == 0:
                 say(event="visit", size=size, batch=batch, repetition=repetition, times=times.tolist())
+
+
+def _enough(plan: Plan, iterations: int, medians: list[float]) -> bool:
+    visits = len(medians)
+    return (visits + 1) * iterations > plan.rows or (visits >= plan.visits and narrow_enough(medians, NARROW))
 
 
 def main() -> int:

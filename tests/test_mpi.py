@@ -39,6 +39,18 @@ def mpi() -> MpiInstall:
         raise
 
 
+def singletons(mpi: MpiInstall) -> str:
+    """What an mpiexec of another MPI amounts to: every program is rank 0 of 1."""
+    version = "mpiexec (Open MPI)" if mpi.family == "openmpi" else "HYDRA build details:"
+    return f"""#!/bin/sh
+PATH={os.defpath}
+[ "$1" = --version ] && {{ echo "{version}"; exit; }}
+while [ "$1" != -n ]; do shift; done
+shift 2
+"$@" & "$@" & wait
+"""
+
+
 def python(code: str, mark: str = "") -> list[str]:
     return [sys.executable, "-P", "-m", "mpi4py", "-c", code, mark]
 
@@ -176,6 +188,7 @@ MPICH_KILLED_AND_OTHERS_ENDED = f"{MPICH_KILLED_ON_A_HOST}\n[mpiexec@vm] Exit co
         (MPICH_KILLED, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL); last words: out of memory"),
         (MPICH_KILLED_ON_A_HOST, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL)"),
         (MPICH_KILLED_AND_OTHERS_ENDED, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL)"),
+        ("[mpiexec@vm] Exit codes: [vm] 9,768,15", [], "rank 1 on vm ended with exit code 3"),
         ("", [], "a rank ended with exit code 1"),
     ],
 )
@@ -249,17 +262,8 @@ def test_mpiexec_of_the_other_family(mpi: MpiInstall, elsewhere: Elsewhere) -> N
         find_mpi()
 
 
-SINGLETONS = """#!/bin/sh
-# What an mpiexec of another MPI amounts to: every program is rank 0 of 1.
-[ "$1" = --version ] && { echo "HYDRA build details: mpiexec (Open MPI)"; exit; }
-while [ "$1" != -n ]; do shift; done
-shift 2
-"$@" & "$@" & wait
-"""
-
-
 def test_every_rank_alone_in_its_world(mpi: MpiInstall, elsewhere: Elsewhere) -> None:
-    elsewhere("mpiexec", SINGLETONS.replace("\n", f"\nPATH={os.defpath}\n", 1))
+    elsewhere("mpiexec", singletons(mpi))
     with pytest.raises(Unavailable, match=r"saw .*world 1.* it does not belong to"):
         find_mpi()
 
