@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import mmap
 import os
 import platform
@@ -43,7 +44,7 @@ class Area:
     """
 
     def __init__(self, size_mb: float, line_bytes: int = 64) -> None:
-        size = max(round(size_mb * 2**20 / CHUNK), 1) * CHUNK
+        size = max(math.ceil(size_mb * 2**20 / CHUNK), 1) * CHUNK
         mapping = mmap.mmap(-1, size + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         whole = np.frombuffer(mapping, dtype=np.int64)
         base = whole.ctypes.data

@@ -441,7 +441,18 @@ def test_an_interrupted_run_gives_what_it_supports() -> None:
         assert len(pairs) == (2 if end >= 50 else 0)  # ten whole repetitions of five rows
         assert all(m.coefficients[0].value < 32 for m in models)  # half a window is no window
         figures(samples.iloc[:end], models)
-    assert fit(samples[samples["kind"] == "bandwidth"].drop(columns=["pair_kind", "condition", "other_core"]))
+
+
+def test_one_kind_of_rows_is_enough_for_its_own_models() -> None:
+    samples = made_up()
+    for kind, missing, quantity in [
+        ("bandwidth", ["pair_kind", "condition", "other_core"], "memory_bandwidth_gbs"),
+        ("pair", ["numa"], "memory_slowdown_ratio"),
+    ]:
+        only = samples[samples["kind"] == kind].drop(columns=missing)
+        models = fit_samples("memory", only)
+        assert {m.quantity for m in models} == {quantity} and len(models) == 2
+        assert len(figures(only, models)) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ INTERFERENCE = 1.2
 CLEARLY_SLOWER = 1.05
 SHARE_CLEARLY_SLOWER = 0.7
 CLOCKS = {"wall": "wall_s", "thread": "thread_cpu_s"}
-_NEEDED = {"kind", "cores", "cpus", "numa", "core", "repetition", "overlap", "placed", "bytes", "wall_s"}
+WINDOW = ["round", "repetition", "cpus"]  # with what was measured, the name of one window of time
+BANDWIDTH = [*WINDOW, "cores", "numa"]
+PAIR = [*WINDOW, "pair_kind"]
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Every bandwidth and slow-down for which ``samples`` hold enough complete, well-placed windows."""
-    if not _NEEDED <= set(samples.columns):
+    if samples.empty:
         return []
     emulated = bool(samples["emulated"].iloc[0])
     return [*_bandwidths(samples, emulated), *_slowdowns(samples, emulated)]
@@ -33,10 +35,9 @@ def fit(samples: pd.DataFrame) -> list[Model]:
 
 def bandwidths(samples: pd.DataFrame) -> pd.DataFrame:
     """One row a window: ``cores``, ``numa``, ``cpus``, ``gbs``. Incomplete windows are left out."""
-    rows = _usable(samples, "bandwidth")
-    keys = ["round", "repetition", "cores", "numa", "cpus"]
+    rows = _usable(samples, "bandwidth", [*BANDWIDTH, "core", "wall_s"])
     windows = (
-        rows.groupby(keys, sort=False)
+        rows.groupby(BANDWIDTH, sort=False)
         .agg(n=("core", "size"), bytes=("bytes", "sum"), wall_s=("wall_s", "max"))
         .reset_index()
     )
@@ -46,19 +47,22 @@ def bandwidths(samples: pd.DataFrame) -> pd.DataFrame:
 
 def slowdowns(samples: pd.DataFrame) -> pd.DataFrame:
     """One row a complete repetition: ``pair_kind``, ``cpus``, and the ratios ``wall`` and ``thread``."""
-    rows = _usable(samples, "pair")
-    keys = ["round", "repetition", "pair_kind", "cpus"]
-    per_byte = rows[[*keys, "condition"]].assign(
+    rows = _usable(samples, "pair", [*PAIR, "condition", *CLOCKS.values()])
+    per_byte = rows[[*PAIR, "condition"]].assign(
         **{clock: rows[column] / rows["bytes"] for clock, column in CLOCKS.items()}
     )
     both = per_byte[per_byte["condition"] == "alone"].merge(
-        per_byte[per_byte["condition"] == "beside"], on=keys, suffixes=("_alone", "_beside")
+        per_byte[per_byte["condition"] == "beside"], on=PAIR, suffixes=("_alone", "_beside")
     )
-    return both[keys].assign(**{clock: both[f"{clock}_beside"] / both[f"{clock}_alone"] for clock in CLOCKS})
+    return both[PAIR].assign(**{clock: both[f"{clock}_beside"] / both[f"{clock}_alone"] for clock in CLOCKS})
 
 
-def _usable(samples: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of one kind in which the writers met and wrote where they should."""
+def _usable(samples: pd.DataFrame, kind: str, columns: list[str]) -> pd.DataFrame:
+    """The rows of one kind in which the writers met and wrote where they should.
+
+    Missing columns become empty ones: a run interrupted early, or on one core, has rows of one kind only.
+    """
+    samples = samples.reindex(columns=["kind", "overlap", "placed", "bytes", *columns])
     placed = samples["placed"].astype(float)  # absent on machines with one NUMA node
     met = (samples["overlap"] >= OVERLAP) & (samples["bytes"] > 0)
     return samples[(samples["kind"] == kind) & met & ~(placed < PLACED)]
@@ -81,8 +85,6 @@ def _bandwidths(samples: pd.DataFrame, emulated: bool) -> list[Model]:
 
 
 def _slowdowns(samples: pd.DataFrame, emulated: bool) -> list[Model]:
-    if "pair_kind" not in samples:
-        return []  # one core only, or interrupted before the first pair
     models = []
     for kind, group in slowdowns(samples).groupby("pair_kind", sort=False):
         if len(group) < PAIRED_REPETITIONS:

@@ -32,7 +32,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     windows = bandwidths(samples)
     if len(windows):
         drawn.append(_bandwidth_figure(windows, models, suffix))
-    ratios = slowdowns(samples) if "pair_kind" in samples else pd.DataFrame()
+    ratios = slowdowns(samples)
     if len(ratios):
         drawn.append(_slowdown_figure(ratios, models, suffix))
     return drawn
