@@ -30,10 +30,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from agent.controls import read_control, write_control
 from profiles.errors import Busy, Unavailable
 
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+GONE = "it is gone"
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ class Journal:
         """
         try:
             with self._lock:
-                current = path.read_text().strip()
+                current = read_control(path)
                 if path not in self._originals:
                     self._remember(path, current)
                 if value.strip() != current:
-                    _write(path, value)
+                    write_control(path, value)
         except OSError as error:
             raise Unavailable(
                 f"{path}: {error.strerror}", "run as root; a firmware may also lock it"
@@ -219,28 +221,19 @@ def _put_back(file: Path) -> list[Restored]:
 
 def _undone(result: list[Restored]) -> dict[Path, str]:
     """What should be tried again later, in the order of its first change."""
-    return {r.path: r.value for r in reversed(result) if not r.done and r.path.exists()}
+    return {r.path: r.value for r in reversed(result) if not r.done and r.why != GONE}
 
 
 def _try_write(path: Path, value: str) -> str:
     """Write an original back; why it did not work, or nothing."""
     try:
-        _write(path, value)
-        now = path.read_text().strip()
+        write_control(path, value)
+        now = read_control(path)
     except FileNotFoundError:
-        return "the file is gone"
+        return GONE
     except OSError as error:
         return f"{error.strerror}; type 'tenbin restore' as root"
     return "" if now == value else f"it reads back {now}, not {value}"
-
-
-def _write(path: Path, value: str) -> None:
-    """One write call, as sysfs wants it; never makes a file that is not there."""
-    handle = os.open(path, os.O_WRONLY | os.O_TRUNC)
-    try:
-        os.write(handle, f"{value.strip()}\n".encode())
-    finally:
-        os.close(handle)
 
 
 def _journals(folder: Path) -> list[Path]:

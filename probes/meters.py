@@ -219,7 +219,9 @@ def nvml_meter() -> Meter:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError as error:
-        raise Unavailable(f"NVML: {error}", "install NVIDIA's driver, or use --meter powercap") from None
+        raise Unavailable(f"NVML: {error}", "install NVIDIA's driver, if there is such a GPU") from None
+    if not handles:
+        raise Unavailable("NVML finds no GPU", "make one visible to this process, if there is one")
 
     def reader(handle: object) -> Callable[[], int]:
         def read() -> int:

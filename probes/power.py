@@ -44,7 +44,7 @@ LEAST_SWEEP_S = 4.0  # less time is not worth starting the loads for
 
 @dataclass(frozen=True)
 class Window:
-    """What was seen in one stretch of time; ``total_w`` is None where a counter other than a package's failed."""
+    """What was seen in one stretch of time; ``total_w`` is None where DRAM's or psys' counter failed."""
 
     seconds: float
     package_w: float

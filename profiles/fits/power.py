@@ -1,0 +1,80 @@
+"""From the power probe's samples to models.
+
+- ``W_base``: what the node draws with nothing running (paper C), over all that the meter sees.
+- ``power_w`` {load}: what it draws with the load on every core, under the limits as found.
+- ``power_speed_ratio`` {load}: speed over the cap (sum over the packages), relative to uncapped; knee model.
+- ``gpu_power_w`` {gpu, state}: an NVIDIA GPU at rest and busy.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from profiles.models import constant, knee
+from profiles.records import Model
+
+COLUMNS = ("kind", "load", "cap_w", "package_w", "total_w", "speed_ratio", "held", "gpu", "state", "gpu_w")
+
+
+def fit(samples: pd.DataFrame) -> list[Model]:
+    """Every model that ``samples`` support; those that lack rows are left out."""
+    if samples.empty or "kind" not in samples:
+        return []
+    emulated = bool(samples["emulated"].iloc[0])
+    rows = samples.reindex(columns=list(dict.fromkeys([*samples.columns, *COLUMNS])))
+    models = []
+    idle = rows.loc[rows["kind"] == "idle", "total_w"].dropna()
+    if len(idle):
+        models.append(_constant(idle, "W_base", {}, emulated))
+    for load, group in rows.groupby("load"):
+        labels = {"load": str(load)}
+        uncapped = group.loc[group["kind"].isin(["uncapped", "reference"]), "total_w"].dropna()
+        if len(uncapped):
+            models.append(_constant(uncapped, "power_w", labels, emulated))
+        if curve := _curve(group, labels, emulated):
+            models.append(curve)
+    gpus = rows[(rows["kind"] == "gpu") & rows["state"].isin(["idle", "busy"])]
+    for (gpu, state), group in gpus.groupby(["gpu", "state"]):
+        watts = group["gpu_w"].dropna()
+        if len(watts):
+            models.append(_constant(watts, "gpu_power_w", {"gpu": str(gpu), "state": str(state)}, emulated))
+    return models
+
+
+def sweep(samples: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a curve is fitted to: held caps and references, with a speed and a cap."""
+    rows = samples.reindex(columns=list(dict.fromkeys([*samples.columns, *COLUMNS])))
+    rows = rows[rows["kind"].isin(["cap", "reference"]) & rows["speed_ratio"].notna() & rows["cap_w"].notna()]
+    return rows[(rows["kind"] == "reference") | (rows["held"] == True)]  # noqa: E712 - the column may hold None
+
+
+def _constant(watts: pd.Series[float], quantity: str, labels: dict[str, str], emulated: bool) -> Model:
+    return constant.fit(
+        list(watts),
+        probe="power",
+        quantity=quantity,
+        name=quantity,
+        unit="W",
+        labels=labels,
+        emulated=emulated,
+    )
+
+
+def _curve(group: pd.DataFrame, labels: dict[str, str], emulated: bool) -> Model | None:
+    rows = sweep(group)
+    if not (rows["kind"] == "cap").any():
+        return None
+    caps = group[group["kind"] == "cap"]
+    lost = int((caps["held"] == False).sum())  # noqa: E712
+    try:
+        return knee.fit(
+            list(rows["cap_w"]),
+            list(rows["speed_ratio"]),
+            probe="power",
+            quantity="power_speed_ratio",
+            labels=labels,
+            emulated=emulated,
+            note=f"{lost} of {len(caps)} caps did not hold and were left out" if lost else "",
+        )
+    except ValueError:  # too few caps so far
+        return None
