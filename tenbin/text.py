@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.inventory import Inventory
-from profiles.records import Coefficient, Profile
+from profiles.records import Coefficient, Model, Profile, Quality
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
 
@@ -19,7 +19,10 @@ def number(value: float | None) -> str:
 
 
 def value_with_unit(coefficient: Coefficient) -> str:
-    """``12.3 GB/s``; a value known from one side only is ``>= 12.3 GB/s``."""
+    """``12.3 GB/s``; a value known from one side only is ``>= 12.3 GB/s``, or not known at all."""
+    one_sided = (coefficient.low is None) != (coefficient.high is None)
+    if one_sided and coefficient.quality is Quality.POOR:
+        return "not known"
     unit = UNIT_WORDS.get(coefficient.unit, coefficient.unit)
     bound = ""
     if coefficient.low is not None and coefficient.high is None:
@@ -39,6 +42,11 @@ def interval(coefficient: Coefficient) -> str:
             f"{number(low) if low is not None else ''} .. {number(high) if high is not None else ''}".strip()
         )
     return f"{number(low)} .. {number(high)}"
+
+
+def subject(model: Model) -> str:
+    """The labels of a model: ``device=pocl-0 storage=/scratch``."""
+    return " ".join(f"{key}={value}" for key, value in model.labels.items())
 
 
 def duration(seconds: float) -> str:

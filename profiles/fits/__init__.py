@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import numpy as np
 import pandas as pd
 
-from profiles.models.constant import judge
+from profiles.models.constant import judge, t_interval
 from profiles.records import Coefficient, Model
 
 
@@ -54,7 +54,7 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
     one_sided = (low is None) != (high is None)
     if len(values) < 2 or one_sided:
         return coefficient
-    least, most = _between_rounds(coefficient.value, values)
+    least, most = t_interval(coefficient.value, values)
     if low is not None and high is not None and low <= least and most <= high:
         return coefficient
     why = "interval from the rounds" if low is None else "widened: rounds differ"
@@ -67,15 +67,3 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
         "note": "; ".join(filter(None, (coefficient.note, why))),
     }
     return coefficient.model_copy(update=update)
-
-
-def _between_rounds(centre: float, values: np.ndarray) -> tuple[float, float]:
-    """95 % t-interval around ``centre`` from the spread of the rounds; positive quantities stay positive."""
-    from scipy import stats  # half a second: not for those who only want a fit's constants
-
-    factor = float(stats.t.ppf(0.975, len(values) - 1) / np.sqrt(len(values)))
-    if centre > 0 and (values > 0).all():
-        ratio = float(np.exp(factor * np.log(values).std(ddof=1)))
-        return centre / ratio, centre * ratio
-    half = factor * float(values.std(ddof=1))
-    return centre - half, centre + half

@@ -1,10 +1,15 @@
-"""A quantity that depends on nothing we vary: the median, with its order-statistic interval."""
+"""A quantity that depends on nothing we vary: the median, with its order-statistic interval.
+
+Below 6 values order statistics say nothing at 95 %; then the interval is Student's, of the logarithm where
+all values are positive (times are skewed).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profiles.models import Prediction
 from profiles.records import Coefficient, Model, Quality
@@ -20,6 +25,18 @@ def judge(value: float, low: float | None, high: float | None, *, tolerance: flo
     if half_width <= tolerance * scale:
         return Quality.GOOD
     return Quality.NOISY if half_width <= 3 * tolerance * scale else Quality.POOR
+
+
+def t_interval(centre: float, values: NDArray[np.float64]) -> tuple[float, float]:
+    """Student's 95 % interval around ``centre`` from at least 2 values; positive quantities stay positive."""
+    from scipy import stats  # half a second: not for those who only want a fit's constants
+
+    factor = float(stats.t.ppf(0.975, len(values) - 1) / np.sqrt(len(values)))
+    if centre > 0 and (values > 0).all():
+        ratio = float(np.exp(factor * np.log(values).std(ddof=1)))
+        return centre / ratio, centre * ratio
+    half = factor * float(values.std(ddof=1))
+    return centre - half, centre + half
 
 
 def fit(
@@ -43,6 +60,10 @@ def fit(
     if not len(values):
         raise ValueError(f"no finite value of {quantity}")
     value, low, high = median_interval(values)
+    method = "median, order-statistic interval"
+    if low is None and len(values) > 1:
+        low, high = t_interval(value, values)
+        method = "median, Student's interval"
     coefficient = Coefficient(
         name=name, value=value, unit=unit, low=low, high=high, n=len(values), quality=judge(value, low, high)
     )
@@ -52,7 +73,7 @@ def fit(
         quantity=quantity,
         form="constant",
         labels=labels or {},
-        method="median, order-statistic interval",
+        method=method,
         coefficients=(coefficient,),
         residual_sd=deviation,
         emulated=emulated,

@@ -10,7 +10,7 @@ from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, Selector, StoreOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
 
     from profiles.records import Model, Profile
 
@@ -65,8 +65,8 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
         console.print(f"  {topic:<10} {text}", markup=False)
     for probe in dict.fromkeys(m.probe for m in profile.models):
         title = PROBES[probe].title if probe in PROBES else probe
-        console.print()
-        console.print(_models_table(title, [m for m in profile.models if m.probe == probe]))
+        console.print(f"\n[bold]{title}[/bold]  [dim](value, 95 % interval, n, quality)[/dim]")
+        _print_models(console, [m for m in profile.models if m.probe == probe])
     if profile.absent:
         console.print("\n[bold]Not measured[/bold]")
     for absent in profile.absent:
@@ -74,24 +74,30 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
         console.print(f"  {absent.probe}: {absent.what}: {absent.reason}{remedy}", markup=False)
 
 
-def _models_table(title: str, models: list[Model]) -> Table:
-    from rich.table import Table
+def _print_models(console: Console, models: list[Model]) -> None:
+    """A line for each coefficient; the subject is the line itself where there is one, else its heading."""
+    from tenbin.text import interval, subject, value_with_unit
 
-    from tenbin.text import interval, value_with_unit
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
-    for name in ("model", "coefficient"):
-        table.add_column(name, overflow="fold")
-    for name in ("value", "95 % interval", "n"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("quality", no_wrap=True)
+    width = max(28, min(44, console.width - 56))
+    quantity = ""
     for model in models:
-        mark = " [EMULATED]" if model.emulated else ""
-        for position, c in enumerate(model.coefficients):
+        mark = "  [magenta]EMULATED[/]" if model.emulated else ""
+        single = len(model.coefficients) == 1
+        if not single:
+            console.print(f"  [cyan]{model.quantity}[/]  {_plain(subject(model))}{mark}")
+        elif model.quantity != quantity:
+            console.print(f"  [cyan]{model.quantity}[/]{mark}")
+        quantity = model.quantity
+        for c in model.coefficients:
+            name = (subject(model) or c.name) if single else c.name
             quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]"
-            first = model.title + mark if position == 0 else ""
-            table.add_row(_plain(first), c.name, value_with_unit(c), interval(c), str(c.n), quality)
-    return table
+            if len(name) > width:
+                console.print(f"    {name}", markup=False)
+                name = ""
+            console.print(
+                f"    {_plain(name):<{width}} {value_with_unit(c):>14} {interval(c):>22} {c.n:>4} {quality}",
+                soft_wrap=True,
+            )
 
 
 def _plain(text: str) -> str:
