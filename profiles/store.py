@@ -91,9 +91,8 @@ class Store:
         """
         home = self.root / profile.node
         folder, aside = home / profile.id, home / f".{profile.id}.partial"
-        for other in self.of_node(profile.node)[:1]:
-            if load(other).emulated != profile.emulated:
-                raise BadInput(f"{other}: emulated and measured profiles never mix", "use another store")
+        if self._holds_emulated(profile.node) not in (None, profile.emulated):
+            raise BadInput(f"{home}: emulated and measured profiles never mix", "use another store")
         try:
             (aside / "samples").mkdir(parents=True)
             for probe, table in samples.items():
@@ -107,6 +106,15 @@ class Store:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return folder
+
+    def _holds_emulated(self, node: str) -> bool | None:
+        """Whether the profiles of a node are emulated; None where it has none that can be read."""
+        for path in self.of_node(node):
+            try:
+                return load(path).emulated
+            except BadInput:  # a damaged profile must not keep a new one from being stored
+                continue
+        return None
 
     def of_node(self, node: str) -> list[Path]:
         """The profile files of one node, newest first."""

@@ -46,7 +46,7 @@ def make_model(*coefficients: Coefficient, **changes: Any) -> Model:
         "probe": "memory",
         "quantity": "memory_bandwidth_gbs",
         "form": "constant",
-        "labels": {"cores": "1"},
+        "labels": {"cores": "1", "numa": "local"},
         "method": "median",
         "coefficients": coefficients or (make_coefficient(),),
     }

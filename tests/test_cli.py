@@ -76,7 +76,11 @@ def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: 
 def test_show(store: Store) -> None:
     done = tenbin("show", store=store, COLUMNS="200")
     assert done.returncode == 0
-    assert "memory_bandwidth_gbs{cores=1}" in done.stdout and "11.8 .. 12.2" in done.stdout
+    assert (
+        "memory_bandwidth_gbs" in done.stdout
+        and "cores=1 numa=local" in done.stdout
+        and "11.8 .. 12.2" in done.stdout
+    )
     assert json.loads(tenbin("show", "20260101", "--json", store=store).stdout)["id"] == "20260101T000000Z"
 
 

@@ -75,6 +75,13 @@ def test_emulated_and_measured_never_share_a_node(tmp_path: Path) -> None:
     assert [p.parent.name for p in store.paths()] == ["20260101T000000Z"]
 
 
+def test_a_damaged_profile_does_not_keep_a_new_one_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (store.save(make_profile(id="20260101T000000Z"), {}) / "profile.json").write_text("{")
+    store.save(make_profile(id="20260102T000000Z"), {})
+    assert store.load("last").id == "20260102T000000Z"
+
+
 def test_a_failed_save_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     store.save(make_profile(id="20260101T000000Z"), {})

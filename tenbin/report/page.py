@@ -110,6 +110,8 @@ def _drawing(name: str) -> ModuleType | None:
 def _html(figure: Any) -> Markup:
     return Markup(
         figure.to_html(
-            full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
+            full_html=False,
+            include_plotlyjs=False,
+            config={"displaylogo": False, "displayModeBar": "hover", "responsive": True},
         )
     )
