@@ -138,25 +138,32 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
 
         print(json_.dumps({"profiles": rows, "damaged": broken}, indent=1))
     else:
-        _print_list(rows, Store(store))
+        _print_list(rows)
         for problem in broken:
             typer.echo(f"tenbin: {problem}", err=True)
     if broken:
         raise typer.Exit(BadInput.exit_code)
 
 
-def _print_list(rows: list[dict[str, object]], store: object) -> None:
+def _print_list(rows: list[dict[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from tenbin.text import duration
 
     if not rows:
         print("No profile yet; make one with 'tenbin profile'.")
         return
     table = Table(box=None, padding=(0, 1))
-    columns = ("id", "node", "kind", "duration_s", "models", "absent", "fingerprint", "")
-    for name in columns:
-        table.add_column(name)
+    table.add_column("id", no_wrap=True)
+    for name in ("node", "kind"):
+        table.add_column(name, overflow="fold")
+    for name in ("took", "models", "absent"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
     for row in rows:
         marks = " ".join(mark for mark in ("emulated", "interrupted") if row[mark])
-        table.add_row(*(str(row[name]) for name in columns[:-1]), marks)
+        took = duration(float(str(row["duration_s"])))
+        cells = (row["id"], row["node"], row["kind"], took, row["models"], row["absent"], marks)
+        table.add_row(*map(str, cells))
     Console().print(table)

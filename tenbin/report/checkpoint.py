@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from profiles.fits.checkpoint import predictions
+from profiles.fits.checkpoint import completed, predictions
 from profiles.models import predict
 from profiles.records import Model
 from tenbin.report.style import COLOURS, figure
@@ -36,7 +36,9 @@ _RESTART = (
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     """What ``samples`` and ``models`` allow of: checkpoint, restart, phases, migrations, drain."""
-    if samples.empty or "kind" not in samples:
+    samples = completed(samples)
+    samples = samples[samples["seconds"].notna()]
+    if samples.empty:
         return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     memory = "memory, MB"
@@ -56,9 +58,9 @@ def _lines(
     samples: pd.DataFrame, models: list[Model], kind: str, title: str, x_title: str
 ) -> go.Figure | None:
     """Dots, fit and prediction band over the independent variable, one colour a subject."""
-    rows = samples[samples["kind"] == kind]
     labels = ["device"] if kind == "drain" else ["device", "storage"]
     x = "queued_kernels" if kind == "drain" else "memory_mb"
+    rows = samples[samples["kind"] == kind].dropna(subset=[x, *labels])
     if rows.empty:
         return None
     fig = figure(title, x_title, "time, s")
@@ -126,7 +128,7 @@ def _fit(fig: go.Figure, model: Model, colour: str, name: str) -> float:
 
 def _phases(samples: pd.DataFrame, suffix: str) -> go.Figure | None:
     """Stacked medians of the phases at the largest size, above the whole as it was really done."""
-    whole = samples[samples["kind"] == "restart"]
+    whole = samples[samples["kind"] == "restart"].dropna(subset=["device", "storage", "memory_mb"])
     if whole.empty:
         return None
     size = float(whole["memory_mb"].max())
@@ -178,7 +180,7 @@ def _phase_s(samples: pd.DataFrame, phase: str, device: str, storage: str, size:
 def _median(rows: pd.DataFrame, **where: Any) -> float:
     """Median time of the rows with these values; 0 where there are none."""
     for column, value in where.items():
-        rows = rows[rows[column] == value] if column in rows else rows.iloc[:0]
+        rows = rows[rows[column] == value]
     return float(rows["seconds"].median()) if len(rows) else 0.0
 
 
