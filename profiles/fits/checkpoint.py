@@ -30,6 +30,10 @@ from profiles.records import Model
 
 PROBE = "checkpoint"
 
+# What rows may have; a table in which no row has one of them lacks the column.
+_TEXTS = ("kind", "phase", "device", "to_device", "costs_of", "to_costs_of", "storage", "cache", "io")
+_NUMBERS = ("memory_mb", "queued_kernels", "seconds", "emulated")
+
 _PHASES = {
     "copy_out": "device",
     "copy_in": "device",
@@ -41,8 +45,14 @@ _PHASES = {
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Every model that the samples support; what they do not support is left out."""
+    samples = completed(samples)
     models = [*_phases(samples), *_constants(samples), *_lines(samples)]
     return models + _migrations(samples, models)
+
+
+def completed(samples: pd.DataFrame) -> pd.DataFrame:
+    """``samples`` with every column that rows may have, empty where none has it."""
+    return samples.reindex(columns=list(dict.fromkeys([*samples.columns, *_TEXTS, *_NUMBERS])))
 
 
 def _lines(samples: pd.DataFrame) -> Iterator[Model]:
@@ -101,6 +111,7 @@ def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
         The rows of kind ``migration`` for which C, R and K are known, with ``predicted_s``, its 95 % interval
         ``low_s`` and ``high_s`` (errors of C and R added as independent), and ``error_ratio``.
     """
+    samples = completed(samples)
     known = {model.key: model for model in models}
     rows = []
     for row in _rows(samples, "migration").to_dict("records"):
@@ -109,7 +120,7 @@ def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
         c = known.get((PROBE, "checkpoint_s", source, f"storage={storage}"))
         r = known.get((PROBE, "restart_s", target, f"storage={storage}"))
         k = known.get((PROBE, "compile_s", "cache=warm", target))
-        if c is None or r is None or k is None:
+        if c is None or r is None or k is None or not row["memory_mb"] > 0:
             continue
         parts = [predict(c, row["memory_mb"]), predict(r, row["memory_mb"]), predict(k)]
         value = sum(part.value for part in parts)
@@ -118,7 +129,7 @@ def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
         rows.append(
             row | {"predicted_s": value, "low_s": value - half, "high_s": value + half, "error_ratio": error}
         )
-    return pd.DataFrame(rows)
+    return completed(pd.DataFrame(rows))
 
 
 def _linear(
@@ -163,10 +174,8 @@ def _groups(
     needed: list[str] | None = None,
 ) -> Iterator[Model]:
     """One model for each group of rows that share the labels; none where a group is too small for it."""
-    rows = _rows(samples, kind)
     columns = ["seconds", *labels, *(needed or [])]
-    if rows.empty or not set(columns) <= set(rows.columns):
-        return
+    rows = _rows(samples, kind)
     for subject, group in rows.dropna(subset=columns).groupby(labels):
         try:
             yield model(group, dict(zip(labels, map(str, subject), strict=True)))
@@ -175,19 +184,17 @@ def _groups(
 
 
 def _rows(samples: pd.DataFrame, kind: str, phase: str = "") -> pd.DataFrame:
-    """The rows of one kind (and phase); none where the columns are not there."""
-    for column, value in (("kind", kind), ("phase", phase)):
-        if value:
-            samples = samples[samples[column] == value] if column in samples else samples.iloc[:0]
-    return samples
+    """The rows of one kind (and phase)."""
+    rows = samples[samples["kind"] == kind]
+    return rows[rows["phase"] == phase] if phase else rows
 
 
 def _emulated(rows: pd.DataFrame) -> bool:
-    return "emulated" in rows and bool(rows["emulated"].any())
+    return bool((rows["emulated"] == True).any())  # noqa: E712  (a column of objects, with gaps)
 
 
 def _buffered(rows: pd.DataFrame) -> str:
-    if "io" in rows and (rows["io"] == "buffered").any():
+    if (rows["io"] == "buffered").any():
         return "direct I/O refused by this file system: through the page cache"
     return ""
 
