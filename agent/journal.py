@@ -32,6 +32,7 @@ from typing import Any, Self
 
 from agent.controls import read_control, write_control
 from profiles.errors import Busy, Unavailable
+from profiles.files import write_whole
 
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -104,9 +105,9 @@ class Journal:
         """Put back every original, the last changed first; a second call has nothing to do."""
         if os.getpid() != self._owner.pid:  # a forked child must not restore what its parent still uses
             return []
+        if not self._originals:
+            return []
         with self._lock, _deaf(), _locked(self._folder):
-            if not self._originals:
-                return []
             done = _put_back(self._file)
             self._originals = _undone(done)
             if self._watcher:
@@ -130,7 +131,11 @@ class Journal:
 
     def _remember(self, path: Path, current: str) -> None:
         """Journal the original of ``path``: on disk before this returns."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = "set XDG_STATE_HOME to a folder that may be written: no change without a journal"
+            raise Unavailable(f"journal {self._folder}: {error.strerror}", remedy) from None
         with _locked(self._folder):
             original = self._claim(path, current)
             originals = {**self._originals, path: original}
@@ -265,17 +270,7 @@ def _store(file: Path, owner: _Owner, originals: dict[Path, str]) -> None:
         "boot": owner.boot,
         "originals": [{"path": str(p), "value": v} for p, v in originals.items()],
     }
-    fresh = file.with_suffix(".new")
-    with fresh.open("w") as handle:
-        json.dump(data, handle, indent=1)
-        handle.flush()
-        os.fsync(handle.fileno())
-    fresh.rename(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(file, json.dumps(data, indent=1))
 
 
 @contextmanager

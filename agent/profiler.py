@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,9 +15,8 @@ from agent.child import Ended, run_child
 from agent.conditions import Watch
 from agent.fingerprint import fingerprint
 from agent.inventory import gather
-from agent.journal import restore_leftovers
 from agent.lock import node_lock
-from agent.paths import default_storage, state_dir
+from agent.paths import default_storage
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput
@@ -89,10 +89,10 @@ def make_profile(
     steps = plan(settings)
     created, began = datetime.now(UTC), time.monotonic()
     if not settings.storage:
-        default_storage().mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # the checkpoint probe says what is wrong with it
+            default_storage().mkdir(parents=True, exist_ok=True)
         settings = settings.model_copy(update={"storage": (default_storage(),)})
     with node_lock():
-        restore_leftovers(state_dir() / "journal")
         inventory = gather(settings)
         session = _Session(settings, listener)
         session.run(steps)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, Unavailable
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
@@ -105,9 +105,15 @@ def profile(
 
         write_report(Store(store).find(made.id), report)
     _tell(made, report, json)
+    raise typer.Exit(_exit_code(made))
+
+
+def _exit_code(made: Profile) -> int:
     if made.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(1 if any(a.failed for a in made.absent) else 0)
+        return INTERRUPTED
+    if any(absent.failed for absent in made.absent):
+        return 1
+    return 0 if made.samples else Unavailable.exit_code
 
 
 def _settings(
@@ -134,9 +140,13 @@ def _settings(
 
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
+    from agent.journal import restore_leftovers
+    from agent.paths import state_dir
     from agent.profiler import make_profile
 
     store.prepare()
+    for restored in restore_leftovers(state_dir() / "journal"):
+        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
     with _emulated(settings, emulate) as asked, _progress() as listener:
         made, samples = make_profile(asked, listener)
     if samples:
