@@ -13,7 +13,7 @@ from probes.checkpoint_plan import QUEUE_LENGTHS, SMALLEST_MB, Item
 from probes.checkpoint_subjects import START_S, Subject, cache_environment
 from probes.device_process import Failure, Nursery
 from probes.run import Run
-from probes.scratch import is_full, remedy
+from probes.scratch import is_full, storage_remedy
 from profiles.records import MB
 
 _SLOWEST_MB_S = 5.0  # below this an operation counts as hung
@@ -210,14 +210,14 @@ class Bench:
                 self.run.absent(f"longer queues on {item.device}", str(failure))
             case "data":
                 what = f"{describe(item)}, verified"
-                self.run.absent(what, str(failure), "do not trust this storage or device; check its memory")
+                remedy = "do not trust this storage or device; check its memory"
+                self.run.absent(what, str(failure), remedy, failed=True)
             case "device" | "hung":
                 if failure.device in self.subjects:
                     self.subjects.pop(failure.device).close()
                 text = f"lost during {describe(item)} ({failure})"
-                self.run.absent(
-                    f"more of {failure.device}", text, "see the driver's messages (dmesg), try again"
-                )
+                remedy = "see the driver's messages (dmesg), try again"
+                self.run.absent(f"more of {failure.device}", text, remedy, failed=True)
 
     def _lose_storage(self, item: Item, failure: Failure) -> None:
         place = self.places.get(item.storage)
@@ -231,7 +231,7 @@ class Bench:
         else:
             del self.places[item.storage]
             what = f"more of storage {place.folder}"
-        self.run.absent(what, str(failure), remedy(error, Path(place.folder)))
+        self.run.absent(what, str(failure), storage_remedy(error, Path(place.folder)))
 
 
 def describe(item: Item) -> str:

@@ -56,9 +56,9 @@ class Run:
         base = {"round": s.round, "emulated": bool(s.emulated), "time_s": round(time.time(), 3)}
         self.emit({"event": "sample", "row": base | row})
 
-    def absent(self, what: str, reason: str, remedy: str = "") -> None:
-        """Say what could not be measured and why."""
-        record = Absent(probe=self.probe, what=what, reason=reason, remedy=remedy)
+    def absent(self, what: str, reason: str, remedy: str = "", *, failed: bool = False) -> None:
+        """Say what could not be measured and why; ``failed``: it broke, rather than was not there."""
+        record = Absent(probe=self.probe, what=what, reason=reason, remedy=remedy, failed=failed)
         self.emit({"event": "absent", "absent": record.model_dump()})
 
     def progress(self, doing: str, fraction: float | None = None) -> None:

@@ -37,7 +37,9 @@ def scratch(folder: Path) -> Iterator[Path]:
         direct_io.tried(mine)
     except OSError as error:
         shutil.rmtree(mine, ignore_errors=True)
-        raise Unavailable(f"{folder} cannot be written ({error.strerror})", remedy(error, folder)) from error
+        raise Unavailable(
+            f"{folder} cannot be written ({error.strerror})", storage_remedy(error, folder)
+        ) from error
     try:
         yield mine
     finally:
@@ -49,7 +51,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-def remedy(error: OSError, folder: Path) -> str:
+def storage_remedy(error: OSError, folder: Path) -> str:
     """What to do about a failed write in ``folder``."""
     if error.errno == errno.EFBIG:
         return "raise the limit on file sizes (ulimit -f), or the file system's"

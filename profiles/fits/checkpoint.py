@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from profiles.models import constant, linear, predict
+from profiles.models.constant import judge
 from profiles.models.linear import Names
 from profiles.records import Model
 
@@ -47,7 +48,7 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     """Every model that the samples support; what they do not support is left out."""
     samples = completed(samples)
     models = [*_phases(samples), *_constants(samples), *_lines(samples)]
-    return models + _migrations(samples, models)
+    return [*models, *_migrations(samples, models)]
 
 
 def completed(samples: pd.DataFrame) -> pd.DataFrame:
@@ -70,38 +71,31 @@ def _phases(samples: pd.DataFrame) -> Iterator[Model]:
 
 
 def _constants(samples: pd.DataFrame) -> Iterator[Model]:
-    yield from _groups(
-        samples,
-        "compile",
-        ["device", "cache"],
-        lambda rows, labels: _median(rows, labels, "compile_s", "K", "s"),
-    )
-    contexts = _rows(samples, "phase", phase="context")
-    yield from _groups(
-        contexts, "phase", ["device"], lambda rows, labels: _median(rows, labels, "context_s", "context", "s")
-    )
+    def compiling(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
+        return _median(rows, labels, "compile_s", "K", "s")
+
+    def context(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
+        return _median(rows, labels, "context_s", "context", "s")
+
+    yield from _groups(samples, "compile", ["device", "cache"], compiling)
+    yield from _groups(_rows(samples, "phase", phase="context"), "phase", ["device"], context)
 
 
-def _migrations(samples: pd.DataFrame, models: list[Model]) -> list[Model]:
+def _migrations(samples: pd.DataFrame, models: list[Model]) -> Iterator[Model]:
     where = ["device", "to_device", "storage"]
-    names = Names("alpha_M", "beta_M")
-    fitted = list(_linear(samples, "migration", where, "migration_s", names))
-    predicted = predictions(samples, models)
-    return fitted + list(
-        _groups(
-            predicted,
-            "migration",
-            where,
-            lambda rows, labels: _median(
-                rows.assign(seconds=rows["error_ratio"]),
-                labels,
-                "migration_error_ratio",
-                "error",
-                "",
-                note=_share(rows),
-            ),
-        )
-    )
+    yield from _linear(samples, "migration", where, "migration_s", Names("alpha_M", "beta_M"))
+    yield from _groups(predictions(samples, models), "migration", where, _error)
+
+
+def _error(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
+    """The median error rate; the nearer to 0 the better, so its interval is held against 1 + error."""
+    table = rows.assign(seconds=rows["error_ratio"])
+    model = _median(table, labels, "migration_error_ratio", "error", "", note=_share(rows))
+    (error,) = model.coefficients
+    if error.low is None or error.high is None:
+        return model
+    quality = judge(1 + error.value, 1 + error.low, 1 + error.high)
+    return model.model_copy(update={"coefficients": (error.model_copy(update={"quality": quality}),)})
 
 
 def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
