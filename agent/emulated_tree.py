@@ -26,31 +26,51 @@ from probes.powercap import read_int
 
 TICK_S = 0.005
 SCAN_S = 0.1
-SWING_S = 0.005  # of running time that a package may be ahead of its cap, or behind, before it is stopped
+SWING_S = 0.0015  # of running time that a package may be ahead of its cap, or behind, before it is stopped
 CREDIT_S = 0.05  # of running time: the most that is saved up while less than the cap is drawn
 START_UJ = 1_000_000_000
 WRAP_IN_UJ = 20_000_000
 DIGITS = 16
 
 
-@dataclass(frozen=True)
+@dataclass
 class Load:
     """A process that draws power, and is slowed down."""
 
     pid: int
     kind: str
+    settled_s: float  # all the time it was runnable, when it was last seen not to be
+    counted_s: float = 0.0  # runnable time counted since then
 
-    def runnable(self) -> bool | None:
-        """Whether it runs or waits for its core (not: sleeps, is stopped); None once it has ended."""
+    def active_s(self, seconds: float) -> float | None:
+        """For how much of the ``seconds`` just passed it was runnable; None once it has ended.
+
+        One that is runnable now counts as runnable all the time. Once it is not, the kernel's own account is
+        complete, and what was counted too little (the moments before a stop took effect) is made up.
+        """
         try:
             state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
+            if state == "R":
+                self.counted_s += seconds
+                return seconds
+            if state in "ZX":
+                return None
+            total_s = runnable_s(self.pid)
+        except (OSError, ValueError, IndexError):
             return None
-        return None if state in "ZX" else state == "R"
+        missing_s = total_s - self.settled_s - self.counted_s
+        self.settled_s, self.counted_s = total_s, 0.0
+        return missing_s
 
     def send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
+
+
+def runnable_s(pid: int) -> float:
+    """Time for which a process has run or waited for its core; complete only while it does neither."""
+    ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return (int(ran_ns) + int(waited_ns)) * 1e-9
 
 
 @dataclass
@@ -71,12 +91,12 @@ class Package:
         dynamic_w = 0.0
         full_w = 0.0
         for load in list(self.loads):
-            runnable = load.runnable()
-            if runnable is None:
+            active_s = load.active_s(seconds)
+            if active_s is None:
                 self.loads.remove(load)
                 continue
             span_w = self.machine.busy_w.get(load.kind, self.machine.busy_w["compute"]) - self.machine.idle_w
-            dynamic_w += runnable * span_w / len(self.cores)
+            dynamic_w += span_w * active_s / seconds / len(self.cores)
             full_w = max(full_w, span_w)
         power_w = self.machine.idle_w + dynamic_w
         self._hold(power_w, seconds, full_w)
@@ -199,7 +219,7 @@ class Tree:
         for process in descendants:
             if process.pid in self._known:
                 continue
-            with suppress(psutil.Error, OSError):
+            with suppress(psutil.Error, OSError, ValueError):
                 kind = process.environ().get(MARK)
                 if kind is None:  # a young process may not have reached its own program yet: look again
                     if time.time() - process.create_time() > 2.0:
@@ -211,7 +231,7 @@ class Tree:
         cores = process.cpu_affinity() or []
         if len(cores) > 1 and time.time() - process.create_time() < 2.0:
             return  # not pinned yet
-        load = Load(process.pid, kind)
+        load = Load(process.pid, kind, runnable_s(process.pid))
         self._known[process.pid] = load
         homes = [p for p in self.packages.values() if p.cores & set(cores)]
         (homes or list(self.packages.values()))[0].adopt(load)

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -33,8 +33,8 @@ from profiles.errors import TenbinError, Unavailable
 
 LOADS = ("compute", "memory")
 CAPS = 8
-SETTLE_S = 0.2  # a package follows a new cap within some tens of milliseconds
-SHORTEST_S, LONGEST_S = 0.2, 0.4  # of a window
+SETTLE_S = 0.15  # a package follows a new cap within some tens of milliseconds
+WINDOW_S = 0.25  # many short windows: what disturbs them changes more slowly, and the references take it out
 TRIES = 4
 HEADROOM = 1.15  # caps from the lowest up to this much above what the load draws
 SLACK_RATIO, SLACK_W = 1.1, 2.0  # a package may be above its cap by this much: windows are short
@@ -66,8 +66,8 @@ class Bench:
 
     run: Run
     meter: Meter
-    window_s: float
     caps: Caps | None = None
+    plans: dict[str, list[float]] = field(default_factory=dict)  # caps for each load, from its first sweep
 
     def window(self, loads: Loads | None = None) -> Window:
         """Power, and speed of ``loads``, over one window.
@@ -78,7 +78,7 @@ class Bench:
         for _ in range(TRIES):
             start, before = time.monotonic(), self.meter.read()
             work = loads.read() if loads else None
-            time.sleep(self.window_s)
+            time.sleep(WINDOW_S)
             rate = speed(work, loads.read()) if loads and work else None
             after = self.meter.read()
             package_w = power_w(before, after, self.meter.packages)
@@ -131,9 +131,7 @@ def describe(meter: Meter) -> str:
 
 
 def _measure_node(run: Run, meter: Meter) -> None:
-    segments = len(LOADS) * (2 * CAPS + 4)
-    window_s = min(max(0.85 * run.settings.budget_s / segments - SETTLE_S, SHORTEST_S), LONGEST_S)
-    bench = Bench(run, meter, window_s)
+    bench = Bench(run, meter)
     try:
         _idle(bench)
     except Unavailable as error:
@@ -203,12 +201,13 @@ def _sweep(bench: Bench, load: str, whole: bool) -> bool:
                 run.progress(f"power under the {load} load")
                 _sample(bench, "uncapped", load, None, bench.window(loads))
             return True
-        natural_w = uncapped.package_w
-        lowest_w = _lowest_cap_w(bench, load, loads, natural_w)
-        if lowest_w is None:
-            bench.caps.reset()
-            return False
-        _over_caps(bench, loads, whole, run.rng.permutation(_plan(bench.caps, lowest_w, natural_w)).tolist())
+        if load not in bench.plans:
+            lowest_w = _lowest_cap_w(bench, bench.caps, loads, uncapped.package_w)
+            if lowest_w is None:
+                bench.caps.reset()
+                return False
+            bench.plans[load] = _plan(bench.caps, lowest_w, uncapped.package_w)
+        _over_caps(bench, loads, whole, run.rng.permutation(bench.plans[load]).tolist())
     return True
 
 
@@ -232,15 +231,13 @@ def _mean_speed(one: Window, other: Window) -> float | None:
     return None if one.speed is None or other.speed is None else (one.speed + other.speed) / 2
 
 
-def _lowest_cap_w(bench: Bench, load: str, loads: Loads, natural_w: float) -> float | None:
+def _lowest_cap_w(bench: Bench, caps: Caps, loads: Loads, natural_w: float) -> float | None:
     """The lowest cap that holds, in whole watts; None where caps are not obeyed at all.
 
     Below its floor a package draws what it must, whatever the cap says. Caps well below the load's power
     that leave it unchanged are no floor: the limit is locked, or another door's limit is in force.
     """
-    caps = bench.caps
-    assert caps is not None
-    wish_w = caps.lowest_w
+    load, wish_w = loads.kind, caps.lowest_w
     between_w = (wish_w + min(natural_w, caps.original_w)) / 2
     seen = {cap_w: bench.under_cap(cap_w, loads) for cap_w in (wish_w, between_w)}
     if wish_w < 0.8 * natural_w and not any(held(cap_w, w.package_w) for cap_w, w in seen.items()):
@@ -253,7 +250,7 @@ def _lowest_cap_w(bench: Bench, load: str, loads: Loads, natural_w: float) -> fl
             "unlock limits in the firmware's setup, stop thermald, see /sys/class/powercap/intel-rapl-mmio:0",
         )
         return None
-    return math.ceil(max(wish_w, min(seen[wish_w].package_w, natural_w)) - 0.5)
+    return math.ceil(max(wish_w, min(seen[wish_w].package_w + 0.5, natural_w)))
 
 
 def held(cap_w: float, package_w: float) -> bool:

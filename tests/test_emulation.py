@@ -1,0 +1,121 @@
+"""The emulated powercap hardware keeps its own promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.emulation import FAULTS, MACHINES, emulated_node, parse, truth
+from probes.power_loads import Loads
+from probes.powercap import capped, metered, zones
+from profiles.errors import BadInput
+
+
+def test_names() -> None:
+    machine, faults = parse("intel-2s+wrap+locked")
+    assert (machine, faults) == (MACHINES["intel-2s"], {"wrap", "locked"})
+    with pytest.raises(BadInput, match="'sparc' is not known; use one of intel-1s"):
+        parse("sparc")
+    with pytest.raises(BadInput, match="'fire' is not known; use one of wrap"):
+        parse("intel-1s+fire")
+
+
+def test_the_truth_is_the_papers_form() -> None:
+    """s(p) = (p - p_min) m + 1 below the knee, relative to the speed at p_min (eq. 4.5)."""
+    for name in ("intel-1s", "intel-2s"):
+        t = truth(name)
+        m = t.slope_per_w / t.speed(t.lowest_cap_w)
+        for cap in (t.lowest_cap_w, (t.lowest_cap_w + t.knee_w) / 2, t.knee_w):
+            assert t.speed(cap) / t.speed(t.lowest_cap_w) == pytest.approx((cap - t.lowest_cap_w) * m + 1)
+        assert t.speed(t.knee_w) == t.speed(t.knee_w + 30) == 1.0
+
+
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_the_tree_looks_like_the_kernels(name: str) -> None:
+    machine, _ = parse(name)
+    with emulated_node(name) as sysfs:
+        found = zones(sysfs)
+        packages = [z for z in metered(found) if z.is_package]
+        assert [z.name for z in packages] == list(machine.packages)
+        assert all(z.readable and z.energy_range_uj == machine.range_uj for z in packages)
+        assert [z.cap_w for z in capped(found)] == ([] if name == "amd" else [90.0] * len(packages))
+        assert any(z.is_duplicate for z in found) == machine.mmio
+        # Everything else is the real machine's.
+        assert (sysfs / "devices/system/cpu/online").read_text() == Path(
+            "/sys/devices/system/cpu/online"
+        ).read_text()
+        assert sorted(p.name for p in (sysfs / "class").iterdir()) == sorted(
+            {p.name for p in Path("/sys/class").iterdir()} | {"powercap"}
+        )
+    assert not sysfs.exists()
+    assert Path("/sys/class").is_dir()
+
+
+def test_faults_are_in_the_tree() -> None:
+    assert set(FAULTS) == {
+        "wrap", "jump-back", "ffffffff", "vanish", "locked", "unreadable", "no-max-range"
+    }  # fmt: skip
+    with emulated_node("intel-1s+no-max-range+unreadable") as sysfs:
+        package = zones(sysfs)[0]
+        assert package.energy_range_uj is None
+        assert package.energy_path.stat().st_mode & 0o777 == 0o400
+
+
+def stopped_share(pids: list[int], looks: int) -> float:
+    """The share of ``looks``, 3 ms apart, in which the processes are found stopped."""
+    stopped = 0
+    for _ in range(looks):
+        states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids]
+        stopped += states.count("T")
+        time.sleep(0.003)
+    return stopped / looks / len(pids)
+
+
+def test_a_cap_takes_its_share_of_time_and_gives_it_back() -> None:
+    """The time in which the loads are stopped is what the ground truth says, on a busy machine too."""
+    expected = truth("intel-1s")
+    cores = sorted(os.sched_getaffinity(0))
+    with emulated_node("intel-1s") as sysfs, Loads("compute", cores, 1.0) as loads:
+        limit = sysfs / "class/powercap/intel-rapl:0/constraint_0_power_limit_uw"
+        pids = [process.pid for process in loads._processes]
+        for cap_w in (32.0, 44.0, 90.0):
+            limit.write_text(f"{round(cap_w * 1e6)}\n")
+            time.sleep(0.3)
+            assert stopped_share(pids, 500) == pytest.approx(1 - expected.speed(cap_w), abs=0.12)
+        limit.write_text("32000000\n")
+        (sysfs / "class/powercap/intel-rapl:0/enabled").write_text("0\n")
+        time.sleep(0.3)
+        assert stopped_share(pids, 100) == 0.0
+
+
+def test_loads_go_on_and_the_tree_goes_when_the_owner_is_killed(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from agent.emulation import emulated_node
+from probes.power_loads import Loads
+with emulated_node("intel-1s") as sysfs, Loads("compute", [int(sys.argv[1])], 1.0) as loads:
+    (sysfs / "class/powercap/intel-rapl:0/constraint_0_power_limit_uw").write_text("24000000")
+    time.sleep(0.3)
+    print(sysfs, loads._processes[0].pid, loads._file, flush=True)
+    time.sleep(60)
+"""
+    core = min(os.sched_getaffinity(0))
+    owner = subprocess.Popen(
+        [sys.executable, "-P", "-c", program, str(core)], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    sysfs, load, shared = owner.stdout.readline().split()
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    deadline = time.monotonic() + 20
+    while (Path(sysfs).exists() or Path(f"/proc/{load}").exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    Path(shared).unlink(missing_ok=True)
+    assert not Path(sysfs).exists()
+    assert not Path(f"/proc/{load}").exists()  # continued, and then found itself orphaned
