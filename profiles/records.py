@@ -46,6 +46,9 @@ class Coefficient(Record):
     high: float | None
     n: int = Field(description="number of observations (not of sizes or settings) behind the value")
     quality: Quality
+    scale: float | None = Field(
+        default=None, gt=0, description="what quality holds the interval against; null: the value itself"
+    )
     note: str = ""
 
 

@@ -65,9 +65,11 @@ def test_rounds_that_agree_leave_the_interval_alone() -> None:
     assert (alone.high - alone.low) <= (together.high - together.low) < 3 * (alone.high - alone.low)
 
 
-def test_too_few_samples_for_an_interval_take_it_from_the_rounds() -> None:
-    c = _bandwidth(_samples(np.random.default_rng(3), drift=0.05, rounds=3, each=1))["bandwidth"]
-    assert c.low is not None and "from the rounds" in c.note
+def test_few_samples_have_students_interval_and_one_has_none() -> None:
+    few = _bandwidth(_samples(np.random.default_rng(3), drift=0.05, rounds=3, each=1))
+    assert few["bandwidth"].low is not None and "Student" in few.method
+    one = _bandwidth(_samples(np.random.default_rng(3), drift=0.05, rounds=1, each=1))["bandwidth"]
+    assert (one.low, one.high, one.quality) == (None, None, "poor")
 
 
 def test_emulated_and_measured_rows_never_mix() -> None:

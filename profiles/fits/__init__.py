@@ -51,19 +51,16 @@ def _widened(model: Model, rounds: list[Model]) -> Model:
 def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
     """``coefficient`` with its interval extended to what the values of the rounds admit."""
     low, high = coefficient.low, coefficient.high
-    one_sided = (low is None) != (high is None)
-    if len(values) < 2 or one_sided:
+    if len(values) < 2 or low is None or high is None:
         return coefficient
     least, most = t_interval(coefficient.value, values)
-    if low is not None and high is not None and low <= least and most <= high:
+    if low <= least and most <= high:
         return coefficient
-    why = "interval from the rounds" if low is None else "widened: rounds differ"
-    low = least if low is None else min(low, least)
-    high = most if high is None else max(high, most)
+    low, high = min(low, least), max(high, most)
     update = {
         "low": low,
         "high": high,
-        "quality": judge(coefficient.value, low, high),
-        "note": "; ".join(filter(None, (coefficient.note, why))),
+        "quality": judge(coefficient.value, low, high, scale=coefficient.scale),
+        "note": "; ".join(filter(None, (coefficient.note, "widened: rounds differ"))),
     }
     return coefficient.model_copy(update=update)

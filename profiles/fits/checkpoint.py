@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from profiles.models import constant, linear, predict
-from profiles.models.constant import judge
 from profiles.models.linear import Names
 from profiles.records import Model
 
@@ -88,14 +87,9 @@ def _migrations(samples: pd.DataFrame, models: list[Model]) -> Iterator[Model]:
 
 
 def _error(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
-    """The median error rate; the nearer to 0 the better, so its interval is held against 1 + error."""
+    """The median error rate; the nearer to 0 the better, so its interval is held against 1 (100 %)."""
     table = rows.assign(seconds=rows["error_ratio"])
-    model = _median(table, labels, "migration_error_ratio", "error", "", note=_share(rows))
-    (error,) = model.coefficients
-    if error.low is None or error.high is None:
-        return model
-    quality = judge(1 + error.value, 1 + error.low, 1 + error.high)
-    return model.model_copy(update={"coefficients": (error.model_copy(update={"quality": quality}),)})
+    return _median(table, labels, "migration_error_ratio", "error", "", note=_share(rows), scale=1.0)
 
 
 def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
@@ -146,7 +140,13 @@ def _linear(
 
 
 def _median(
-    rows: pd.DataFrame, labels: dict[str, str], quantity: str, name: str, unit: str, note: str = ""
+    rows: pd.DataFrame,
+    labels: dict[str, str],
+    quantity: str,
+    name: str,
+    unit: str,
+    note: str = "",
+    scale: float | None = None,
 ) -> Model:
     return constant.fit(
         rows["seconds"].tolist(),
@@ -157,6 +157,7 @@ def _median(
         labels=labels,
         emulated=_emulated(rows),
         note=note,
+        scale=scale,
     )
 
 

@@ -16,12 +16,22 @@ from profiles.records import Coefficient, Model, Quality
 from profiles.stats import median_interval
 
 
-def judge(value: float, low: float | None, high: float | None, *, tolerance: float = 0.10) -> Quality:
-    """Quality by the interval's relative half-width: up to ``tolerance`` good, 3x noisy, else poor."""
+def judge(
+    value: float,
+    low: float | None,
+    high: float | None,
+    *,
+    scale: float | None = None,
+    tolerance: float = 0.10,
+) -> Quality:
+    """Quality by the interval's half-width over ``scale``: up to ``tolerance`` good, 3x noisy, else poor.
+
+    ``scale`` is the value itself where none is given; a number that is often near 0 needs another.
+    """
     if low is None or high is None or not np.isfinite([value, low, high]).all():
         return Quality.POOR
     half_width = (high - low) / 2
-    scale = abs(value) or 1e-300
+    scale = scale or abs(value) or 1e-300
     if half_width <= tolerance * scale:
         return Quality.GOOD
     return Quality.NOISY if half_width <= 3 * tolerance * scale else Quality.POOR
@@ -49,8 +59,9 @@ def fit(
     labels: dict[str, str] | None = None,
     emulated: bool = False,
     note: str = "",
+    scale: float | None = None,
 ) -> Model:
-    """The median of ``y`` as a model of one coefficient.
+    """The median of ``y`` as a model of one coefficient; ``scale`` as in ``judge``.
 
     Raises:
         ValueError: ``y`` holds no finite value.
@@ -65,7 +76,14 @@ def fit(
         low, high = t_interval(value, values)
         method = "median, Student's interval"
     coefficient = Coefficient(
-        name=name, value=value, unit=unit, low=low, high=high, n=len(values), quality=judge(value, low, high)
+        name=name,
+        value=value,
+        unit=unit,
+        low=low,
+        high=high,
+        n=len(values),
+        quality=judge(value, low, high, scale=scale),
+        scale=scale,
     )
     deviation = float(np.median(np.abs(values - value))) * 1.4826
     return Model(

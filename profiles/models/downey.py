@@ -182,14 +182,21 @@ def _parallelism(
 
 def _variance(value: float, interval: tuple[float | None, float | None], n: int) -> Coefficient:
     low, high = interval
-    note = ""
+    note, scale = "", max(value, 1.0)
     if low is None or high is None:
         quality, note = Quality.POOR, "the samples cannot tell"
     else:  # relative to 1 where sigma is less: it is often 0
-        centre = max(value, 1.0)
-        quality = judge(centre, centre - (high - low) / 2, centre + (high - low) / 2)
+        quality = judge(value, low, high, scale=scale)
     return Coefficient(
-        name="sigma", value=value, unit="", low=low, high=high, n=n, quality=quality, note=note
+        name="sigma",
+        value=value,
+        unit="",
+        low=low,
+        high=high,
+        n=n,
+        quality=quality,
+        scale=scale,
+        note=note,
     )
 
 

@@ -25,7 +25,7 @@ from scipy import optimize, stats
 
 from profiles.models import Prediction
 from profiles.models.constant import judge
-from profiles.records import Coefficient, Model, Quality
+from profiles.records import Coefficient, Model
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def fit(
     remarks = [note, *_doubts(xs, ys, line)]
     r2 = _r2(ys, xs * line[1] + line[0])
     # An intercept near 0 has no scale of its own: it is held against the shortest time measured.
-    scales = (abs(line[1]), max(abs(line[0]), abs(float(line[0] + line[1] * xs.min()))))
+    shortest = max(abs(float(line[0])), abs(float(line[0] + line[1] * xs.min()))) or None
     coefficients = tuple(
         Coefficient(
             name=name,
@@ -82,11 +82,12 @@ def fit(
             low=float(line[i] - half[i]),
             high=float(line[i] + half[i]),
             n=len(xs),
-            quality=_quality(scale, float(half[i])),
+            quality=judge(float(line[i]), float(line[i] - half[i]), float(line[i] + half[i]), scale=scale),
+            scale=scale,
         )
         for name, unit, i, scale in (
-            (names.slope, f"{names.y_unit}/{names.x_unit}", 1, scales[0]),
-            (names.intercept, names.y_unit, 0, scales[1]),
+            (names.slope, f"{names.y_unit}/{names.x_unit}", 1, None),
+            (names.intercept, names.y_unit, 0, shortest),
         )
     )
     return Model(
@@ -173,10 +174,6 @@ def _spread(x: Floats, residuals: Floats) -> Floats:
 def _t(n: int) -> float:
     """Student's quantile; four parameters are fitted, two of the line and two of the spread."""
     return float(stats.t.ppf(0.975, max(n - 4, 1)))
-
-
-def _quality(scale: float, half: float) -> Quality:
-    return judge(scale, scale - half, scale + half)
 
 
 def _r2(y: Floats, fitted: Floats) -> float:
