@@ -110,6 +110,13 @@ def test_a_load_that_no_cap_slows() -> None:
     assert model["speed_flat"].value == pytest.approx(1.0, abs=0.05)
 
 
+def test_m_is_unbounded_where_the_lowest_cap_may_stop_the_load() -> None:
+    rng = np.random.default_rng(6)
+    x = np.repeat(CAPS, 2)
+    model = fitted(x, speed(x, 60.0, 0.03) + rng.normal(0, 0.3, len(x)))
+    assert model["m"].low is not None and model["m"].high is None
+
+
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="too few"):
         fitted(np.array([30.0, 40.0, 50.0]), np.array([0.5, 0.7, 1.0]))

@@ -180,6 +180,7 @@ def _coefficients(
         }
     flat_high = None if "speed_flat" in notes else ranges["speed_flat"][1]
     at_lowest = max(flat - slope * (knee - lowest), 1e-300)
+    m_high = ranges["m"][1] if np.isfinite(ranges["m"][1]) else None  # the speed at the lowest x may be 0
 
     def make(name: str, value: float, unit: str, bounds: tuple[float | None, float | None]) -> Coefficient:
         quality = judge(value, *bounds)
@@ -192,7 +193,7 @@ def _coefficients(
         make("knee_w", knee, "W", (low, high)),
         make("slope_per_w", slope, "1/W", ranges["slope_per_w"]),
         make("speed_flat", flat, "1", (ranges["speed_flat"][0], flat_high)),
-        make("m", slope / at_lowest, "1/W", ranges["m"]),
+        make("m", slope / at_lowest, "1/W", (ranges["m"][0], m_high)),
     )
 
 
@@ -209,15 +210,11 @@ def _ranges(lines: _Lines, limit: float, lowest: float) -> dict[str, tuple[float
     slopes = np.maximum(lines.slope[ok, None] + radius * np.cos(angle) / np.sqrt(u_spread), 0.0)
     levels = lines.flat[ok, None] - lines.slope[ok, None] * u_mean
     flats = levels + radius * np.sin(angle) / np.sqrt(lines.weight) + slopes * u_mean
-    at_lowest = np.maximum(flats - slopes * (knees - lowest), 1e-12)
+    at_lowest = flats - slopes * (knees - lowest)
+    paper = np.where(at_lowest > 0, slopes / np.where(at_lowest > 0, at_lowest, 1.0), np.inf)
     return {
         name: (float(np.min(values)), float(np.max(values)))
-        for name, values in {
-            "knee_w": knees,
-            "slope_per_w": slopes,
-            "speed_flat": flats,
-            "m": slopes / at_lowest,
-        }.items()
+        for name, values in {"knee_w": knees, "slope_per_w": slopes, "speed_flat": flats, "m": paper}.items()
     }
 
 

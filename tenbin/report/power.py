@@ -89,6 +89,7 @@ def _draw_fit(fig: go.Figure, model: Model, colour: str) -> None:
         mode="lines",
         name=f"{load}, fit",
         legendgroup=load,
+        showlegend=False,
         line={"color": colour, "width": 2},
     )
     k = model["knee_w"]
@@ -98,7 +99,7 @@ def _draw_fit(fig: go.Figure, model: Model, colour: str) -> None:
             y=[model["speed_flat"].value],
             error_x={"type": "data", "array": [k.high - k.value], "arrayminus": [k.value - k.low]},
             mode="markers",
-            name=f"{load}: knee {k.value:.1f} W ({k.low:.1f}-{k.high:.1f})",
+            name=f"knee {k.value:.1f} W ({k.low:.1f}-{k.high:.1f})",
             legendgroup=load,
             marker={"color": colour, "symbol": "x", "size": 10},
         )
