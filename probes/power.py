@@ -124,9 +124,12 @@ def measure(run: Run) -> None:
 
 
 def describe(meter: Meter) -> str:
-    """The meter's troubles as a sentence; empty where it had none."""
+    """The meter's troubles as a sentence; empty where it had none (a wrap loses nothing and is none)."""
     return "; ".join(
-        f"{part} {what} ({n} times)" for part, t in meter.troubles().items() for what, n in t.items()
+        f"{part} {what} ({n} times)"
+        for part, troubles in meter.troubles().items()
+        for what, n in troubles.items()
+        if not what.startswith("wrapped")
     )
 
 
@@ -135,7 +138,7 @@ def _measure_node(run: Run, meter: Meter) -> None:
     try:
         _idle(bench)
     except Unavailable as error:
-        run.absent("power of the processor", error.what, error.remedy)
+        run.absent("power of the processor", error.what, error.remedy, failed=True)
         return
     with _capping(bench):
         _sweep_all(bench)
@@ -180,7 +183,8 @@ def _sweep_all(bench: Bench) -> None:
                     alive.remove(load)
             except TenbinError as error:
                 alive.remove(load)
-                bench.run.absent(f"power and speed of the {load} load", error.what, error.remedy)
+                what = f"power and speed of the {load} load"
+                bench.run.absent(what, error.what, error.remedy, failed=True)
         if not alive:
             return
 

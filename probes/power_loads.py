@@ -66,6 +66,7 @@ class Loads:
             for slot, core in enumerate(cores):
                 self._processes.append(self._start(slot, core, area_mb))
             self._wait_for_start()
+            self._file.unlink()  # all have it open: nothing stays behind, even if this process is killed
         except BaseException:
             self.close()
             raise
