@@ -96,10 +96,10 @@ def parse(name: str) -> tuple[Machine, frozenset[str]]:
     """
     machine, *faults = name.split("+")
     if machine not in MACHINES:
-        raise BadInput(f"emulated hardware {machine!r} is not known", f"use one of {', '.join(MACHINES)}")
+        raise BadInput(f"--emulate: no machine '{machine}'", f"choose from {', '.join(MACHINES)}")
     for fault in faults:
         if fault not in FAULTS:
-            raise BadInput(f"emulated fault {fault!r} is not known", f"use one of {', '.join(FAULTS)}")
+            raise BadInput(f"--emulate: no fault '{fault}'", f"choose from {', '.join(FAULTS)}")
     return MACHINES[machine], frozenset(faults)
 
 

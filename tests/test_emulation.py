@@ -20,9 +20,9 @@ from profiles.errors import BadInput
 def test_names() -> None:
     machine, faults = parse("intel-2s+wrap+locked")
     assert (machine, faults) == (MACHINES["intel-2s"], {"wrap", "locked"})
-    with pytest.raises(BadInput, match="'sparc' is not known; use one of intel-1s"):
+    with pytest.raises(BadInput, match="no machine 'sparc'; choose from intel-1s"):
         parse("sparc")
-    with pytest.raises(BadInput, match="'fire' is not known; use one of wrap"):
+    with pytest.raises(BadInput, match="no fault 'fire'; choose from wrap"):
         parse("intel-1s+fire")
 
 
