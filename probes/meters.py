@@ -181,7 +181,7 @@ def pyrapl_meter(sysfs: Path, procfs: Path = Path("/proc")) -> Meter:
                 PyRAPLCantRecordEnergyConsumption,
             )
     except ImportError:
-        raise Unavailable("pyRAPL is not installed", "pip install 'tenbin[intel]'") from None
+        raise Unavailable("pyRAPL is not installed", ".venv/bin/pip install pyRAPL") from None
     try:
         sensor = Sensor()
         raw = sensor.energy()
@@ -214,7 +214,8 @@ def nvml_meter() -> Meter:
     try:
         import pynvml
     except ImportError:
-        raise Unavailable("nvidia-ml-py is not installed", "pip install 'tenbin[nvidia]'") from None
+        remedy = "where there is an NVIDIA GPU: .venv/bin/pip install nvidia-ml-py"
+        raise Unavailable("nvidia-ml-py is not installed", remedy) from None
     try:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]

@@ -57,7 +57,7 @@ _LAUNCHER_SPEAKS = re.compile(  # on stdout (MPICH) or stderr, when a rank has d
     r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page"
     r"|^Abort\(|^\[(mpiexec|proxy)\S*\] (?!HYDU_create)|^\s*\^+$"
 )
-_INSTALL = "install one: pip install 'tenbin[mpich]', or load the site's MPI module"
+_INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
 
 
 class RanksFailed(TenbinError):

@@ -76,8 +76,10 @@ def require_netlab() -> None:
     require(os.geteuid() == 0, "root, to make network namespaces")
     require(shutil.which("ip") and shutil.which("tc"), "ip and tc (Debian: iproute2)")
     require(shutil.which("unshare"), "unshare (Debian: util-linux)")
-    probe = subprocess.run(["ip", "netns", "exec", "none", "true"], capture_output=True, check=False)
-    require(b"No such file" in probe.stderr, f"network namespaces ({probe.stderr.decode().strip()})")
+    probe = subprocess.run(
+        ["unshare", "--mount", "--net", "true"], capture_output=True, text=True, check=False
+    )
+    require(probe.returncode == 0, f"mount and network namespaces ({probe.stderr.strip()})")
 
 
 @contextmanager

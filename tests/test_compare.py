@@ -53,7 +53,9 @@ def test_intervals_that_do_not_overlap_always_differ(a: float, da: float, b: flo
     first, second = make_coefficient(a, a - da, a + da), make_coefficient(b, b - db, b + db)
     limits = mover(first, second)
     assert limits is not None
-    if not overlap(first, second):
+    apart = max(b - db - (a + da), a - da - (b + db))
+    assert overlap(first, second) == (apart <= 0)
+    if apart > 1e-9:  # more than what rounding can swallow
         assert limits[0] > 0 or limits[1] < 0
 
 

@@ -142,7 +142,7 @@ def _gpus(case: Case) -> Iterator[Finding]:
             "power",
             "power of the NVIDIA GPU cannot be measured",
             "NVML is not there" if loaded else "a GPU is on the bus, NVIDIA's kernel driver is not loaded",
-            "pip install 'tenbin[nvidia]'; NVML comes with NVIDIA's driver"
+            ".venv/bin/pip install nvidia-ml-py; NVML comes with NVIDIA's driver"
             if loaded
             else "install NVIDIA's driver",
         )
