@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.machines import Pristine, Tree
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def require(condition: object, reason: str) -> None:
