@@ -182,16 +182,17 @@ def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy."""
+    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy.
 
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    SIGINT is set too, because a shell starts background jobs with it ignored.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextmanager
