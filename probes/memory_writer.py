@@ -233,7 +233,7 @@ def main() -> None:
     except OSError as error:
         parser.error(f"--core {args.core} --area-mb {args.area_mb:g}: {error}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell started us in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     print(json.dumps(asdict(write(area, args.seconds, args.intensity / 100))))
 
 
