@@ -57,6 +57,8 @@ _LAUNCHER_SPEAKS = re.compile(  # on stdout (MPICH) or stderr, when a rank has d
     r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page"
     r"|^Abort\(|^\[(mpiexec|proxy)\S*\] (?!HYDU_create)|^\s*\^+$"
 )
+# One program for all ranks: mpiexec of Debian's Open MPI 5 crashes on several (open-mpi/ompi issue 13303).
+_BIND = 'exec taskset -c "$(echo "$0" | cut -d, -f$(({rank} + 1)))" "$@"'
 _INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
 
 
@@ -93,9 +95,9 @@ class MpiInstall:
             return [*start, "-n", str(ranks), *program]
         if len(cores) != ranks:
             raise ValueError(f"{ranks} ranks for {len(cores)} cores")
-        for core in cores:
-            start += ["-n", "1", "taskset", "-c", str(core), *program, ":"]
-        return start[:-1]
+        rank = "OMPI_COMM_WORLD_RANK" if self.family == "openmpi" else "PMI_RANK"
+        bind = ["sh", "-c", _BIND.format(rank=rank), ",".join(map(str, cores))]
+        return [*start, "-n", str(ranks), *bind, *program]
 
     def _options(self, hosts: Sequence[str]) -> list[str]:
         launcher = os.environ.get("TENBIN_MPI_LAUNCHER")

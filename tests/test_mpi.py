@@ -225,7 +225,8 @@ def test_command_lines_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"--allow-run-as-root", "--oversubscribe", "--bind-to"} <= set(openmpi.command(2, ["x"]))
     assert openmpi.environment(5)["PRTE_MCA_plm_ssh_agent"].startswith("/site/reach -o BatchMode=yes")
     pinned = openmpi.command(2, ["x"], cores=[4, 6])
-    assert " ".join(pinned).endswith("-n 1 taskset -c 4 x : -n 1 taskset -c 6 x")
+    assert pinned[-2:] == ["4,6", "x"] and "OMPI_COMM_WORLD_RANK" in pinned[-3]
+    assert ":" not in pinned  # on which the mpiexec of Debian's Open MPI 5 crashes
 
 
 Elsewhere = Callable[[str, str], Path]
@@ -252,7 +253,7 @@ def words_of_another(mpi: MpiInstall) -> str:
 
 
 def test_no_mpiexec(mpi: MpiInstall, elsewhere: Elsewhere) -> None:
-    with pytest.raises(Unavailable, match=r"no mpiexec beside .* nor on PATH; .*tenbin\[mpich\]"):
+    with pytest.raises(Unavailable, match=r"no mpiexec beside .* nor on PATH; .*pip install mpich"):
         find_mpi()
 
 
