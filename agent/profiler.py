@@ -24,7 +24,7 @@ from profiles.fits import fit_samples
 from profiles.inventory import Inventory
 from profiles.records import Absent, Condition, Model, Profile, Settings
 
-FULL_ROUNDS = 3
+FULL_ROUNDS = 4
 
 
 @dataclass(frozen=True)

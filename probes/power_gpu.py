@@ -18,6 +18,7 @@ from probes.meters import Meter, nvml_meter, power_w
 from probes.run import Run
 from profiles.errors import TenbinError, Unavailable
 
+NVIDIA = "0x10de"  # its vendor number on the PCI bus
 WINDOW_S = 1.0
 IDLE_WINDOWS = 3
 LIMITS = 8
@@ -63,7 +64,8 @@ def measure_gpus(run: Run) -> None:
     try:
         meter = nvml_meter()
     except Unavailable as error:
-        run.absent("power of GPUs", error.what, error.remedy)
+        if _has_nvidia(run.settings.sysfs) or run.settings.meter == "nvml":
+            run.absent("power of GPUs", error.what, error.remedy)
         return
     with meter:
         for index, part in enumerate(meter.parts):
@@ -71,6 +73,12 @@ def measure_gpus(run: Run) -> None:
                 _measure_gpu(run, meter, part, read_limits(index))
             except TenbinError as error:
                 run.absent(f"power of {part}", error.what, error.remedy)
+
+
+def _has_nvidia(sysfs: Path) -> bool:
+    """Whether a device of NVIDIA's is on the PCI bus, with a driver or without."""
+    vendors = sysfs.glob("bus/pci/devices/*/vendor")
+    return any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
 def read_limits(index: int) -> Limits:
