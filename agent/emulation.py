@@ -171,7 +171,8 @@ def _build_control(sysfs: Path, control: str, machine: Machine, faults: frozense
             files |= _limits(machine.cap_w)
         for file, text in files.items():
             (path / file).write_text(f"{text}\n")
-        (path / "energy_uj").chmod(0o400 if "unreadable" in faults else 0o444)
+        # Written by the owner, who need not be root; real ones are 0400, which would let that owner read.
+        (path / "energy_uj").chmod(0o200 if "unreadable" in faults else 0o644)
         (powercap / path.name).symlink_to(folder)
     (powercap / control / "enabled").write_text("1\n")
 
