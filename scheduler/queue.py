@@ -1,0 +1,160 @@
+"""A queue that finds, among very many waiting jobs, the first that is small and short enough.
+
+Jobs are kept by the binary order of their size (1, 2-3, 4-7, ... units); each order has a tree of minima over
+its jobs in queue order. A search costs O(log n) in every order that is wholly small enough, and looks at
+more in the one that the limit cuts through only if its jobs are small enough or short enough but not both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Stair = tuple[int, float]  # at most so many units, at most so long
+
+
+class IndexedQueue:
+    """Jobs in order, each with a size (units, at least 1) and a length (seconds)."""
+
+    def __init__(self) -> None:
+        self._orders: dict[int, _Order] = {}
+        self._place: dict[int, tuple[int, int]] = {}  # job -> its size order and sequence number
+        self._next = 0
+        self._front = -1
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def __contains__(self, job_id: int) -> bool:
+        return job_id in self._place
+
+    def add(self, job_id: int, units: int, length_s: float) -> None:
+        """Append a job."""
+        order = self._order(units)
+        self._place[job_id] = (units.bit_length(), self._next)
+        order.append(self._next, job_id, units, length_s)
+        self._next += 1
+
+    def add_first(self, job_id: int, units: int, length_s: float) -> None:
+        """Put a job before all others (takes time in proportion to the queue)."""
+        order = self._order(units)
+        self._place[job_id] = (units.bit_length(), self._front)
+        order.prepend(self._front, job_id, units, length_s)
+        self._front -= 1
+
+    def remove(self, job_id: int) -> None:
+        """Take a job out; KeyError if it is not there."""
+        size_order, sequence = self._place.pop(job_id)
+        self._orders[size_order].remove(sequence)
+
+    def first(self, stairs: Sequence[Stair]) -> int | None:
+        """The first job that has at most the units and at most the length of one of the ``stairs``."""
+        best = math.inf
+        found = None
+        for size_order, order in self._orders.items():
+            if not order.place_of:
+                continue
+            smallest, largest = 1 << (size_order - 1), (1 << size_order) - 1
+            for units, length in stairs:
+                if units < smallest:
+                    continue
+                slot = order.first(units if units < largest else largest, length)
+                if slot >= 0 and order.sequences[slot] < best:
+                    best, found = order.sequences[slot], order.jobs[slot]
+        return found
+
+    def _order(self, units: int) -> _Order:
+        size_order = units.bit_length()
+        if size_order not in self._orders:
+            self._orders[size_order] = _Order((1 << size_order) - 1)
+        return self._orders[size_order]
+
+
+class _Order:
+    """Jobs of one size order: two trees of minima (units, length) over slots in queue order."""
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+        self._build([], 16)
+
+    def _build(self, entries: list[tuple[int, int, float, float]], capacity: int) -> None:
+        """Lay the (sequence, job, units, length) out anew, in slots 0, 1, ..."""
+        self.capacity = capacity
+        self.used = len(entries)
+        self.sequences = [entry[0] for entry in entries]
+        self.jobs = [entry[1] for entry in entries]
+        self.place_of = {entry[0]: slot for slot, entry in enumerate(entries)}
+        self.units = [math.inf] * (2 * capacity)
+        self.lengths = [math.inf] * (2 * capacity)
+        self.absent = [True] * (2 * capacity)  # a length may be infinite, so emptiness needs its own mark
+        for slot, (_, _, units, length) in enumerate(entries):
+            self.units[capacity + slot], self.lengths[capacity + slot] = units, length
+            self.absent[capacity + slot] = False
+        for node in range(capacity - 1, 0, -1):
+            self._pull(node)
+
+    def _pull(self, node: int) -> None:
+        left, right = 2 * node, 2 * node + 1
+        units, lengths = self.units, self.lengths
+        units[node] = min(units[left], units[right])
+        lengths[node] = min(lengths[left], lengths[right])
+        self.absent[node] = self.absent[left] and self.absent[right]
+
+    def _entries(self) -> list[tuple[int, int, float, float]]:
+        base = self.capacity
+        slots = self.place_of.values()
+        return [
+            (self.sequences[s], self.jobs[s], self.units[base + s], self.lengths[base + s]) for s in slots
+        ]
+
+    def append(self, sequence: int, job: int, units: int, length: float) -> None:
+        if self.used == self.capacity:
+            live = len(self.place_of)
+            self._build(self._entries(), self.capacity * (2 if 2 * live > self.capacity else 1))
+        slot = self.used
+        self.used += 1
+        self.sequences.append(sequence)
+        self.jobs.append(job)
+        self.place_of[sequence] = slot
+        self._set(slot, units, length, False)
+
+    def prepend(self, sequence: int, job: int, units: int, length: float) -> None:
+        entries = [(sequence, job, float(units), length), *self._entries()]
+        capacity = self.capacity
+        while capacity < 2 * len(entries):
+            capacity *= 2
+        self._build(entries, capacity)
+
+    def remove(self, sequence: int) -> None:
+        self._set(self.place_of.pop(sequence), math.inf, math.inf, True)
+
+    def _set(self, slot: int, units: float, length: float, absent: bool) -> None:
+        node = self.capacity + slot
+        self.units[node], self.lengths[node], self.absent[node] = units, length, absent
+        node >>= 1
+        while node:
+            self._pull(node)
+            node >>= 1
+
+    def first(self, units: float, length: float) -> int:
+        """The first slot with at most so many units and at most that length; -1 if there is none."""
+        sizes, lengths, absent, base = self.units, self.lengths, self.absent, self.capacity
+        if units >= self.largest:
+            if absent[1] or lengths[1] > length:
+                return -1
+            node = 1
+            while node < base:
+                node *= 2
+                if absent[node] or lengths[node] > length:
+                    node += 1
+            return node - base
+        stack = [1]
+        while stack:
+            node = stack.pop()
+            if sizes[node] > units or lengths[node] > length:
+                continue
+            if node >= base:
+                return node - base
+            stack.append(2 * node + 1)
+            stack.append(2 * node)
+        return -1
