@@ -20,7 +20,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Stop a running job and free its units: at once if that costs nothing, else when ``Checkpointed`` comes."""
+    """Stop a running job. Its units are free at once if that costs nothing; ``Checkpointed`` always comes."""
 
     job_id: int
 

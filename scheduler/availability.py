@@ -74,7 +74,7 @@ class Availability:
         return float(self._times[last]) if last < self._n else math.inf
 
     def regions(self, units: int, after_s: float) -> list[tuple[float, float]]:
-        """The maximal intervals from ``after_s`` on in which at least ``units`` are free, as (start, end)."""
+        """The maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
         first = self._step(after_s)
         free = self._free[first : self._n] >= units
         turns = np.flatnonzero(free[1:] != free[:-1])
@@ -94,7 +94,7 @@ class Availability:
         self._add(start_s, end_s, units)
 
     def move_up(self, start_s: float, end_s: float, units: int, after_s: float) -> float:
-        """Move the reservation of an interval to the earliest possible start (but ``after_s``); returns that."""
+        """Move the reservation of an interval to the earliest start (from ``after_s`` on); returns that."""
         first, last = self._edge(start_s), self._edge(end_s)
         own = self._free[first:last]
         own += units
@@ -115,8 +115,7 @@ class Availability:
             self._times[:n] = self._times[first : self._n]
             self._free[:n] = self._free[first : self._n]
             self._n = n
-        if self._times[0] < now:
-            self._times[0] = now
+        self._times[0] = max(self._times[0], now)
 
     def _step(self, time_s: float) -> int:
         """Index of the step that holds ``time_s``."""

@@ -1,4 +1,4 @@
-"""What it costs to stop, restart and change running jobs: predicted (for policies) or actual (for the simulator)."""
+"""What it costs to stop, restart and change running jobs: predicted for policies, actual in the simulator."""
 
 from __future__ import annotations
 

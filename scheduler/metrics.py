@@ -3,10 +3,10 @@
 All jobs that were submitted and not refused count, killed ones too.
 
 - turnaround: end - submission.
-- wait: turnaround - time in which the job got on - overhead (checkpoints, restarts, changes, lost work).
+- wait: turnaround - time in which the job got on - overhead (checkpoints, restarts, lost work).
   For a job that is never interrupted: start - submission.
 - run time: time in which the job got on, on whatever class, without lost work.
-- slowdown: turnaround / run time (for uninterrupted jobs 1 + wait / run time); jobs of run time 0 are left out.
+- slowdown: turnaround / run time (1 + wait / run time, if uninterrupted); jobs of run time 0 are left out.
 - bounded slowdown (bsld): max(1, turnaround / max(run time, 10 s)).
 - makespan: last end - first submission.
 - utilisation: unit-seconds held by jobs / (units of the cluster x makespan); in pools with nodes the share

@@ -45,9 +45,9 @@ class Known(StrEnum):
 
 
 class Speed(Protocol):
-    """Speed of a program on ``units`` units under ``cap_w`` (None: no cap), 1 at its fewest units, lowest cap.
+    """Speed of a program on ``units`` units under ``cap_w`` (None: uncapped).
 
-    The estimate of a job with a ``speed`` belongs to speed 1. Make it a frozen dataclass.
+    It is 1 at its fewest units and lowest cap; a job's estimate belongs to speed 1. Best a frozen dataclass.
     """
 
     def __call__(self, units: int, cap_w: float | None) -> float: ...

@@ -51,7 +51,9 @@ class Nodes:
             return ""
         return f"it needs {job.units} times {_vector(job.demand)}, {name} has room for {room}"
 
-    def refusal(self, job: Job, placement: Placement) -> str:
+    def refusal(  # noqa: PLR0911 (one line a rule)
+        self, job: Job, placement: Placement
+    ) -> str:
         """Why the placement is impossible now, as a clause; "" if it is possible."""
         if len(job.demand) != len(self.pool.resources):
             return f"the job states no demand of {', '.join(self.pool.resources)}"

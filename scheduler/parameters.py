@@ -1,4 +1,4 @@
-"""Parameters given as ``k=v,k=v`` become the fields of a dataclass; what is unknown is told with its near misses."""
+"""Parameters given as ``k=v,k=v`` become the fields of a dataclass; unknown names get near misses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from profiles.errors import BadInput
 
 P = TypeVar("P")
+NAMES = {int: "whole number", float: "number"}
 BOOLEANS = {
     "true": True,
     "yes": True,
@@ -90,4 +91,4 @@ def _value(hint: Any, text: str, where: str) -> Any:
     try:
         return hint(text)
     except ValueError as error:
-        raise BadInput(f"{where}={text!r} is not a {hint.__name__}", "give a number") from error
+        raise BadInput(f"{where}={text!r} is no {NAMES.get(hint, hint.__name__)}", "give one") from error

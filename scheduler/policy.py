@@ -118,11 +118,11 @@ class Policy(ABC):
         self.parameters = self.Parameters() if parameters is None else parameters
         self.seed = seed
 
-    def begin(self, view: View) -> None:
-        """Called once before the first event; ``view`` may already hold waiting, running, suspended jobs."""
+    def begin(self, view: View) -> None:  # noqa: B027 (a default, not a duty)
+        """Called once before the first event; ``view`` may already hold jobs."""
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
-        """Why this policy can never run the job, as a clause ("it needs 8 units of one class"); "" if it can."""
+        """Why this policy can never run the job, as a clause ("it needs 8 units"); "" if it can."""
         return ""
 
     @abstractmethod

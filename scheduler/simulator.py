@@ -1,13 +1,15 @@
 """Discrete events in virtual time: carries out a policy's actions on a simulated machine, checking each.
 
-The input is streamed: memory is bounded by the jobs that wait, run or are suspended. Time lies on a grid of one
-microsecond (``model.instant``). Events of one instant come in the order of ``events.KINDS``; among
-themselves, jobs end in the order in which their ends were fixed, and arrive in the order of the input. After each event
-the policy decides, and its actions are carried out before the next event.
+The input is streamed: memory is bounded by the jobs that wait, run or are suspended. Time lies on a grid of
+one microsecond (``model.instant``). Events of one instant come in the order of ``events.KINDS``; among
+themselves, jobs end in the order in which their ends were fixed, and arrive in the order of the input. After
+each event the policy decides, and its actions are carried out before the next event. The simulation is over
+when the last job has ended; timers and disturbances that would come later are forgotten.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter, deque
@@ -46,10 +48,10 @@ Disturbance = tuple[float, NodeDown | NodeUp | BudgetChanged]
 # factor on the run time of a job (1: undisturbed), from its placement and those of the jobs on its nodes
 Interference = Callable[[Job, Placement, Sequence[tuple[Job, Placement]]], float]
 
-FINISH, STOPPED, STARTED, TIMER = (ORDER[kind] for kind in (Finished, Checkpointed, Started, Timer))
-IDLE_DISTURBANCES = 100_000  # so many in a row while nothing runs: the policy has forgotten its jobs
+FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
+DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
+MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
 PROGRESS_EVERY = 5000
-KIND_OF = dict(enumerate(KINDS))
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a simulation was: its extent, the jobs that were refused (by reason), and what it took to compute."""
+    """What a simulation was: its extent, jobs refused (by reason), and what it took to compute."""
 
     jobs: int
     refused: dict[str, int]
@@ -131,7 +133,8 @@ class Simulator:
         self._next_disturbance: Disturbance | None = None
         self._pools = {pool.name: pool for pool in cluster.pools}
         self._interferes = self.settings.interference is not None
-        self._jobs = self._idle_disturbances = 0
+        self._jobs = self._idle = 0
+        self._last_submit_s = -math.inf
         self._refused = Counter[str]()
         self._do: dict[type, Callable[..., None]] = {
             act.Start: self._start,
@@ -158,10 +161,10 @@ class Simulator:
         ignores, decide = policy.ignores, policy.decide
         self._next_disturbance = next(self._disturbances, None)
         events = decisions = most = 0
-        self._ask_loop()
         self._fetch_arrival()
         if self._next_arrival is not None:
             state.now = min(state.now, self._next_arrival.job.submit_s)
+        self._ask_loop()
         policy.begin(state)
         while ready or self._advance():
             event = ready.popleft()
@@ -173,7 +176,7 @@ class Simulator:
                     do[type(action)](action)
             if self._loop is not None and not ready and self._kind_at_now() is None:
                 self._ask_loop()
-            if len(self._live) > most:
+            if len(self._live) > most:  # noqa: PLR1730 (max() is slower)
                 most = len(self._live)
         wall = time.perf_counter() - began
         return Summary(self._jobs, dict(self._refused), state.now, events, decisions, wall, most)
@@ -182,45 +185,60 @@ class Simulator:
         """Let the next thing happen: put its events into ``ready``. False when all is over."""
         while True:
             at, order = self._peek()
-            if order is None:
+            if order < 0:
                 if self._live:
                     self._stuck()
                 return False
             self.state.now = at
-            if order == ORDER[Submitted]:
+            if order == SUBMIT:
                 self._submit()
-            elif order == ORDER[NodeDown]:
+                return True
+            if order != FINISH:
+                self._mind_idleness()
+            if order == DISTURBANCE:
                 self._disturb()
             else:
                 self._happen()
             if self._ready:
                 return True
 
-    def _peek(self) -> tuple[float, int | None]:
-        """Time and kind of what happens next; kind None: nothing."""
-        heap = self._heap
-        while heap and type(heap[0][3]) is Live and heap[0][3].version != heap[0][4]:
-            heappop(heap)
-        at, order = (heap[0][0], heap[0][1]) if heap else (0.0, None)
-        disturbance, arrival = self._next_disturbance, self._next_arrival
-        if disturbance is not None and (self._live or arrival is not None):
-            when = disturbance[0]
-            if order is None or when < at or (when == at and order > ORDER[NodeDown]):
-                at, order = when, ORDER[NodeDown]
+    def _peek(self) -> tuple[float, int]:
+        """Time and kind of what happens next; kind -1: nothing."""
+        heap, arrival = self._heap, self._next_arrival
+        if not self._live and arrival is None:
+            return 0.0, -1
+        at, order = 0.0, -1
+        while heap:
+            at, order, _, what, version = heap[0]
+            if type(what) is Live and what.version != version:
+                heappop(heap)
+                order = -1
+            else:
+                break
+        if self._next_disturbance is not None:
+            when = self._next_disturbance[0]
+            if order < 0 or when < at or (when == at and order > DISTURBANCE):
+                at, order = when, DISTURBANCE
         if arrival is not None:
             when = arrival.job.submit_s
-            if order is None or when < at:
-                at, order = when, ORDER[Submitted]
+            if order < 0 or when < at:
+                return when, SUBMIT
         return at, order
 
     def _kind_at_now(self) -> type[Event] | None:
         """Kind of the next thing, if it happens at this very instant."""
         at, order = self._peek()
-        if order is None or at > self.state.now:
+        if order < 0 or at > self.state.now:
             return None
-        if order == ORDER[NodeDown] and self._next_disturbance is not None:
+        if order == DISTURBANCE and self._next_disturbance is not None:
             return type(self._next_disturbance[1])
-        return KIND_OF[order]
+        return KINDS[order]
+
+    def _mind_idleness(self) -> None:
+        """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
+        self._idle = 0 if self.state.running or self._next_arrival is not None else self._idle + 1
+        if self._idle > MOST_IDLE:
+            self._stuck()
 
     def _stuck(self) -> None:
         left = sorted(self._live)
@@ -233,18 +251,18 @@ class Simulator:
 
     def _fetch_arrival(self) -> None:
         """Look one arrival ahead, passing over jobs that can never run."""
-        before = self._next_arrival.job.submit_s if self._next_arrival else -float("inf")
         while True:
             arrival = self._queued.popleft() if self._queued else next(self._arrivals, None)
             self._next_arrival = arrival
             if arrival is None:
                 return
             job = arrival.job
-            if job.submit_s < before:
+            if job.submit_s < self._last_submit_s:
                 raise BadInput(
-                    f"job {job.id} is submitted at {job.submit_s} s, after one submitted at {before} s",
+                    f"job {job.id} is submitted at {job.submit_s} s, behind {self._last_submit_s} s",
                     "sort the jobs by their time of submission",
                 )
+            self._last_submit_s = job.submit_s
             why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
             if not why:
                 return
@@ -263,6 +281,7 @@ class Simulator:
         """Let a closed loop submit what follows on the jobs that ended at this instant."""
         if self._loop is None:
             return
+        self._last_submit_s = self.state.now
         self._queued.extend(self._loop.due(self.state.now, tuple(self._ended)))
         self._ended.clear()
         if self._next_arrival is None:
@@ -274,8 +293,13 @@ class Simulator:
         if order == TIMER:
             self._timers.discard((at, what))
             self._ready.append(Timer(at, what))
+        elif isinstance(what, Checkpointed):
+            self._ready.append(what)
+        elif isinstance(what, Started):
+            if what.job.id in self.state.running:
+                self._ready.append(what)
         elif not isinstance(what, Live):
-            self._ready.append(what)  # type: ignore[arg-type]
+            raise TypeError(f"{what} in the heap")
         elif order == FINISH:
             self._finish(what)
         else:
@@ -324,9 +348,6 @@ class Simulator:
         assert self._next_disturbance is not None
         event = self._next_disturbance[1]
         self._next_disturbance = next(self._disturbances, None)
-        self._idle_disturbances = 0 if self.state.running else self._idle_disturbances + 1
-        if self._idle_disturbances > IDLE_DISTURBANCES:
-            self._stuck()
         if isinstance(event, BudgetChanged):
             self.state.budget_w = event.budget_w
         elif event.node is not None:
@@ -335,7 +356,8 @@ class Simulator:
                     self._fail(self._live[job_id])
             self.state.set_node(event.pool, event.node, isinstance(event, NodeUp))
         elif isinstance(event, NodeUp):
-            self.state.up(event.pool, event.units)
+            pool = self._pools[event.pool]
+            self.state.up(event.pool, min(event.units, pool.units - self.state.in_service[event.pool]))
         else:
             for _ in range(event.units):
                 self._lose_unit(event.pool)
@@ -420,10 +442,11 @@ class Simulator:
         assert before is not None
         live.close(self.state.now, self._pools[before.pool])
         self.state.resize(state, after)
-        if self._interferes:
-            self._disturb_neighbours(live.job.id, before)
         planned = self.state.costs.resize_s(live.job, before, after)
         self._change(live, planned, self.settings.costs.resize_s(live.job, before, after))
+        if self._interferes:
+            self._disturb_neighbours(live.job.id, before)
+            self._disturb_neighbours(live.job.id, after)
 
     def _set_cap(self, action: act.SetPowerCap) -> None:
         state = self.state.check_running("set power cap", action.job_id)
@@ -435,9 +458,11 @@ class Simulator:
         self._change(live, planned, self.settings.costs.cap_s(live.job, before))
 
     def _change(self, live: Live, planned_s: float, actual_s: float) -> None:
-        """The job goes on otherwise than before, after a pause."""
-        self.state.expect(live.state, round(self.state.now + planned_s, 6))
-        live.set_out(self.state.now, actual_s)
+        """The job goes on otherwise than before, after a pause (and after the rest of a restart)."""
+        now = self.state.now
+        rest = max(0.0, live.work_began_s - now)
+        self.state.expect(live.state, round(now + rest + planned_s, 6))
+        live.set_out(now, rest + actual_s)
         self._plan(live)
 
     def _repartition(self, action: act.Repartition) -> None:

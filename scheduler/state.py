@@ -192,7 +192,11 @@ class State:
             self.broken(job_id, rule, "it is already being stopped")
         if state.job.stop is Stop.NEVER or (least is Stop.CHECKPOINT and state.job.stop is Stop.PAUSE):
             self.broken(
-                job_id, rule, f"this job can{'not' if state.job.stop is Stop.NEVER else ' only'} be paused"
+                job_id,
+                rule,
+                "this job can only be paused"
+                if state.job.stop is Stop.PAUSE
+                else "this job cannot be stopped",
             )
         return state
 
@@ -378,7 +382,8 @@ class State:
                 used = self.region_used.get((placement.pool, region.name), 0)
                 if used + placement.units <= region.units:
                     return ""
-                return f"{placement.units} units needed, region {region.name} has {region.units}, {used} are used"
+                has = f"region {region.name} has {region.units}, {used} are used"
+                return f"{placement.units} units needed, {has}"
         return f"{placement.pool} has no region {placement.region}"
 
     def _power_obstacle(self, placement: Placement) -> str:

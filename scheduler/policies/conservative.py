@@ -2,15 +2,16 @@
 
 Algorithm:
 
-1. Each job gets, when it is submitted, a reservation: the earliest interval as long as its estimate in which its units are
-   free beside all running jobs and all reservations made before. It starts when its interval begins.
-2. When a job ends before its expected end, the waiting jobs are looked at once, in the order of their
-   submission (the first ``depth`` of them), and each reservation moves to the earliest interval that is free now.
-3. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made anew, in the order
-   of submission; a late job is then believed to need a tenth of its time so far, or a minute, more.
+1. Each job gets, when it is submitted, a reservation: the earliest interval as long as its estimate in which
+   its units are free beside all running jobs and all reservations made before. It starts when that begins.
+2. When a job ends before its expected end, the waiting jobs are looked at once, in the order of submission
+   (the first ``depth`` of them), and each reservation moves to the earliest interval that is free now.
+3. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made anew,
+   in the order of submission; a late job is then believed to need a tenth of its time so far, or a minute, more.
 
-Guarantee: when no job takes longer than its estimate and no node fails, no job starts later than the reservation
-made when it was submitted, whatever comes after it. A job of unknown run time is taken to run for ever.
+Guarantee: when no job takes longer than its estimate and no node fails, no job starts later than the
+reservation made when it was submitted, whatever comes after it. A job of unknown run time is taken to run for
+ever.
 Cost: O(plan) vector work a submission (the plan has at most two steps for each job); an early end costs that
 for each of the first ``depth`` jobs that what was freed is large enough for.
 Source: Feitelson and Weil, IPPS 1998; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.

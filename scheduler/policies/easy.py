@@ -3,14 +3,14 @@
 Algorithm, once for every instant at which something changed:
 
 1. Jobs start in the order of their submission while they fit.
-2. The first job that does not fit gets a reservation: at the earliest time at which enough units will be free by the
-   expected ends of the running jobs (a job that takes longer than expected counts as about to end). The
+2. The first job that does not fit gets a reservation: the earliest time at which enough units will be free by
+   the expected ends of the running jobs (a job that takes longer than expected counts as about to end). The
    units that will be free then beyond what it needs (all jobs ending at that time counted) are *spare*.
 3. The others are looked at in the order of their submission, each once: a job starts now if it fits now and
    should end by the reserved time, or needs no more than the spare units (which it then uses up).
 
-There is one reservation, made anew whenever units were freed; between that it stands. A job of unknown run time passes only within
-the spare units; while the reserved time cannot be said, no job passes.
+There is one reservation, made anew whenever units were freed; between that it stands. A job of unknown run
+time passes only within the spare units; while the reserved time cannot be said, no job passes.
 Guarantee: when no job takes longer than its estimate, no passing job delays the first one.
 Cost: O(log n) an event and a start in the length of the queue; a reservation is O(running jobs).
 Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.

@@ -1,7 +1,8 @@
-"""Where jobs come from: logs in files, and generators. Each is one file here and one line in ``GENERATORS`` or ``READERS``.
+"""Where jobs come from: logs in files, and generators.
 
-A reader has ``read(path, parameters) -> Workload``, a generator ``generate(parameters, cluster, seed) -> Workload``;
-both modules have a frozen dataclass ``Parameters``. The arrivals are a stream, sorted by time of submission.
+Each is one file here and one line in ``GENERATORS`` or ``READERS``. A reader has
+``read(path, parameters) -> Workload``, a generator ``generate(parameters, cluster, seed) -> Workload``; both
+modules have a frozen dataclass ``Parameters``. The arrivals are a stream, sorted by time of submission.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
             f"workload {text}: no such file", f"give a log, or one of {', '.join(map(_named, GENERATORS))}"
         )
     module = import_module(_reader(path))
-    workload = module.read(path, _parameters(module, given, path.name))
-    return workload
+    logged: Workload = module.read(path, _parameters(module, given, path.name))
+    return logged
 
 
 def _named(generator: str) -> str:

@@ -1,9 +1,9 @@
-"""The workload model of Lublin and Feitelson (J. Parallel Distrib. Comput. 63, 2003), jobs of all types together.
+"""The workload model of Lublin and Feitelson (J. Parallel Distrib. Comput. 63, 2003), all job types together.
 
-Size: serial with probability 0.244, else 2^u with u two-stage uniform, rounded to a power of two with probability
-0.576 in all. Run time: exp of a hyper-gamma variable whose mix depends on the size. Arrivals: exp of a gamma variable are the
-points that pass by in a day whose half hours weigh as a gamma distribution does. The model has no estimates
-of run times: users' are taken as the run time times 1 + an exponential factor, or exact.
+Size: serial with probability 0.244, else 2^u with u two-stage uniform, rounded to a power of two with
+probability 0.576 in all. Run time: exp of a hyper-gamma variable whose mix depends on the size. Arrivals: exp
+of a gamma variable are the points that pass by in a day whose half hours weigh as a gamma distribution does.
+The model has no estimates of run times: users' are the run time times 1 + an exponential factor, or exact.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Parameters:
     Attributes:
         jobs: how many.
         nodes: size of the machine the model is made for; None: the units of the cluster's first class.
-        load: offered load (unit-seconds / units / time span); None: as the model has it. Reached by stretching the
-            time between arrivals.
+        load: offered load (unit-seconds / units / time span); None: as the model has it. Reached by
+            stretching the time between arrivals.
         estimate: "user" (an over-estimate), "exact" or "none".
         over: mean of the users' over-estimate; 1 means twice the run time on average.
     """

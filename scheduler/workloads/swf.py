@@ -3,8 +3,8 @@
 Which fields count: number 1 (job), 2 (submission), 4 (run time), 8 or else 5 (processors: requested, else
 allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processor), 12 (user), 14 (program).
 
-The archive's oddities, and what becomes of them (each is counted): a line with fewer than the first 9 fields, or
-fields that are no numbers, is skipped, as is a job without a run time, without processors, submitted at a
+The archive's oddities, and what becomes of them (each is counted): a line with fewer than the first 9 fields,
+or fields that are no numbers, is skipped, as is a job without a run time, without processors, submitted at a
 negative time, or bearing a number that came before; missing trailing fields are unknown; a job without a
 requested time has an unknown run time; lines out of order are sorted within a window.
 """
@@ -74,7 +74,7 @@ def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
 
 
 def in_order(arrivals: Iterable[Arrival], skipped: Counter[str]) -> Iterator[Arrival]:
-    """The arrivals sorted by submission, ties in their order, as far as a window of ``WINDOW`` jobs reaches."""
+    """The arrivals sorted by submission, ties in their order, within a window of ``WINDOW`` jobs."""
     heap: list[tuple[float, int, Arrival]] = []
     last = -math.inf
     for position, arrival in enumerate(arrivals):
@@ -121,7 +121,9 @@ def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator
         skipped[arrival] += 1
 
 
-def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
+def _arrival(  # noqa: PLR0911 (one line a rule)
+    fields: list[str], parameters: Parameters
+) -> Arrival | str:
     """The job on a line, or why there is none."""
     if len(fields) < NEEDED:
         return f"fewer than {NEEDED} fields"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scheduler.metrics import Metrics
     from scheduler.model import Cluster
     from scheduler.simulator import Summary
-    from scheduler.trace import Record
+    from scheduler.trace import Record, Sink
     from scheduler.workloads import Workload
 
 # What the table shows: metric, what people call it, as a duration or as it is
@@ -106,9 +106,11 @@ def _run(
     text: str, workload: str, machine: Cluster, seed: int, limit: int | None, keep: bool, errors: Console
 ) -> tuple[dict[str, Any], Record, Workload]:
     """One policy on the whole workload: its figures, and the outcomes if they are kept."""
+    from collections.abc import Iterable
     from dataclasses import replace
     from itertools import islice
 
+    from profiles.errors import BadInput
     from scheduler.metrics import Accumulator
     from scheduler.registry import create
     from scheduler.simulator import Simulator
@@ -118,9 +120,11 @@ def _run(
     work = load(workload, machine, seed)
     metrics, record = Accumulator(machine), Record()
     arrivals = work.arrivals
-    if limit is not None and hasattr(arrivals, "__iter__"):
+    if limit is not None:
+        if not isinstance(arrivals, Iterable):
+            raise BadInput("--limit: this workload reacts to the schedule", "give its own parameter jobs=")
         arrivals = islice(arrivals, limit)
-    sinks = [metrics, record] if keep else [metrics]
+    sinks: list[Sink] = [metrics, record] if keep else [metrics]
     with _progress(text, errors) as progress:
         settings = replace(work.settings, seed=seed)
         simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks, progress)
@@ -178,12 +182,22 @@ def _draw(path: Path, drawn: list[tuple[str, Record]], machine: Cluster) -> None
         ) from error
 
 
+def _span(seconds: float) -> str:
+    """Three digits in the unit that suits: ``45 s``, ``3.2 h``, ``12.5 d``."""
+    from tenbin.text import number
+
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{number(seconds / size)} {unit}"
+    return f"{number(seconds)} s"
+
+
 def _print_table(results: list[dict[str, Any]], work: Workload, gantt: Path | None) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from tenbin.text import duration, number
+    from tenbin.text import number
 
     console = Console(highlight=False)
     console.print(work.source, markup=False)
@@ -196,7 +210,7 @@ def _print_table(results: list[dict[str, Any]], work: Workload, gantt: Path | No
         if key in OPTIONAL and not any(values):
             continue
         shown = [
-            "-" if v is None else duration(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
+            "-" if v is None else _span(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
             for v in values
         ]
         table.add_row(name, *shown)

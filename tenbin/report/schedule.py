@@ -37,7 +37,8 @@ def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -
     for title, outcomes in schedules:
         drawn = [f.to_html(full_html=False, include_plotlyjs=False) for f in figures(outcomes, cluster)]
         parts.append((title, f"{len(outcomes):,} jobs. {EXPLANATION}", drawn))
-    return PAGE.render(plotly=get_plotlyjs(), parts=parts)
+    text: str = PAGE.render(plotly=get_plotlyjs(), parts=parts)
+    return text
 
 
 EXPLANATION = (
@@ -98,7 +99,8 @@ def _hover(outcome: Outcome, segment: Segment) -> str:
     job, placement = outcome.job, segment.placement
     cap = f", cap {placement.cap_w:g} W" if placement.cap_w is not None else ""
     return (
-        f"job {job.id}{f' of {job.user}' if job.user else ''}: {segment.kind}, {placement.units} units{cap}<br>"
+        f"job {job.id}{f' of {job.user}' if job.user else ''}: {segment.kind}, "
+        f"{placement.units} units{cap}<br>"
         f"submitted {job.submit_s:,.0f} s, {segment.start_s:,.0f} to {segment.end_s:,.0f} s"
     )
 
@@ -191,7 +193,7 @@ def _power(outcomes: Sequence[Outcome], cluster: Cluster, first: float, scale: f
 def means(
     changes: Sequence[tuple[float, float, float]],
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Sum of (start, end, amount) over time, as means over at most ``MOST_POINTS`` intervals: starts, values."""
+    """Sum of (start, end, amount) over time, as means over ``MOST_POINTS`` intervals: starts, values."""
     if not changes:
         return np.empty(0), np.empty(0)
     table = np.array(changes)
