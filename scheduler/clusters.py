@@ -3,7 +3,7 @@
 - ``100``: 100 units of one class, called "node".
 - ``512xgpu+512xcpu``: classes, best first.
 - ``256xnode[cpu=1,memory=0.5]``: nodes with a capacity for each resource.
-- a TOML or JSON file: ``budget_w``, and a list ``pool`` of tables with the fields of ``model.Pool``; ``units``
+- a TOML or JSON file: ``budget_w``, and a list ``pool`` of tables with fields of ``model.Pool``; ``units``
   may be called ``nodes``, and ``capacity`` is a table of resources.
 """
 

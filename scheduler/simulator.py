@@ -37,7 +37,7 @@ from scheduler.events import (
 )
 from scheduler.live import Live
 from scheduler.model import Cluster, Job, Placement, Stop
-from scheduler.policy import Policy
+from scheduler.policy import Policy, View
 from scheduler.state import JobState, Phase, State
 from scheduler.trace import Arrival, ClosedLoop, Sink
 
@@ -97,6 +97,7 @@ class Simulator:
         arrivals: jobs in the order of their submission, or a ``ClosedLoop``.
         sinks: get the ``Outcome`` of each job.
         progress: called now and then with (jobs ended, virtual time).
+        observer: called with the view after each event's actions, for tests and pictures.
     """
 
     def __init__(
@@ -107,11 +108,13 @@ class Simulator:
         settings: Settings | None = None,
         sinks: Sequence[Sink] = (),
         progress: Callable[[int, float], None] | None = None,
+        observer: Callable[[View], None] | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.policy = policy
         self.sinks = sinks
         self.progress = progress
+        self.observer = observer
         self.state = State(
             cluster, self.settings.planned_costs or self.settings.costs, self.settings.profiles
         )
@@ -174,6 +177,8 @@ class Simulator:
                 decisions += 1
                 for action in decide(state, event):
                     do[type(action)](action)
+            if self.observer is not None:
+                self.observer(state)
             if self._loop is not None and not ready and self._kind_at_now() is None:
                 self._ask_loop()
             if len(self._live) > most:  # noqa: PLR1730 (max() is slower)

@@ -6,12 +6,13 @@ Algorithm:
    its units are free beside all running jobs and all reservations made before. It starts when that begins.
 2. When a job ends before its expected end, the waiting jobs are looked at once, in the order of submission
    (the first ``depth`` of them), and each reservation moves to the earliest interval that is free now.
-3. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made anew,
-   in the order of submission; a late job is then believed to need a tenth of its time so far, or a minute, more.
+3. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made
+   anew, in the order of submission; a late job is then believed to need a tenth of its time so far more, or
+   a minute.
 
 Guarantee: when no job takes longer than its estimate and no node fails, no job starts later than the
 reservation made when it was submitted, whatever comes after it. A job of unknown run time is taken to run for
-ever.
+ever, and while no reservation can be found for a job, those behind it get none.
 Cost: O(plan) vector work a submission (the plan has at most two steps for each job); an early end costs that
 for each of the first ``depth`` jobs that what was freed is large enough for.
 Source: Feitelson and Weil, IPPS 1998; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
@@ -32,6 +33,7 @@ from scheduler.model import Job, Placement, instant
 from scheduler.policies.easy import only_counted_pool
 from scheduler.policy import Policy, Reason, View, units
 
+MOMENT_S = 1e-6
 LATE_SHARE = 0.1
 LATE_LEAST_S = 60.0
 
@@ -103,13 +105,18 @@ class Conservative(Policy):
         sentence = f"{units(job)} are free, but not for as long as it may run without delaying earlier jobs"
         return Reason(sentence, None if at == math.inf else at)
 
-    def _reserve(self, job: Job, now: float) -> None:
-        """Step 1."""
-        length = job.estimate_on(self._pool)
-        start = self._plan.earliest(job.units, length, now)
+    def _reserve(self, job: Job, now: float, after_all: bool = True) -> None:
+        """Step 1; ``after_all`` says that the job is the last of the queue."""
+        length = self._length(job)
+        hopeless = after_all and next(reversed(self._starts.values()), 0.0) == math.inf
+        start = math.inf if hopeless else self._plan.earliest(job.units, length, now)
         self._put(job.id, start)
         if start < math.inf:
             self._plan.reserve(start, instant(start + length), job.units)
+
+    def _length(self, job: Job) -> float:
+        """Of its reservation: at least a moment, because even a job of no length needs its units."""
+        return max(job.estimate_on(self._pool), MOMENT_S)
 
     def _put(self, job_id: int, start: float) -> None:
         self._starts[job_id] = start
@@ -122,11 +129,15 @@ class Conservative(Policy):
         for job_id in list(islice(self._starts, self.parameters.depth)):
             start, job = self._starts[job_id], view.waiting[job_id]
             if start <= view.now or job.units > _peak_before(peaks, start):
+                if start == math.inf:
+                    break
                 continue
-            length = job.estimate_on(self._pool)
+            length = self._length(job)
             if start == math.inf:
-                self._reserve(job, view.now)
+                self._reserve(job, view.now, after_all=False)
                 found = self._starts[job_id]
+                if found == math.inf:
+                    break
             else:
                 found = self._plan.move_up(start, instant(start + length), job.units, view.now)
                 self._put(job_id, found)
@@ -154,7 +165,7 @@ class Conservative(Policy):
                 continue
             job = view.waiting[job_id]
             del self._starts[job_id]
-            self._ends[job_id] = instant(at + job.estimate_on(self._pool))
+            self._ends[job_id] = instant(at + self._length(job))
             actions.append(Start(job_id, Placement(self._pool, job.units)))
         return actions
 

@@ -3,9 +3,9 @@
 Algorithm, once for every instant at which something changed:
 
 1. Jobs start in the order of their submission while they fit.
-2. The first job that does not fit gets a reservation: the earliest time at which enough units will be free by
-   the expected ends of the running jobs (a job that takes longer than expected counts as about to end). The
-   units that will be free then beyond what it needs (all jobs ending at that time counted) are *spare*.
+2. The first job that does not fit gets a reservation: the running jobs are counted in the order of their
+   expected ends (a job that takes longer than expected counts as about to end; ties by number) until enough
+   units would be free. The end of the last one is the reserved time; the units beyond need are *spare*.
 3. The others are looked at in the order of their submission, each once: a job starts now if it fits now and
    should end by the reserved time, or needs no more than the spare units (which it then uses up).
 
@@ -132,13 +132,11 @@ class Easy(Policy):
         """When ``needed`` units will be free, and how many will be spare then; infinite and 0: not known."""
         at = now
         for end, _, freed in self._ends:
-            if free >= needed and end > at:
-                break
-            if end == math.inf:
-                return math.inf, 0
             free += freed
             at = max(at, end)
-        return (at, free - needed) if free >= needed else (math.inf, 0)
+            if free >= needed:
+                return (at, free - needed) if at < math.inf else (at, 0)
+        return math.inf, 0
 
     def _start(self, job: Job, view: View, actions: list[Action]) -> int:
         actions.append(Start(job.id, Placement(self._pool, job.units)))

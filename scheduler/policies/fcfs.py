@@ -19,7 +19,7 @@ from scheduler.policy import Policy, Reason, View, free, units
 class Fcfs(Policy):
     """First come, first served, on counted pools."""
 
-    promises = frozenset({"in-order"})
+    promises = frozenset({"in-order", "no-delay"})
     suits = frozenset({"counted", "classes"})
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
