@@ -93,18 +93,23 @@ class Job:
         """Whether the job can run on that class of resource."""
         return not self.estimates_s or pool in self.estimates_s
 
+    def reference_s(self, pool: str) -> float:
+        """Believed run time on that class at speed 1 (fewest units, lowest cap); infinite when unknown.
+
+        Raises:
+            KeyError: the job cannot run on that class.
+        """
+        if self.estimates_s:
+            return self.estimates_s[pool]
+        return math.inf if self.estimate_s is None else self.estimate_s
+
     def estimate_on(self, pool: str, units: int | None = None, cap_w: float | None = None) -> float:
         """Believed run time of the whole job in seconds; infinite when unknown.
 
         Raises:
             KeyError: the job cannot run on that class.
         """
-        if self.estimates_s:
-            estimate = self.estimates_s[pool]
-        elif self.estimate_s is None:
-            return math.inf
-        else:
-            estimate = self.estimate_s
+        estimate = self.reference_s(pool)
         return estimate if self.speed is None else estimate / self.speed(units or self.units, cap_w)
 
 

@@ -81,9 +81,9 @@ class JobState:
         return min(1.0, self.done + (now - self.works_from_s) / whole) if whole > 0 else 1.0
 
     def remaining_s(self, now: float, pool: str | None = None) -> float:
-        """Believed time still needed on ``pool`` (default: where it is), without costs; infinite: unknown."""
+        """Believed time still needed at speed 1 on ``pool`` (default: where it is); infinite: unknown."""
         where = pool or (self.placement.pool if self.placement else "")
-        return (1.0 - self.done_by(now)) * self.job.estimate_on(where)
+        return (1.0 - self.done_by(now)) * self.job.reference_s(where)
 
 
 def estimate_under(job: Job, placement: Placement) -> float:

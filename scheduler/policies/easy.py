@@ -10,7 +10,8 @@ Algorithm, once for every instant at which something changed:
    should end by the reserved time, or needs no more than the spare units (which it then uses up).
 
 There is one reservation, made anew whenever units were freed; between that it stands. A job of unknown run
-time passes only within the spare units; while the reserved time cannot be said, no job passes.
+time passes only within the spare units; while the reserved time cannot be said, no job passes. When too few
+units are in service for the first job at all, it gets no reservation, and all others may pass.
 Guarantee: when no job takes longer than its estimate, no passing job delays the first one.
 Cost: O(log n) an event and a start in the length of the queue; a reservation is O(running jobs).
 Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
@@ -96,6 +97,8 @@ class Easy(Policy):
         else:
             return actions
         at, spare = self._reserve(job.units, free, view.now)
+        if job.units > view.in_service[self._pool]:
+            at, spare = math.inf, free
         window = at - view.now + HALF_STEP_S if at < math.inf else -math.inf
         while free:
             found = self._queue.first(((min(spare, free), math.inf), (free, window)))

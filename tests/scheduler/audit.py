@@ -1,4 +1,4 @@
-"""Checks a finished schedule against the machine and the jobs alone: it knows nothing of the simulator's books."""
+"""Checks a finished schedule against the machine and the jobs alone; knows nothing of the simulator's books."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
+
 from scheduler.model import Known, Pool
 from scheduler.trace import Outcome, Segment
-
 from tests.scheduler.worlds import World, jobs_of
 
 SLACK = 1e-6

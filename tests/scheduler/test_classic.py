@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
+
 from scheduler.actions import Action
 from scheduler.events import Event
 from scheduler.model import Cluster, Job, Known, Pool
@@ -10,7 +11,6 @@ from scheduler.policies.conservative import Conservative
 from scheduler.policy import View
 from scheduler.registry import create
 from scheduler.trace import Arrival
-
 from tests.scheduler import brute
 from tests.scheduler.audit import starts
 from tests.scheduler.worlds import World, counted, run

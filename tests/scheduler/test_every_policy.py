@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from scheduler.policy import View
 from scheduler.registry import POLICIES, create
 from scheduler.trace import Outcome
-
 from tests.scheduler.audit import audit, check_conserving, check_in_order, starts
 from tests.scheduler.worlds import WORLDS, World, run
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
 from scheduler.metrics import Accumulator, Metrics
 from scheduler.model import Cluster, Job, Pool
 from scheduler.registry import create

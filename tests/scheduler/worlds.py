@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
+
 from scheduler.costs import Line, LinearCosts
 from scheduler.model import Cluster, Job, Known, Pool, Stop
 from scheduler.policy import Policy, View
