@@ -101,10 +101,11 @@ class Availability:
         found = self.earliest(units, end_s - start_s, after_s)
         if found >= start_s:
             own -= units
-            return start_s
+            found = start_s
         self._merge(last)
         self._merge(first)
-        self.reserve(found, instant(found + end_s - start_s), units)
+        if found < start_s:
+            self.reserve(found, instant(found + end_s - start_s), units)
         return found
 
     def trim(self, now: float) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profiles.errors import BadInput
 from scheduler.model import Cluster, Job, Known, instant
@@ -30,6 +31,9 @@ DAY_SHAPE, DAY_SCALE = 8.1737, 3.9631
 LONGEST_LOG, LONGEST_GAP_LOG = 12.0, 13.0
 HALF_HOURS, HALF_HOUR_S, DAY_BEGINS = 48, 1800.0, 11
 BLOCK = 4096
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -71,45 +75,56 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
         raise BadInput(f"generator lublin: a machine of {nodes} node", "the model needs at least 2")
     stretch = 1.0
     if parameters.load is not None:
-        stretch = _natural_load(nodes, seed) / parameters.load
+        stretch = _natural_load(parameters, nodes, seed) / parameters.load
     arrivals = _arrivals(parameters, nodes, stretch, seed)
     return Workload(
         arrivals, f"Lublin-Feitelson model, {parameters.jobs} jobs for {nodes} nodes, seed {seed}"
     )
 
 
-def _natural_load(nodes: int, seed: int) -> float:
-    """Load that the unstretched model offers, from a sample of its own."""
-    rng = np.random.default_rng((seed, 1))
-    sizes = _sizes(rng, nodes, 50 * BLOCK)
-    runs = _run_times(rng, sizes)
-    gaps = next(_gaps(rng, 50 * BLOCK))
-    return float((sizes * runs).sum() / gaps.sum() / nodes)
+class Block(NamedTuple):
+    """Some jobs: time since the job before, nodes, run time, limit."""
+
+    gaps: Floats
+    sizes: Integers
+    runs: Floats
+    limits: Floats
+
+
+def _natural_load(parameters: Parameters, nodes: int, seed: int) -> float:
+    """Load of the very jobs that will be generated, before they are stretched."""
+    work = span = 0.0
+    for block in _blocks(parameters, nodes, seed):
+        work += float((block.sizes * block.runs).sum())
+        span += float(block.gaps.sum())
+    return work / span / nodes
 
 
 def _arrivals(parameters: Parameters, nodes: int, stretch: float, seed: int) -> Iterator[Arrival]:
+    known = Known.EXACT if parameters.estimate == "exact" else Known.LIMIT
+    number, now = 0, 0.0
+    for block in _blocks(parameters, nodes, seed):
+        submits = now + np.cumsum(block.gaps) * stretch
+        now = float(submits[-1])
+        columns = (submits, block.sizes, block.runs, block.limits)
+        for submit, size, run, limit in zip(*(column.tolist() for column in columns), strict=True):
+            number += 1
+            estimate = {"user": limit, "exact": run, "none": None}[parameters.estimate]
+            yield Arrival(Job(number, instant(submit), size, estimate, known=known), run)
+
+
+def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[Block]:
     rng = np.random.default_rng(seed)
-    gap_blocks = _gaps(rng, BLOCK)
-    now = 0.0
+    gaps = _gaps(rng, BLOCK)
     for begin in range(0, parameters.jobs, BLOCK):
         count = min(BLOCK, parameters.jobs - begin)
         sizes = _sizes(rng, nodes, BLOCK)
         runs = np.maximum(1.0, np.floor(_run_times(rng, sizes)))
-        submits = now + np.cumsum(next(gap_blocks)) * stretch
-        now = float(submits[-1])
-        factors = 1.0 + rng.exponential(parameters.over, BLOCK) if parameters.over else np.ones(BLOCK)
-        limits = np.ceil(runs * factors)
-        rows = zip(submits.tolist(), sizes.tolist(), runs.tolist(), limits.tolist(), strict=True)
-        for i, (submit, size, run, limit) in enumerate(rows):
-            if i == count:
-                return
-            estimate = {"user": limit, "exact": run, "none": None}[parameters.estimate]
-            known = Known.EXACT if parameters.estimate == "exact" else Known.LIMIT
-            job = Job(begin + i + 1, instant(submit), size, estimate, known=known)
-            yield Arrival(job, run)
+        limits = np.ceil(runs * (1.0 + parameters.over * rng.exponential(1.0, BLOCK)))
+        yield Block(next(gaps)[:count], sizes[:count], runs[:count], limits[:count])
 
 
-def _sizes(rng: np.random.Generator, nodes: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _sizes(rng: np.random.Generator, nodes: int, count: int) -> Integers:
     """Number of nodes of ``count`` jobs."""
     top = math.log2(nodes)
     middle = max(top - SIZE_MIDDLE_BELOW_TOP, SIZE_LOW)
@@ -122,22 +137,20 @@ def _sizes(rng: np.random.Generator, nodes: int, count: int) -> np.ndarray[tuple
     return np.clip(sizes, 1, nodes)
 
 
-def _run_times(
-    rng: np.random.Generator, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _run_times(rng: np.random.Generator, sizes: Integers) -> Floats:
     """Seconds; logarithms above the model's limit are drawn again."""
     chance = np.clip(MIX_SLOPE * sizes + MIX_OFFSET, 0.0, 1.0)
     logs = np.full(len(sizes), np.inf)
     while True:
         again = np.flatnonzero(logs > LONGEST_LOG)
         if not len(again):
-            times: np.ndarray[tuple[int], np.dtype[np.float64]] = np.exp(logs)
+            times: Floats = np.exp(logs)
             return times
         first = rng.random(len(again)) <= chance[again]
         logs[again] = np.where(first, rng.gamma(*GAMMA_1, len(again)), rng.gamma(*GAMMA_2, len(again)))
 
 
-def _gaps(rng: np.random.Generator, count: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.float64]]]:
+def _gaps(rng: np.random.Generator, count: int) -> Iterator[Floats]:
     """Blocks of ``count`` times between arrivals, over the cycle of the day, from midnight on."""
     from scipy.stats import gamma
 

@@ -1,4 +1,4 @@
-"""Checks a finished schedule against the machine and the jobs alone; knows nothing of the simulator's books."""
+"""Checks a finished schedule against machine and jobs alone; knows nothing of the simulator's books."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_easy_by_hand() -> None:
 
 
 def test_spare_units_may_be_used_for_ever() -> None:
-    # 4 units, job 1 holds 3 until 10, job 2 needs 2: at 10 there are 2 spare units. Job 3 (1 unit) takes one for 100 s.
+    # 4 units, job 1 holds 3 until 10, job 2 needs 2: at 10 two units are spare. Job 3 takes one for 100 s.
     spare = world(4, (0, 3, 10, 10), (1, 2, 5, 5), (2, 1, 100, 100), (3, 1, 100, 100))
     assert starts(run(create("easy"), spare)[0]) == {1: 0, 2: 10, 3: 2, 4: 10}
 

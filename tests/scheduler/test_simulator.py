@@ -87,7 +87,7 @@ def test_whatever_a_policy_does_the_books_agree_with_the_audit(kind: str) -> Non
 
 
 def test_migration_costs_and_progress() -> None:
-    # On cpu from 0; at 12 it is 12/40 done; checkpoint 1 + 0.001 * 1000 = 2 s to 14; restart on gpu 3 s to 17;
+    # On cpu from 0; at 12 it is 12/40 done; checkpoint 1 + 0.001 * 1000 = 2 s to 14; restart 3 s to 17;
     # the other 28/40 take 7 s on gpu: ends at 24.
     def say(view: View, event: Event) -> Iterable[Action]:
         if isinstance(event, Submitted):
