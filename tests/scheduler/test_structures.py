@@ -1,9 +1,10 @@
-"""Availability and the indexed queue against tables and lists, metrics and parsing against hand-worked figures."""
+"""Availability and queue against tables and lists; metrics and parsing against hand-worked figures."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -65,7 +66,7 @@ def test_regions_and_least(rows: list[tuple[int, int, int]], units: int, after: 
     regions = plan.regions(units, after)
     inside = {s for s in range(after, SECONDS) for start, end in regions if start <= s < end}
     assert inside == {s for s in range(after, SECONDS) if table[s] >= units}
-    assert all(a[1] < b[0] for a, b in zip(regions, regions[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in pairwise(regions))
     assert plan.least(after, after + 7) == min(table[after : after + 7])
     assert [plan.at(s) for s in range(SECONDS)] == table
 
@@ -75,7 +76,7 @@ def test_regions_and_least(rows: list[tuple[int, int, int]], units: int, after: 
 def test_steps_are_minimal_and_release_undoes_reserve(rows: list[tuple[int, int, int]]) -> None:
     plan, _ = both(rows)
     levels = [free for _, _, free in plan.steps()]
-    assert all(a != b for a, b in zip(levels, levels[1:], strict=False))
+    assert all(a != b for a, b in pairwise(levels))
     for start, end, units in reversed(rows):
         plan.release(start, end, units)
     assert list(plan.steps()) == [(0.0, math.inf, UNITS)]
@@ -108,7 +109,7 @@ def test_a_plan_grows() -> None:
     plan = Availability(10)
     for i in range(1000):
         plan.reserve(3 * i, 3 * i + 2, 4)
-    assert len(plan) == 2000 and plan.earliest(7, 2.0, 0.5) == 2998 - 1 + 1
+    assert len(plan) == 2000 and plan.earliest(7, 2.0, 0.5) == 2999
 
 
 @MANY
