@@ -5,12 +5,11 @@ An engine checks each action and refuses what cannot be (``state.RuleBroken``); 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scheduler.model import Placement, Region
+from scheduler.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Start:
     """Start a waiting job now."""
 
@@ -18,14 +17,14 @@ class Start:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Suspend:
     """Stop a running job. Its units are free at once if that costs nothing; ``Checkpointed`` always comes."""
 
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resume:
     """Go on with a suspended job: where it was, or anywhere if it can be checkpointed."""
 
@@ -33,7 +32,7 @@ class Resume:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Migrate:
     """Checkpoint a running job here, then restart it there.
 
@@ -44,7 +43,7 @@ class Migrate:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resize:
     """Give a running malleable job other units, and the cap that ``placement`` names."""
 
@@ -52,7 +51,7 @@ class Resize:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetPowerCap:
     """Change the power cap of a running job's units; None: uncapped."""
 
@@ -60,7 +59,7 @@ class SetPowerCap:
     cap_w: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repartition:
     """Divide a pool into regions. Running jobs keep their units and are charged to the region they named."""
 
@@ -68,7 +67,7 @@ class Repartition:
     regions: tuple[Region, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WakeAt:
     """Send a ``Timer`` at that time (or now, if it is past). The same time and tag twice is one timer."""
 

@@ -8,12 +8,11 @@ Events of one kind come in the order of their causes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from scheduler.model import Job, Placement
+from scheduler.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """The job has ended, where ``placement`` says. ``how``: "done", or "killed" at its limit."""
 
@@ -22,7 +21,7 @@ class Finished:
     how: str = "done"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpointed:
     """A stop has been carried out: the units are free, the job is suspended, or already restarted elsewhere.
 
@@ -34,14 +33,14 @@ class Checkpointed:
     resumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """The job now runs."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """The job lost its node; it waits again, ahead of all others, with what its last checkpoint kept."""
 
@@ -49,7 +48,7 @@ class Failed:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeDown:
     """``units`` units of a counted pool, or one node, left service."""
 
@@ -58,7 +57,7 @@ class NodeDown:
     node: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeUp:
     """``units`` units of a counted pool, or one node, are back."""
 
@@ -67,14 +66,14 @@ class NodeUp:
     node: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BudgetChanged:
     """The cluster may now draw ``budget_w`` (None: not limited). Running jobs may exceed it: shrink them."""
 
     budget_w: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Timer:
     """The time of a ``WakeAt``, with its tag."""
 
@@ -82,7 +81,7 @@ class Timer:
     tag: object = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submitted:
     """A new job waits."""
 

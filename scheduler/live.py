@@ -6,6 +6,8 @@ from scheduler.model import Known, Placement, Pool
 from scheduler.state import JobState, Phase, estimate_under
 from scheduler.trace import Arrival, Outcome, Segment
 
+LIMIT, STOPPING = Known.LIMIT, Phase.STOPPING
+
 
 class Live:
     """One job in the system.
@@ -66,7 +68,7 @@ class Live:
             full /= speed(placement.units, placement.cap_w)
         full *= factor
         self.killed = False
-        if kill_at_limit and job.known is Known.LIMIT:
+        if kill_at_limit and job.known is LIMIT:
             limit = estimate_under(job, placement)
             if full > limit:
                 full, self.killed = limit, True
@@ -87,7 +89,7 @@ class Live:
         state, placement = self.state, self.state.placement
         assert placement is not None
         power = pool.power_w(placement.units, placement.cap_w)
-        if state.phase is Phase.STOPPING:
+        if state.phase is STOPPING:
             self._segment("checkpoint", placement, self.began_s, now, power)
             return
         turn = min(self.work_began_s, now)

@@ -15,6 +15,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
+from scheduler.record import record
+
 # Sums of fractional demands carry rounding errors; whatever compares them allows this much.
 EPSILON = 1e-9
 EMPTY: Mapping[str, float] = MappingProxyType({})
@@ -53,7 +55,7 @@ class Speed(Protocol):
     def __call__(self, units: int, cap_w: float | None) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """What is known of a job when it is submitted. Its true run time is not here: nobody knows that.
 
@@ -113,7 +115,7 @@ class Job:
         return estimate if self.speed is None else estimate / self.speed(units or self.units, cap_w)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """Where and how a job runs.
 
@@ -177,7 +179,7 @@ class Pool:
         return units * (self.base_w + (self.peak_w if cap_w is None else cap_w))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Region:
     """A part of a pool for the jobs of some sizes: from the region before it (exclusive) to ``max_units``."""
 

@@ -71,7 +71,10 @@ class IndexedQueue:
 
 
 class _Order:
-    """Jobs of one size order: two trees of minima (units, length) over slots in queue order."""
+    """Jobs of one size order: two trees of minima (units, length) over slots in queue order.
+
+    An empty slot has infinite units; lengths may be infinite anyway.
+    """
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -84,21 +87,12 @@ class _Order:
         self.sequences = [entry[0] for entry in entries]
         self.jobs = [entry[1] for entry in entries]
         self.place_of = {entry[0]: slot for slot, entry in enumerate(entries)}
-        self.units = [math.inf] * (2 * capacity)
-        self.lengths = [math.inf] * (2 * capacity)
-        self.absent = [True] * (2 * capacity)  # a length may be infinite, so emptiness needs its own mark
-        for slot, (_, _, units, length) in enumerate(entries):
-            self.units[capacity + slot], self.lengths[capacity + slot] = units, length
-            self.absent[capacity + slot] = False
+        rest = [math.inf] * (capacity - len(entries))
+        self.units = [math.inf] * capacity + [entry[2] for entry in entries] + rest
+        self.lengths = [math.inf] * capacity + [entry[3] for entry in entries] + rest
         for node in range(capacity - 1, 0, -1):
-            self._pull(node)
-
-    def _pull(self, node: int) -> None:
-        left, right = 2 * node, 2 * node + 1
-        units, lengths = self.units, self.lengths
-        units[node] = min(units[left], units[right])
-        lengths[node] = min(lengths[left], lengths[right])
-        self.absent[node] = self.absent[left] and self.absent[right]
+            self.units[node] = min(self.units[2 * node], self.units[2 * node + 1])
+            self.lengths[node] = min(self.lengths[2 * node], self.lengths[2 * node + 1])
 
     def _entries(self) -> list[tuple[int, int, float, float]]:
         base = self.capacity
@@ -116,7 +110,7 @@ class _Order:
         self.sequences.append(sequence)
         self.jobs.append(job)
         self.place_of[sequence] = slot
-        self._set(slot, units, length, False)
+        self._set(slot, units, length)
 
     def prepend(self, sequence: int, job: int, units: int, length: float) -> None:
         entries = [(sequence, job, float(units), length), *self._entries()]
@@ -126,26 +120,32 @@ class _Order:
         self._build(entries, capacity)
 
     def remove(self, sequence: int) -> None:
-        self._set(self.place_of.pop(sequence), math.inf, math.inf, True)
+        self._set(self.place_of.pop(sequence), math.inf, math.inf)
 
-    def _set(self, slot: int, units: float, length: float, absent: bool) -> None:
+    def _set(self, slot: int, units: float, length: float) -> None:
+        """Fill or empty a slot, and mend the minima above it as far as they change."""
+        sizes, lengths = self.units, self.lengths
         node = self.capacity + slot
-        self.units[node], self.lengths[node], self.absent[node] = units, length, absent
-        node >>= 1
-        while node:
-            self._pull(node)
+        sizes[node], lengths[node] = units, length
+        while node > 1:
+            other = node ^ 1
+            units = sizes[node] if sizes[node] < sizes[other] else sizes[other]
+            length = lengths[node] if lengths[node] < lengths[other] else lengths[other]
             node >>= 1
+            if sizes[node] == units and lengths[node] == length:
+                return
+            sizes[node], lengths[node] = units, length
 
     def first(self, units: float, length: float) -> int:
         """The first slot with at most so many units and at most that length; -1 if there is none."""
-        sizes, lengths, absent, base = self.units, self.lengths, self.absent, self.capacity
-        if units >= self.largest:
-            if absent[1] or lengths[1] > length:
-                return -1
+        sizes, lengths, base = self.units, self.lengths, self.capacity
+        if sizes[1] > units or lengths[1] > length:
+            return -1
+        if units >= self.largest:  # every job is small enough: the first short one is straight down
             node = 1
             while node < base:
                 node *= 2
-                if absent[node] or lengths[node] > length:
+                if sizes[node] > units or lengths[node] > length:
                     node += 1
             return node - base
         stack = [1]

@@ -39,6 +39,9 @@ class Phase(StrEnum):
     SUSPENDED = "suspended"
 
 
+RUNNING = Phase.RUNNING
+
+
 @dataclass(slots=True)
 class JobState:
     """What is known of one job in the system; for policies to read.
@@ -69,13 +72,13 @@ class JobState:
 
     def attained_s(self, now: float) -> float:
         """Attained service: seconds in which the job got on."""
-        if self.phase is Phase.RUNNING and now > self.works_from_s:
+        if self.phase is RUNNING and now > self.works_from_s:
             return self.served_s + now - self.works_from_s
         return self.served_s
 
     def done_by(self, now: float) -> float:
         """Believed share of the work done, 0 to 1; what was ``done`` for a job of unknown run time."""
-        if self.phase is not Phase.RUNNING or now <= self.works_from_s or self.placement is None:
+        if self.phase is not RUNNING or now <= self.works_from_s or self.placement is None:
             return self.done
         whole = estimate_under(self.job, self.placement)
         return min(1.0, self.done + (now - self.works_from_s) / whole) if whole > 0 else 1.0
@@ -219,7 +222,8 @@ class State:
 
     def finish(self, state: JobState) -> None:
         """The job has ended and leaves the books."""
-        self._settle(state)
+        if state.phase is RUNNING and self.now > state.works_from_s:
+            state.served_s += self.now - state.works_from_s
         self._leave(state)
         del self._jobs[state.job.id]
 
@@ -268,7 +272,7 @@ class State:
     def check_running(self, rule: str, job_id: int) -> JobState:
         """The job, if it runs and is not being stopped."""
         state = self.running.get(job_id)
-        if state is None or state.phase is not Phase.RUNNING:
+        if state is None or state.phase is not RUNNING:
             self._not(rule, job_id, "running")
         return state
 
@@ -402,7 +406,7 @@ class State:
 
     def _run(self, state: JobState, placement: Placement, restart: bool) -> None:
         state.placement = placement
-        state.phase = Phase.RUNNING
+        state.phase = RUNNING
         state.since_s = self.now
         self.running[state.job.id] = state
         cost = self.costs.restart_s(state.job, placement.pool) if restart else 0.0
@@ -410,7 +414,7 @@ class State:
 
     def _settle(self, state: JobState) -> None:
         """Book what the current run has done so far."""
-        if state.phase is Phase.RUNNING and self.now > state.works_from_s:
+        if state.phase is RUNNING and self.now > state.works_from_s:
             state.done = state.done_by(self.now)
             state.served_s += self.now - state.works_from_s
             state.works_from_s = self.now

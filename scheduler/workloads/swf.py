@@ -14,10 +14,10 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from heapq import heappush, heappushpop
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -75,24 +75,27 @@ def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
 
 def in_order(arrivals: Iterable[Arrival], skipped: Counter[str]) -> Iterator[Arrival]:
     """The arrivals sorted by submission, ties in their order, within a window of ``WINDOW`` jobs."""
-    heap: list[tuple[float, int, Arrival]] = []
-    last = -math.inf
-    for position, arrival in enumerate(arrivals):
-        entry = (arrival.job.submit_s, position, arrival)
-        if len(heap) < WINDOW:
-            heappush(heap, entry)
-            continue
-        submit, _, first = heappushpop(heap, entry)
-        if submit < last:
+    held: deque[Arrival] = deque()  # sorted
+    newest = last = -math.inf
+    for arrival in arrivals:
+        submit = arrival.job.submit_s
+        if submit >= newest:
+            newest = submit
+            held.append(arrival)
+        elif submit < last:
             skipped[f"out of order by more than {WINDOW} jobs"] += 1
             continue
-        last = submit
-        yield first
-    for submit, _, arrival in sorted(heap):
-        if submit < last:
-            skipped[f"out of order by more than {WINDOW} jobs"] += 1
         else:
-            yield arrival
+            held.insert(bisect_right(held, submit, key=_submission), arrival)
+        if len(held) > WINDOW:
+            first = held.popleft()
+            last = first.job.submit_s
+            yield first
+    yield from held
+
+
+def _submission(arrival: Arrival) -> float:
+    return arrival.job.submit_s
 
 
 def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator[Arrival]:
@@ -121,52 +124,44 @@ def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator
         skipped[arrival] += 1
 
 
-def _arrival(  # noqa: PLR0911 (one line a rule)
-    fields: list[str], parameters: Parameters
-) -> Arrival | str:
+def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
     """The job on a line, or why there is none."""
-    if len(fields) < NEEDED:
-        return f"fewer than {NEEDED} fields"
     try:
-        job_id = int(fields[0])
-        submit, run, allocated, requested, limit = (float(fields[i]) for i in (1, 3, 4, 7, 8))
-        used_kb = float(fields[6])
-        asked_kb = float(fields[9]) if len(fields) > NEEDED else -1.0
+        number, submitted, _, ran, allocated, _, used, requested, asked, *_ = fields
+        job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
+        processors = float(requested)
+        if processors <= 0:
+            processors = float(allocated)
+        kb = float(fields[9]) if len(fields) > NEEDED else -1.0
+        if kb <= 0:
+            kb = float(used)
     except ValueError:
-        return "a field that is no number"
-    processors = requested if requested > 0 else allocated
-    if not (math.isfinite(submit + run + processors) and 0 <= job_id < LARGEST_NUMBER):
-        return "a number out of range"
-    if submit < 0:
-        return "a negative time of submission"
-    if run < 0:
-        return "no run time"
-    if processors < 1:
+        return _unreadable(fields)
+    if not (0 <= job_id < LARGEST_NUMBER and 0 <= submit < math.inf and 0 <= run < math.inf):
+        return _unusable(job_id, submit, run)
+    if not 1 <= processors < math.inf:
         return "no processors"
     units = int(processors)
-    kb = asked_kb if asked_kb > 0 else used_kb
-    estimate = None
-    if parameters.estimate == "exact":
-        estimate = run
-    elif parameters.estimate == "requested" and 0 < limit < math.inf:
-        estimate = limit
-    job = Job(
-        job_id,
-        submit,
-        units,
-        estimate,
-        _label(fields, 11),
-        kb * units * MB_PER_KB if 0 < kb < math.inf else None,
-        Known.EXACT if parameters.estimate == "exact" else Known.LIMIT,
-        program=_label(fields, 13),
-    )
+    memory_mb = kb * units * MB_PER_KB if 0 < kb < math.inf else None
+    user = fields[11] if len(fields) > 11 else "-1"
+    program = fields[13] if len(fields) > 13 else "-1"
+    known, estimate = Known.LIMIT, limit if 0 < limit < math.inf else None
+    if parameters.estimate != "requested":
+        known, estimate = (Known.EXACT, run) if parameters.estimate == "exact" else (known, None)
+    job = Job(job_id, submit, units, estimate, "" if user == "-1" else user, memory_mb, known)
+    if program != "-1":
+        job = replace(job, program=program)
     return Arrival(job, run)
 
 
-def _label(fields: list[str], place: int) -> str:
-    """The user or program at ``place``; "" when unknown."""
-    label = fields[place] if len(fields) > place else ""
-    return "" if label == "-1" else label
+def _unreadable(fields: list[str]) -> str:
+    return f"fewer than {NEEDED} fields" if len(fields) < NEEDED else "a field that is no number"
+
+
+def _unusable(job_id: int, submit: float, run: float) -> str:
+    if not 0 <= job_id < LARGEST_NUMBER or not math.isfinite(submit + run):
+        return "a number out of range"
+    return "a negative time of submission" if submit < 0 else "no run time"
 
 
 def _number(value: float) -> str:
