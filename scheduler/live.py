@@ -88,7 +88,7 @@ class Live:
         """The segment under way ends here: what it did and cost is booked."""
         state, placement = self.state, self.state.placement
         assert placement is not None
-        power = pool.power_w(placement.units, placement.cap_w)
+        power = pool.power_w(placement.units, placement.cap_w) if pool.has_power else 0.0
         if state.phase is STOPPING:
             self._segment("checkpoint", placement, self.began_s, now, power)
             return

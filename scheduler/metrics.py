@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from scheduler.model import Cluster, Placement
+from scheduler.model import Cluster, Job, Placement
 from scheduler.trace import Outcome
 
 BSLD_BOUND_S = 10.0
@@ -79,8 +79,8 @@ class Accumulator:
         self._slowdowns = array("d")
         self._turnaround = self._run = self._overhead = self._bsld = self._energy = 0.0
         self._longest = 0.0
+        self._counted = {pool.name for pool in cluster.pools if pool.counted}
         self._held = dict.fromkeys(self._pools, 0.0)
-        self._used = 0.0
         self._first = float("inf")
         self._last = -float("inf")
         self._count = Counter[str]()
@@ -95,30 +95,31 @@ class Accumulator:
         self._waits.append(wait if wait > 1e-6 else 0.0)
         if run > 0:
             self._slowdowns.append(turnaround / run)
-        self._bsld += max(1.0, turnaround / max(run, BSLD_BOUND_S))
+        bounded = turnaround / (run if run > BSLD_BOUND_S else BSLD_BOUND_S)
+        self._bsld += bounded if bounded > 1.0 else 1.0
         self._turnaround += turnaround
         self._longest = max(self._longest, turnaround)
         self._run += run
         self._overhead += outcome.overhead_s + outcome.lost_s
         self._energy += outcome.energy_j
         self._first = min(self._first, job.submit_s)
-        self._last = max(self._last, outcome.end_s)
-        for segment in outcome.segments:
-            length = segment.end_s - segment.start_s
-            self._hold(segment.placement, outcome, length)
+        self._last = outcome.end_s  # outcomes come in the order of their ends
+        for _, placement, start, end in outcome.segments:
+            pool = placement.pool
+            if pool in self._counted:
+                self._held[pool] += placement.units * (end - start)
+            else:
+                self._held[pool] += self._nodes_worth(placement, job) * (end - start)
         if outcome.how == "killed" or outcome.preemptions or outcome.migrations or outcome.failures:
             self._count["killed"] += outcome.how == "killed"
             self._count["preemptions"] += outcome.preemptions
             self._count["migrations"] += outcome.migrations
             self._count["failures"] += outcome.failures
 
-    def _hold(self, placement: Placement, outcome: Outcome, length_s: float) -> None:
+    def _nodes_worth(self, placement: Placement, job: Job) -> float:
+        """How many whole nodes the placement amounts to, by the first resource."""
         pool = self._pools[placement.pool]
-        if pool.counted:
-            self._held[pool.name] += placement.units * length_s
-        else:
-            share = sum(n * outcome.job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
-            self._held[pool.name] += share * length_s
+        return sum(n * job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
     def metrics(self) -> Metrics:
         """The figures of all jobs so far."""

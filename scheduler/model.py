@@ -170,6 +170,11 @@ class Pool:
         """Whether the units have no identity."""
         return not self.resources
 
+    @property
+    def has_power(self) -> bool:
+        """Whether anything is known of its power."""
+        return bool(self.base_w or self.peak_w or self.caps_w)
+
     def capacity_of(self, node: int) -> tuple[float, ...]:
         """Capacity of one node, in the order of ``resources``."""
         return self.capacities[node] if self.capacities else self.capacity

@@ -51,16 +51,13 @@ class IndexedQueue:
         """The first job that has at most the units and at most the length of one of the ``stairs``."""
         best = math.inf
         found = None
-        for size_order, order in self._orders.items():
-            if not order.place_of:
-                continue
-            smallest, largest = 1 << (size_order - 1), (1 << size_order) - 1
+        for order in self._orders.values():
+            smallest, shortest = order.units[1], order.lengths[1]
             for units, length in stairs:
-                if units < smallest:
-                    continue
-                slot = order.first(units if units < largest else largest, length)
-                if slot >= 0 and order.sequences[slot] < best:
-                    best, found = order.sequences[slot], order.jobs[slot]
+                if smallest <= units and shortest <= length:
+                    slot = order.first(units, length)
+                    if slot >= 0 and order.sequences[slot] < best:
+                        best, found = order.sequences[slot], order.jobs[slot]
         return found
 
     def _order(self, units: int) -> _Order:
@@ -137,10 +134,11 @@ class _Order:
             sizes[node], lengths[node] = units, length
 
     def first(self, units: float, length: float) -> int:
-        """The first slot with at most so many units and at most that length; -1 if there is none."""
+        """The first slot with at most so many units and at most that length; -1 if there is none.
+
+        Call it only when the least units and the least length of all are within the limits.
+        """
         sizes, lengths, base = self.units, self.lengths, self.capacity
-        if sizes[1] > units or lengths[1] > length:
-            return -1
         if units >= self.largest:  # every job is small enough: the first short one is straight down
             node = 1
             while node < base:

@@ -131,10 +131,12 @@ class Simulator:
         self._timers: set[tuple[float, object]] = set()
         self._random = random.Random(self.settings.seed)
         self._sequence = 0
+        self._next: tuple[float, int] | None = None
         self._ended: list[Job] = []
         self._next_arrival: Arrival | None = None
         self._next_disturbance: Disturbance | None = None
         self._pools = {pool.name: pool for pool in cluster.pools}
+        self._picky = type(policy).refuses is not Policy.refuses
         self._interferes = self.settings.interference is not None
         self._jobs = self._idle = 0
         self._last_submit_s = -math.inf
@@ -195,6 +197,7 @@ class Simulator:
                     self._stuck()
                 return False
             self.state.now = at
+            self._next = None
             if order == SUBMIT:
                 self._submit()
                 return True
@@ -208,7 +211,15 @@ class Simulator:
                 return True
 
     def _peek(self) -> tuple[float, int]:
-        """Time and kind of what happens next; kind -1: nothing."""
+        """Time and kind of what happens next; kind -1: nothing.
+
+        Kept until something is pushed or happens (``_next`` is None then).
+        """
+        if self._next is None:
+            self._next = self._look()
+        return self._next
+
+    def _look(self) -> tuple[float, int]:
         heap, arrival = self._heap, self._next_arrival
         if not self._live and arrival is None:
             return 0.0, -1
@@ -268,7 +279,9 @@ class Simulator:
                     "sort the jobs by their time of submission",
                 )
             self._last_submit_s = job.submit_s
-            why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+            why = self.state.misfit(job)
+            if not why and self._picky:
+                why = self.policy.refuses(job, self.state.cluster)
             if not why:
                 return
             self._refused[why] += 1
@@ -289,6 +302,7 @@ class Simulator:
         self._last_submit_s = self.state.now
         self._queued.extend(self._loop.due(self.state.now, tuple(self._ended)))
         self._ended.clear()
+        self._next = None
         if self._next_arrival is None:
             self._fetch_arrival()
 
@@ -431,6 +445,7 @@ class Simulator:
         """Begin to stop a running job; at no cost its units are free at once."""
         assert state.placement is not None
         live.version += 1
+        self._next = None
         cost = self.settings.costs.stop_s(live.job, state.placement.pool)
         if cost > 0 or live.moving_to is not None:
             live.close(self.state.now, self._pools[state.placement.pool])
@@ -483,6 +498,7 @@ class Simulator:
 
     def _push(self, at: float, order: int, what: object, version: int = 0) -> None:
         self._sequence += 1
+        self._next = None
         heappush(self._heap, (at, order, self._sequence, what, version))
 
     def _plan(self, live: Live) -> None:

@@ -123,7 +123,8 @@ class State:
         self.budget_w = self.cluster.budget_w
         self._jobs: dict[int, JobState] = {}
         self._pools = {pool.name: pool for pool in self.cluster.pools}
-        self._has_power = any(pool.base_w or pool.peak_w or pool.caps_w for pool in self.cluster.pools)
+        self._plain = {pool.name for pool in self.cluster.pools if pool.counted and not pool.has_power}
+        self._has_power = any(pool.has_power for pool in self.cluster.pools)
 
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
@@ -358,6 +359,9 @@ class State:
     def _take(self, rule: str, job: Job, placement: Placement) -> None:
         """Charge the units, or refuse."""
         name, units = placement.pool, placement.units
+        if name in self._plain and not placement.region and units <= self.free[name]:
+            self.free[name] -= units  # the usual case: nothing else can stand in the way
+            return
         why = self.obstacle(job, placement)
         if why:
             self.broken(job.id, rule, why)
@@ -372,6 +376,9 @@ class State:
     def _give(self, job: Job, placement: Placement) -> None:
         """Free what a placement holds."""
         name = placement.pool
+        if name in self._plain and not placement.region:
+            self.free[name] += placement.units
+            return
         self.free[name] += (
             placement.units if self._pools[name].counted else self.nodes[name].give(job, placement)
         )

@@ -43,15 +43,16 @@ class Easy(Policy):
     def begin(self, view: View) -> None:
         self._pool = only_counted_pool(view, "easy")
         self._queue = IndexedQueue()
-        self._ends: list[tuple[float, int, int]] = []  # expected end, job, units of the running jobs
+        # expected end, job, units of the running jobs: by job, and sorted
         self._end_of: dict[int, tuple[float, int, int]] = {}
         self._new: list[Job] = []  # submitted at this instant
-        self._reserved: tuple[int, float, int] | None = None  # first job, its time, spare units
+        self._reserved: tuple[float, int] | None = None  # time for the first job, spare units
         for job in view.waiting.values():
             self._queue.add(job.id, job.units, job.estimate_on(self._pool))
         for state in view.running.values():
             assert state.placement is not None
-            self._runs(state.job.id, state.expected_end_s, state.placement.units)
+            self._end_of[state.job.id] = (state.expected_end_s, state.job.id, state.placement.units)
+        self._ends = sorted(self._end_of.values())
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if isinstance(event, Submitted):
@@ -68,7 +69,7 @@ class Easy(Policy):
             return ()
         if self._reserved is None:
             return self._whole_queue(view)
-        return self._only_new(view)
+        return self._only_new(view, *self._reserved)
 
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
@@ -84,71 +85,66 @@ class Easy(Policy):
 
     def _whole_queue(self, view: View) -> list[Action]:
         """Steps 1 to 3, over all waiting jobs."""
+        pool, queue = self._pool, self._queue
         for job in self._new:
-            self._queue.add(job.id, job.units, job.estimate_on(self._pool))
+            queue.add(job.id, job.units, job.estimate_on(pool))
         self._new.clear()
         actions: list[Action] = []
-        free = view.free[self._pool]
+        free = view.free[pool]
         for job in view.waiting.values():
             if job.units > free:
                 break
-            self._queue.remove(job.id)
-            free -= self._start(job, view, actions)
+            queue.remove(job.id)
+            free -= job.units
+            self._start(job, job.estimate_on(pool), view.now, actions)
         else:
             return actions
         at, spare = self._reserve(job.units, free, view.now)
-        if job.units > view.in_service[self._pool]:
+        if job.units > view.in_service[pool]:
             at, spare = math.inf, free
         window = at - view.now + HALF_STEP_S if at < math.inf else -math.inf
-        while free:
-            found = self._queue.first(((min(spare, free), math.inf), (free, window)))
+        while free and len(queue) > 1:
+            found = queue.first(((min(spare, free), math.inf), (free, window)))
             if found is None:
                 break
-            self._queue.remove(found)
-            other = view.waiting[found]
-            free -= self._start(other, view, actions)
-            if other.estimate_on(self._pool) > window:
-                spare -= other.units
-        self._reserved = (job.id, at, spare)
+            queue.remove(found)
+            job_found = view.waiting[found]
+            length = job_found.estimate_on(pool)
+            free -= job_found.units
+            spare -= job_found.units if length > window else 0
+            self._start(job_found, length, view.now, actions)
+        self._reserved = (at, spare)
         return actions
 
-    def _only_new(self, view: View) -> list[Action]:
+    def _only_new(self, view: View, at: float, spare: int) -> list[Action]:
         """Step 3 for the jobs of this instant: nothing has changed for the others."""
-        assert self._reserved is not None
-        first, at, spare = self._reserved
         actions: list[Action] = []
         free = view.free[self._pool]
         window = at - view.now + HALF_STEP_S if at < math.inf else -math.inf
         for job in self._new:
             length = job.estimate_on(self._pool)
             if job.units <= free and (length <= window or job.units <= spare):
-                free -= self._start(job, view, actions)
-                if length > window:
-                    spare -= job.units
+                free -= job.units
+                spare -= job.units if length > window else 0
+                self._start(job, length, view.now, actions)
             else:
                 self._queue.add(job.id, job.units, length)
         self._new.clear()
-        self._reserved = (first, at, spare)
+        self._reserved = (at, spare)
         return actions
 
     def _reserve(self, needed: int, free: int, now: float) -> tuple[float, int]:
         """When ``needed`` units will be free, and how many will be spare then; infinite and 0: not known."""
-        at = now
         for end, _, freed in self._ends:
             free += freed
-            at = max(at, end)
             if free >= needed:
-                return (at, free - needed) if at < math.inf else (at, 0)
+                return (max(now, end), free - needed) if end < math.inf else (end, 0)
         return math.inf, 0
 
-    def _start(self, job: Job, view: View, actions: list[Action]) -> int:
+    def _start(self, job: Job, length: float, now: float, actions: list[Action]) -> None:
         actions.append(Start(job.id, Placement(self._pool, job.units)))
-        self._runs(job.id, instant(view.now + job.estimate_on(self._pool)), job.units)
-        return job.units
-
-    def _runs(self, job_id: int, end_s: float, units: int) -> None:
-        entry = (end_s, job_id, units)
-        self._end_of[job_id] = entry
+        entry = (instant(now + length), job.id, job.units)
+        self._end_of[job.id] = entry
         insort(self._ends, entry)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from profiles.errors import BadInput
 from scheduler.actions import Action, Start
 from scheduler.events import Event
-from scheduler.model import Cluster, Job, Placement
+from scheduler.model import Job, Placement
 from scheduler.policy import Policy, Reason, View, free, units
 
 
@@ -22,9 +23,12 @@ class Fcfs(Policy):
     promises = frozenset({"in-order", "no-delay"})
     suits = frozenset({"counted", "classes"})
 
-    def refuses(self, job: Job, cluster: Cluster) -> str:
-        fits = any(p.counted and job.runs_on(p.name) and job.units <= p.units for p in cluster.pools)
-        return "" if fits else "no counted pool is large enough for it"
+    def begin(self, view: View) -> None:
+        for pool in view.cluster.pools:
+            if not pool.counted:
+                raise BadInput(
+                    f"policy fcfs schedules units, {pool.name} has nodes", "describe it by a count"
+                )
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         actions: list[Action] = []
@@ -49,7 +53,7 @@ class Fcfs(Policy):
     def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:
         """The best class on which the job fits."""
         for pool in view.cluster.pools:
-            if pool.counted and job.units <= left[pool.name] and job.runs_on(pool.name):
+            if job.units <= left[pool.name] and job.runs_on(pool.name):
                 return pool.name
         return None
 

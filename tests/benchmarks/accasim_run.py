@@ -1,4 +1,7 @@
-"""Runs AccaSim 1.1.3 on a log, in the current folder: ``accasim_run.py LOG NODES fifo|easy`` prints one line of JSON."""
+"""Runs AccaSim 1.1.3 in the current folder: ``accasim_run.py LOG NODES fifo|easy schedule|figures``.
+
+Prints one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from pathlib import Path
 collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]  # gone since Python 3.10
 
 
-def main(log: str, nodes: int, method: str) -> None:
-    """Simulate, and print the seconds it took and the schedule's makespan."""
+def main(log: str, nodes: int, method: str, keep: bool) -> None:
+    """Simulate and print the seconds it took."""
     from accasim.base.allocator_class import FirstFit
     from accasim.base.scheduler_class import EASYBackfilling, FirstInFirstOut
     from accasim.base.simulator_class import Simulator
@@ -26,6 +29,7 @@ def main(log: str, nodes: int, method: str) -> None:
         "equivalence": {"processor": {"core": 1}},
         "start_time": 0,
     }
+    Path("results").mkdir(exist_ok=True)
     Path("system.json").write_text(json.dumps(config))
     dispatcher = {"fifo": FirstInFirstOut, "easy": EASYBackfilling}[method](FirstFit())
     began = time.perf_counter()
@@ -35,18 +39,16 @@ def main(log: str, nodes: int, method: str) -> None:
             log,
             "system.json",
             dispatcher,
-            scheduling_output=False,
+            scheduling_output=keep,
             pprint_output=False,
             benchmark_output=False,
             statistics_output=True,
             show_statistics=False,
             RESULTS_FOLDER_PATH="results",
         )
-        files = simulator.start_simulation()
-    found = {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
-    found["files"] = {key: str(value) for key, value in dict(files or {}).items()}
-    print(json.dumps(found))
+        simulator.start_simulation()
+    print(json.dumps({"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "schedule")
