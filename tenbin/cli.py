@@ -8,7 +8,7 @@ import sys
 import typer
 
 from profiles.errors import TenbinError
-from tenbin.commands import compare, doctor, export, profile, show
+from tenbin.commands import compare, doctor, export, profile, show, simulate
 
 INTERRUPTED = 130
 
@@ -30,6 +30,7 @@ app.command("list")(show.list_profiles)
 app.command("compare")(compare.compare)
 app.command("export")(export.export)
 app.command("report")(export.report)
+app.command("simulate")(simulate.simulate)
 app.command("restore")(doctor.restore)
 
 

@@ -1,0 +1,81 @@
+"""What it costs to stop, restart and change running jobs: predicted for policies, actual in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from scheduler.model import Job, Placement, Stop
+
+
+class Costs(Protocol):
+    """Seconds during which a job holds its units without getting on."""
+
+    def stop_s(self, job: Job, pool: str) -> float:
+        """To suspend the job on that class: a checkpoint, or a mere pause."""
+
+    def restart_s(self, job: Job, pool: str) -> float:
+        """To get the job going again on that class."""
+
+    def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
+        """To change the number of units."""
+
+    def cap_s(self, job: Job, placement: Placement) -> float:
+        """To change the power cap."""
+
+
+class Line(NamedTuple):
+    """``slope * memory_mb + offset`` seconds."""
+
+    slope: float
+    offset: float
+
+
+NOTHING = Line(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCosts:
+    """Costs that are lines over the job's memory, per class of resource (paper A, equations 2-5).
+
+    A class that is not named costs nothing, as does pausing a job that stays where it is. A job of unknown
+    memory pays the offset alone.
+
+    Attributes:
+        checkpoint: per class; paper A's alpha_C (s/MB) and beta_C (s).
+        restart: per class; alpha_R and beta_R.
+        compile_s: per program, the time K to compile its device code at a restart.
+        resize: of a malleable job. cap_change_s: of a changed power cap.
+        factor: all of it times this: 2 is an estimate that is twice the truth.
+    """
+
+    checkpoint: Mapping[str, Line] = field(default_factory=dict)
+    restart: Mapping[str, Line] = field(default_factory=dict)
+    compile_s: Mapping[str, float] = field(default_factory=dict)
+    resize: Line = NOTHING
+    cap_change_s: float = 0.0
+    factor: float = 1.0
+
+    def stop_s(self, job: Job, pool: str) -> float:
+        if job.stop is Stop.PAUSE:
+            return 0.0
+        return self._on(self.checkpoint.get(pool, NOTHING), job)
+
+    def restart_s(self, job: Job, pool: str) -> float:
+        if job.stop is Stop.PAUSE:
+            return 0.0
+        compiling = self.factor * self.compile_s.get(job.program, 0.0)
+        return self._on(self.restart.get(pool, NOTHING), job) + compiling
+
+    def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
+        return self._on(self.resize, job)
+
+    def cap_s(self, job: Job, placement: Placement) -> float:
+        return self.factor * self.cap_change_s
+
+    def _on(self, line: Line, job: Job) -> float:
+        return self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
+
+
+FREE = LinearCosts()

@@ -1,0 +1,138 @@
+"""The truth about a simulated job in the system: how far it is, how fast it goes, what it has cost."""
+
+from __future__ import annotations
+
+from scheduler.model import Known, Placement, Pool
+from scheduler.state import JobState, Phase, estimate_under
+from scheduler.trace import Arrival, Outcome, Segment
+
+LIMIT, STOPPING = Known.LIMIT, Phase.STOPPING
+
+
+class Live:
+    """One job in the system.
+
+    Attributes:
+        progress: share of the work done by ``works_from_s``.
+        works_from_s: since when the job gets on at its present speed.
+        full_s: run time of the whole job at its present speed.
+        saved, saved_service_s: what the last checkpoint holds, of the work and of the service.
+        version: of the planned end; an end that was planned earlier is void.
+        moving_to: where a migration under way leads.
+    """
+
+    __slots__ = (
+        "arrival",
+        "began_s",
+        "energy_j",
+        "full_s",
+        "job",
+        "killed",
+        "moving_to",
+        "overhead_s",
+        "progress",
+        "run_s",
+        "saved",
+        "saved_service_s",
+        "segments",
+        "state",
+        "version",
+        "work_began_s",
+        "works_from_s",
+    )
+
+    def __init__(self, arrival: Arrival, state: JobState) -> None:
+        self.arrival = arrival
+        self.job = arrival.job
+        self.state = state
+        self.progress = self.saved = self.saved_service_s = 0.0
+        self.full_s = self.run_s = self.overhead_s = self.energy_j = 0.0
+        self.began_s = self.work_began_s = self.works_from_s = 0.0
+        self.killed = False
+        self.version = 0
+        self.moving_to: Placement | None = None
+        self.segments: list[Segment] = []
+
+    def set_out(self, now: float, cost_s: float) -> None:
+        """A segment begins: ``cost_s`` of restart or change, then work."""
+        self.began_s = now
+        self.work_began_s = self.works_from_s = round(now + cost_s, 6) if cost_s else now
+
+    def plan(self, kill_at_limit: bool, factor: float) -> float:
+        """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
+        placement, arrival, job = self.state.placement, self.arrival, self.job
+        assert placement is not None
+        full = arrival.runs_s[placement.pool] if arrival.runs_s else arrival.run_s
+        speed = arrival.speed or job.speed
+        if speed is not None:
+            full /= speed(placement.units, placement.cap_w)
+        full *= factor
+        self.killed = False
+        if kill_at_limit and job.known is LIMIT:
+            limit = estimate_under(job, placement)
+            if full > limit:
+                full, self.killed = limit, True
+        self.full_s = full
+        self.version += 1
+        return round(self.works_from_s + (1.0 - self.progress) * full, 6)
+
+    def advance(self, now: float) -> None:
+        """Book the work done up to now."""
+        if now > self.works_from_s:
+            worked = now - self.works_from_s
+            self.progress = min(1.0, self.progress + worked / self.full_s) if self.full_s > 0 else 1.0
+            self.run_s += worked
+            self.works_from_s = now
+
+    def close(self, now: float, pool: Pool) -> None:
+        """The segment under way ends here: what it did and cost is booked."""
+        state, placement = self.state, self.state.placement
+        assert placement is not None
+        power = pool.power_w(placement.units, placement.cap_w) if pool.has_power else 0.0
+        if state.phase is STOPPING:
+            self._segment("checkpoint", placement, self.began_s, now, power)
+            return
+        turn = min(self.work_began_s, now)
+        if turn > self.began_s:
+            self._segment("restart", placement, self.began_s, turn, power)
+        self.advance(now)
+        if now > turn or not self.segments:
+            self.segments.append(Segment("run", placement, turn, now))
+            self.energy_j += power * (now - turn)
+        state.works_from_s = self.work_began_s  # the books may have believed in another restart time
+
+    def _segment(self, kind: str, placement: Placement, begin: float, end: float, power_w: float) -> None:
+        self.segments.append(Segment(kind, placement, begin, end))
+        self.overhead_s += end - begin
+        self.energy_j += power_w * (end - begin)
+
+    def keep(self) -> None:
+        """All that was done is safe from now on: the job was checkpointed."""
+        self.saved, self.saved_service_s = self.progress, self.state.served_s
+
+    def fall_back(self) -> float:
+        """What was done since the last checkpoint is lost; the share that the books may show as done."""
+        self.version += 1
+        self.moving_to = None
+        self.progress = self.saved
+        known = self.job.estimate_s is not None or self.job.estimates_s
+        return self.saved if known else 0.0
+
+    def outcome(self, now: float) -> Outcome:
+        """What became of the job, which has just left the books."""
+        state = self.state
+        assert state.start_s is not None
+        return Outcome(
+            self.job,
+            state.start_s,
+            now,
+            "killed" if self.killed else "done",
+            self.run_s,
+            self.overhead_s,
+            max(0.0, self.run_s - state.served_s) if state.failures else 0.0,
+            state.preemptions,
+            state.migrations,
+            state.failures,
+            self.energy_j,
+            tuple(self.segments),
+        )

@@ -1,0 +1,94 @@
+"""Parameters given as ``k=v,k=v`` become the fields of a dataclass; unknown names get near misses."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar
+
+from profiles.errors import BadInput
+
+P = TypeVar("P")
+NAMES = {int: "whole number", float: "number"}
+BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "0": False,
+    "off": False,
+}
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> BadInput:
+    """The error for a name that does not exist: says which one was probably meant, and all there are."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return BadInput(f"unknown {what} {name!r}", f"{hint}there are: {', '.join(names) or 'none'}")
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """``"name,k=v,k=v"`` as name and pairs.
+
+    Raises:
+        BadInput: a part is not ``k=v``, or a key comes twice.
+    """
+    name, *parts = text.split(",")
+    pairs: dict[str, str] = {}
+    for part in parts:
+        key, sign, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if not sign or not key:
+            raise BadInput(f"{text!r}: {part!r} is not of the form name=value", "write name,k=v,k=v")
+        if key in pairs:
+            raise BadInput(f"{text!r}: {key} is given twice", "give it once")
+        pairs[key] = value.strip()
+    return name.strip(), pairs
+
+
+def fill(kind: type[P], given: dict[str, str], what: str) -> P:
+    """An instance of the dataclass ``kind`` with the ``given`` fields; the others keep their defaults.
+
+    Raises:
+        BadInput: an unknown name, or a value that is not of the field's type.
+    """
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in names:
+            raise unknown(f"parameter of {what}", name, names)
+        values[name] = _value(hints[name], text, f"{what}: {name}")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise BadInput(f"{what}: {error}", "choose another value") from error
+    except TypeError as error:
+        raise BadInput(f"{what}: {error}", f"it has the parameters {', '.join(names)}") from error
+
+
+def _value(hint: Any, text: str, where: str) -> Any:
+    """``text`` as a bool, int, float, str, one of a Literal, or None where that is allowed."""
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        if text not in options:
+            raise BadInput(f"{where}={text}", f"choose one of {', '.join(map(str, options))}")
+        return text
+    if isinstance(hint, types.UnionType):
+        if text.lower() in ("none", ""):
+            return None
+        hint = next(option for option in options if option is not type(None))
+    if hint is bool:
+        if text.lower() not in BOOLEANS:
+            raise BadInput(f"{where}={text} is neither true nor false", "write true or false")
+        return BOOLEANS[text.lower()]
+    try:
+        return hint(text)
+    except ValueError as error:
+        raise BadInput(f"{where}={text!r} is no {NAMES.get(hint, hint.__name__)}", "give one") from error

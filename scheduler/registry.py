@@ -1,0 +1,49 @@
+"""The policies by name. A new policy is one new file in ``scheduler/policies/`` and one line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from scheduler.parameters import fill, split, unknown
+from scheduler.policy import Policy
+
+
+@dataclass(frozen=True)
+class PolicyEntry:
+    """Where a policy's class is, what it does, and parameters that make this name out of a shared class."""
+
+    module: str
+    name: str
+    summary: str
+    preset: dict[str, str] = field(default_factory=dict)
+
+    def load(self) -> type[Policy]:
+        """The class; imported only here, because policies may need heavy libraries."""
+        policy: type[Policy] = getattr(import_module(self.module), self.name)
+        return policy
+
+
+POLICIES = {
+    "fcfs": PolicyEntry("scheduler.policies.fcfs", "Fcfs", "first come, first served"),
+    "easy": PolicyEntry(
+        "scheduler.policies.easy", "Easy", "fcfs, and jobs that do not delay the first one may pass"
+    ),
+    "conservative": PolicyEntry(
+        "scheduler.policies.conservative", "Conservative", "a job may pass if it delays no earlier one"
+    ),
+}
+
+
+def create(text: str, seed: int = 0) -> Policy:
+    """The policy that ``"name"`` or ``"name,k=v,k=v"`` describes.
+
+    Raises:
+        BadInput: no such policy or parameter, or a value of the wrong type; near misses are named.
+    """
+    name, given = split(text)
+    if name not in POLICIES:
+        raise unknown("policy", name, POLICIES)
+    entry = POLICIES[name]
+    kind = entry.load()
+    return kind(fill(kind.Parameters, {**entry.preset, **given}, f"policy {name}"), seed)

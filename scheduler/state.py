@@ -1,0 +1,434 @@
+"""The books: which job waits, runs or is suspended, what is free; every change is checked before it is made.
+
+Simulator and coordinator keep the same books; a policy reads them as its ``View``. Only an engine calls the
+methods that change something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+
+from profiles.errors import TenbinError
+from scheduler.costs import FREE, Costs
+from scheduler.events import Event
+from scheduler.model import Cluster, Job, Placement, Region, Stop
+from scheduler.nodes import Nodes
+
+if TYPE_CHECKING:
+    from profiles.records import Profile
+
+POWER_TOLERANCE_W = 1e-6
+
+
+class RuleBroken(TenbinError):
+    """A policy asked for what cannot be: a fault of the policy, never bent into something possible."""
+
+
+class Phase(StrEnum):
+    """Where a job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"  # holds its units while its checkpoint is written
+    SUSPENDED = "suspended"
+
+
+RUNNING = Phase.RUNNING
+
+
+@dataclass(slots=True)
+class JobState:
+    """What is known of one job in the system; for policies to read.
+
+    Attributes:
+        placement: where it runs, or ran last; None: it never ran.
+        start_s: first start; None: it never started.
+        since_s: begin of the current phase.
+        works_from_s: since when it gets on in the current run (after its restart).
+        served_s: attained service up to ``since_s``: seconds in which it got on, on whatever class.
+        done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
+        expected_end_s: believed end of the current run; infinite: unknown; in the past: it takes longer.
+        preemptions, migrations, failures: how often that happened to it.
+    """
+
+    job: Job
+    since_s: float
+    phase: Phase = Phase.WAITING
+    placement: Placement | None = None
+    start_s: float | None = None
+    works_from_s: float = 0.0
+    served_s: float = 0.0
+    done: float = 0.0
+    expected_end_s: float = math.inf
+    preemptions: int = 0
+    migrations: int = 0
+    failures: int = 0
+
+    def attained_s(self, now: float) -> float:
+        """Attained service: seconds in which the job got on."""
+        if self.phase is RUNNING and now > self.works_from_s:
+            return self.served_s + now - self.works_from_s
+        return self.served_s
+
+    def done_by(self, now: float) -> float:
+        """Believed share of the work done, 0 to 1; what was ``done`` for a job of unknown run time."""
+        if self.phase is not RUNNING or now <= self.works_from_s or self.placement is None:
+            return self.done
+        whole = estimate_under(self.job, self.placement)
+        return min(1.0, self.done + (now - self.works_from_s) / whole) if whole > 0 else 1.0
+
+    def remaining_s(self, now: float, pool: str | None = None) -> float:
+        """Believed time still needed at speed 1 on ``pool`` (default: where it is); infinite: unknown."""
+        where = pool or (self.placement.pool if self.placement else "")
+        return (1.0 - self.done_by(now)) * self.job.reference_s(where)
+
+
+def estimate_under(job: Job, placement: Placement) -> float:
+    """Believed run time of the whole job under a placement."""
+    if job.speed is None and not job.estimates_s:
+        return math.inf if job.estimate_s is None else job.estimate_s
+    return job.estimate_on(placement.pool, placement.units, placement.cap_w)
+
+
+@dataclass
+class State:
+    """The books of one cluster; the ``View`` of a policy.
+
+    The mappings are shared with the policy, which only reads them. Methods raise ``RuleBroken``.
+    """
+
+    cluster: Cluster
+    costs: Costs = FREE
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: MappingProxyType({}))
+    now: float = 0.0
+    upcoming: type[Event] | None = None
+
+    def __post_init__(self) -> None:
+        # Ordered dictionaries, because taking the first of a plain one slows down as its front is deleted.
+        self.waiting: OrderedDict[int, Job] = OrderedDict()
+        self.running: OrderedDict[int, JobState] = OrderedDict()
+        self.suspended: OrderedDict[int, JobState] = OrderedDict()
+        self.free = {pool.name: pool.units for pool in self.cluster.pools}
+        self.in_service = dict(self.free)
+        self.nodes = {pool.name: Nodes(pool) for pool in self.cluster.pools if not pool.counted}
+        self.regions: dict[str, tuple[Region, ...]] = {}
+        self.region_used: dict[tuple[str, str], int] = {}
+        self.power_w = 0.0
+        self.budget_w = self.cluster.budget_w
+        self._jobs: dict[int, JobState] = {}
+        self._pools = {pool.name: pool for pool in self.cluster.pools}
+        self._plain = {pool.name for pool in self.cluster.pools if pool.counted and not pool.has_power}
+        self._has_power = any(pool.has_power for pool in self.cluster.pools)
+
+    def state(self, job_id: int) -> JobState:
+        return self._jobs[job_id]
+
+    # -- jobs come and go -----------------------------------------------------------------------------
+
+    def misfit(self, job: Job) -> str:
+        """Why the job can never run on this cluster, as a clause; "" if it can."""
+        reasons = []
+        for pool in self.cluster.pools:
+            if not job.runs_on(pool.name):
+                continue
+            if pool.counted:
+                if job.units <= pool.units:
+                    return ""
+                reasons.append(f"it needs {job.units} units, {pool.name} has {pool.units}")
+            else:
+                reason = self.nodes[pool.name].misfit(job)
+                if not reason:
+                    return ""
+                reasons.append(reason)
+        return "; ".join(reasons) or "none of its classes of resource is here"
+
+    def submit(self, job: Job) -> None:
+        """A new job waits."""
+        if job.id in self._jobs:
+            self.broken(job.id, "submit", "a job of this number is already in the system")
+        self._jobs[job.id] = JobState(job, self.now)
+        self.waiting[job.id] = job
+
+    def start(self, job_id: int, placement: Placement) -> JobState:
+        """A waiting job starts; what an earlier checkpoint kept of it has to be restarted."""
+        job = self.waiting.get(job_id)
+        if job is None:
+            self._not("start", job_id, "waiting")
+        state = self._jobs[job_id]
+        self._check_shape("start", job, placement)
+        self._take("start", job, placement)
+        del self.waiting[job_id]
+        if state.start_s is None:
+            state.start_s = self.now
+        self._run(state, placement, restart=state.served_s > 0.0)
+        return state
+
+    def resume(self, job_id: int, placement: Placement) -> JobState:
+        """A suspended job goes on."""
+        state = self.suspended.get(job_id)
+        if state is None:
+            self._not("resume", job_id, "suspended")
+        job, before = state.job, state.placement
+        assert before is not None
+        self._check_shape("resume", job, placement)
+        if job.stop is Stop.PAUSE and (placement.pool, placement.nodes) != (before.pool, before.nodes):
+            self.broken(job_id, "resume", "it can only be paused, so it must go on where it was")
+        if not job.malleable and placement.units != before.units:
+            self.broken(job_id, "resume", f"it ran on {before.units} units, and is not malleable")
+        self._take("resume", job, placement)
+        del self.suspended[job_id]
+        state.migrations += (placement.pool, placement.nodes) != (before.pool, before.nodes)
+        self._run(state, placement, restart=True)
+        return state
+
+    def check_stop(self, rule: str, job_id: int, least: Stop = Stop.PAUSE) -> JobState:
+        """The running job, if it may be stopped."""
+        state = self.running.get(job_id)
+        if state is None:
+            self._not(rule, job_id, "running")
+        if state.phase is Phase.STOPPING:
+            self.broken(job_id, rule, "it is already being stopped")
+        if state.job.stop is Stop.NEVER or (least is Stop.CHECKPOINT and state.job.stop is Stop.PAUSE):
+            self.broken(
+                job_id,
+                rule,
+                "this job can only be paused"
+                if state.job.stop is Stop.PAUSE
+                else "this job cannot be stopped",
+            )
+        return state
+
+    def begin_stop(self, state: JobState) -> None:
+        """The running job gets on no more, but still holds its units."""
+        self._settle(state)
+        state.phase = Phase.STOPPING
+        state.since_s = self.now
+        state.expected_end_s = math.inf
+
+    def end_stop(self, state: JobState) -> None:
+        """The job's units are free; it is suspended."""
+        self._settle(state)
+        self._leave(state)
+        state.phase = Phase.SUSPENDED
+        state.since_s = self.now
+        state.expected_end_s = math.inf
+        state.preemptions += 1
+        self.suspended[state.job.id] = state
+
+    def finish(self, state: JobState) -> None:
+        """The job has ended and leaves the books."""
+        if state.phase is RUNNING and self.now > state.works_from_s:
+            state.served_s += self.now - state.works_from_s
+        self._leave(state)
+        del self._jobs[state.job.id]
+
+    def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
+        """The job lost its units and waits ahead of all others, with the share of its work that was kept."""
+        self._leave(state)
+        state.phase = Phase.WAITING
+        state.since_s = self.now
+        state.expected_end_s = math.inf
+        state.done, state.served_s = kept, kept_service_s
+        state.failures += 1
+        self.waiting[state.job.id] = state.job
+        self.waiting.move_to_end(state.job.id, last=False)
+
+    # -- changes of running jobs ----------------------------------------------------------------------
+
+    def resize(self, state: JobState, placement: Placement) -> None:
+        """A running malleable job gets other units."""
+        job, before, job_id = state.job, state.placement, state.job.id
+        assert before is not None
+        if not job.malleable and placement.units != before.units:
+            self.broken(job_id, "resize", "the job is not malleable")
+        if placement.pool != before.pool:
+            self.broken(
+                job_id, "resize", f"it runs on {before.pool}: moving to {placement.pool} is a migration"
+            )
+        self._check_shape("resize", job, placement)
+        self._settle(state)
+        self._give(job, before)
+        self._take("resize", job, placement)
+        self._run(state, placement, restart=False)
+
+    def set_cap(self, state: JobState, cap_w: float | None) -> None:
+        """A running job's units get another power cap."""
+        before, job_id = state.placement, state.job.id
+        assert before is not None
+        after = Placement(before.pool, before.units, before.nodes, cap_w, before.region, before.binding)
+        self._settle(state)
+        self._add_power(before, -1)
+        why = self._power_obstacle(after)
+        if why:
+            self.broken(job_id, "set power cap", why)
+        self._add_power(after, 1)
+        self._run(state, after, restart=False)
+
+    def check_running(self, rule: str, job_id: int) -> JobState:
+        """The job, if it runs and is not being stopped."""
+        state = self.running.get(job_id)
+        if state is None or state.phase is not RUNNING:
+            self._not(rule, job_id, "running")
+        return state
+
+    def expect(self, state: JobState, works_from_s: float) -> None:
+        """The job gets on from ``works_from_s``; its believed end follows from its estimate."""
+        assert state.placement is not None
+        state.works_from_s = works_from_s
+        whole = estimate_under(state.job, state.placement)
+        state.expected_end_s = round(works_from_s + (1.0 - state.done) * whole, 6)
+
+    # -- the machine changes --------------------------------------------------------------------------
+
+    def repartition(self, pool: str, regions: tuple[Region, ...]) -> None:
+        """Divide a pool into regions."""
+        if pool not in self._pools:
+            self.broken(None, "repartition", f"there is no pool {pool}")
+        total = sum(region.units for region in regions)
+        if total > self._pools[pool].units:
+            self.broken(
+                None, "repartition", f"{total} units in regions, {pool} has {self._pools[pool].units}"
+            )
+        if any(region.units < 1 for region in regions) or len({r.name for r in regions}) != len(regions):
+            self.broken(None, "repartition", "each region needs a name of its own and at least one unit")
+        self.regions[pool] = regions
+
+    def down(self, pool: str, units: int) -> None:
+        """Free units of a counted pool leave service (jobs on them have failed before)."""
+        self.free[pool] -= units
+        self.in_service[pool] -= units
+
+    def up(self, pool: str, units: int) -> None:
+        """Units of a counted pool come back."""
+        self.free[pool] += units
+        self.in_service[pool] += units
+
+    def set_node(self, pool: str, node: int, up: bool) -> None:
+        """An empty node leaves service, or comes back."""
+        nodes = self.nodes[pool]
+        if bool(nodes.up[node]) != up:
+            nodes.set_up(node, up)
+            change = 1 if up else -1
+            self.free[pool] += change
+            self.in_service[pool] += change
+
+    # -- rules ----------------------------------------------------------------------------------------
+
+    def broken(self, job_id: int | None, rule: str, why: str) -> NoReturn:
+        """Raise ``RuleBroken``: time, job and rule."""
+        job = "" if job_id is None else f", job {job_id}"
+        raise RuleBroken(f"at {self.now:.6f} s{job}: {rule}: {why}", "this is a fault of the policy")
+
+    def _not(self, rule: str, job_id: int, phase: str) -> NoReturn:
+        state = self._jobs.get(job_id)
+        is_ = f"the job is {state.phase}" if state else "there is no such job in the system"
+        self.broken(job_id, rule, f"{is_}, not {phase}")
+
+    def _check_shape(self, rule: str, job: Job, placement: Placement) -> None:
+        most = job.units if job.max_units is None else job.max_units
+        if not job.units <= placement.units <= most:
+            needs = f"{job.units}" if most == job.units else f"{job.units} to {most}"
+            self.broken(job.id, rule, f"the job needs {needs} units, not {placement.units}")
+        if job.estimates_s and placement.pool not in job.estimates_s:
+            self.broken(job.id, rule, f"the job cannot run on {placement.pool}")
+
+    def obstacle(self, job: Job, placement: Placement) -> str:
+        """Why the units of ``placement`` cannot be had now, as a clause; "" if they can."""
+        name, units = placement.pool, placement.units
+        pool = self._pools.get(name)
+        if pool is None:
+            return f"there is no pool {name}"
+        if not pool.counted:
+            why = self.nodes[name].refusal(job, placement)
+            if why:
+                return why
+        elif units > self.free[name]:
+            return f"{units} units of {name} needed, {self.free[name]} free"
+        if placement.region:
+            why = self._region_obstacle(placement)
+            if why:
+                return why
+        return self._power_obstacle(placement) if self._has_power else ""
+
+    def _take(self, rule: str, job: Job, placement: Placement) -> None:
+        """Charge the units, or refuse."""
+        name, units = placement.pool, placement.units
+        if name in self._plain and not placement.region and units <= self.free[name]:
+            self.free[name] -= units  # the usual case: nothing else can stand in the way
+            return
+        why = self.obstacle(job, placement)
+        if why:
+            self.broken(job.id, rule, why)
+        pool = self._pools[name]
+        if self._has_power:
+            self._add_power(placement, 1)
+        if placement.region:
+            key = (name, placement.region)
+            self.region_used[key] = self.region_used.get(key, 0) + units
+        self.free[name] -= units if pool.counted else self.nodes[name].take(job, placement)
+
+    def _give(self, job: Job, placement: Placement) -> None:
+        """Free what a placement holds."""
+        name = placement.pool
+        if name in self._plain and not placement.region:
+            self.free[name] += placement.units
+            return
+        self.free[name] += (
+            placement.units if self._pools[name].counted else self.nodes[name].give(job, placement)
+        )
+        if placement.region:
+            self.region_used[name, placement.region] -= placement.units
+        if self._has_power:
+            self._add_power(placement, -1)
+
+    def _region_obstacle(self, placement: Placement) -> str:
+        for region in self.regions.get(placement.pool, ()):
+            if region.name == placement.region:
+                used = self.region_used.get((placement.pool, region.name), 0)
+                if used + placement.units <= region.units:
+                    return ""
+                has = f"region {region.name} has {region.units}, {used} are used"
+                return f"{placement.units} units needed, {has}"
+        return f"{placement.pool} has no region {placement.region}"
+
+    def _power_obstacle(self, placement: Placement) -> str:
+        pool, cap = self._pools[placement.pool], placement.cap_w
+        if cap is not None and not (pool.caps_w and pool.caps_w[0] <= cap <= pool.caps_w[-1]):
+            allowed = f"caps of {pool.caps_w[0]:g} to {pool.caps_w[-1]:g} W" if pool.caps_w else "no caps"
+            return f"a cap of {cap:g} W; {pool.name} can be set to {allowed}"
+        more = pool.power_w(placement.units, cap)
+        if self.budget_w is not None and self.power_w + more > self.budget_w + POWER_TOLERANCE_W:
+            drawn = f"{self.power_w:g} W are drawn, {more:g} W more would exceed"
+            return f"{drawn} the budget of {self.budget_w:g} W"
+        return ""
+
+    def _add_power(self, placement: Placement, sign: int) -> None:
+        self.power_w += sign * self._pools[placement.pool].power_w(placement.units, placement.cap_w)
+
+    def _run(self, state: JobState, placement: Placement, restart: bool) -> None:
+        state.placement = placement
+        state.phase = RUNNING
+        state.since_s = self.now
+        self.running[state.job.id] = state
+        cost = self.costs.restart_s(state.job, placement.pool) if restart else 0.0
+        self.expect(state, self.now + cost)
+
+    def _settle(self, state: JobState) -> None:
+        """Book what the current run has done so far."""
+        if state.phase is RUNNING and self.now > state.works_from_s:
+            state.done = state.done_by(self.now)
+            state.served_s += self.now - state.works_from_s
+            state.works_from_s = self.now
+
+    def _leave(self, state: JobState) -> None:
+        assert state.placement is not None
+        del self.running[state.job.id]
+        self._give(state.job, state.placement)
+        if not self.running:
+            self.power_w = 0.0  # no rounding error outlives an idle machine

@@ -1,0 +1,185 @@
+"""Logs in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where unknown.
+
+Which fields count: number 1 (job), 2 (submission), 4 (run time), 8 or else 5 (processors: requested, else
+allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processor), 12 (user), 14 (program).
+
+The archive's oddities, and what becomes of them (each is counted): a line with fewer than the first 9 fields,
+or fields that are no numbers, is skipped, as is a job without a run time, without processors, submitted at a
+negative time, or bearing a number that came before; missing trailing fields are unknown; a job without a
+requested time has an unknown run time; lines out of order are sorted within a window.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Literal
+
+from profiles.errors import BadInput
+from scheduler.model import Job, Known
+from scheduler.trace import Arrival
+from scheduler.workloads import Workload
+
+FIELDS = 18
+NEEDED = 9
+WINDOW = 4096  # jobs that may be out of order
+LARGEST_NUMBER = 2**31  # of a job
+MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How to read a log.
+
+    Attributes:
+        estimate: "requested" (the user's limit), "exact" (the run time itself) or "none".
+        strict: stop at the first line that cannot be used instead of skipping it.
+        limit: read so many jobs; None: all.
+    """
+
+    estimate: Literal["requested", "exact", "none"] = "requested"
+    strict: bool = False
+    limit: int | None = None
+
+
+def read(path: Path, parameters: Parameters | None = None) -> Workload:
+    """The log at ``path`` (plain or gzip) as a stream.
+
+    Raises:
+        BadInput: the file cannot be read, or ends within its compressed data; with ``strict`` also a line
+            that cannot be used. Raised while the arrivals are read.
+    """
+    skipped: Counter[str] = Counter()
+    jobs = _jobs(path, parameters or Parameters(), skipped)
+    return Workload(in_order(jobs, skipped), path.name, skipped)
+
+
+def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
+    """Write jobs as SWF; fields that SWF does not have are lost, times are rounded to whole microseconds."""
+    for job, run_s, *_ in arrivals:
+        memory = -1 if job.memory_mb is None else round(job.memory_mb / job.units / MB_PER_KB)
+        limit = -1 if job.estimate_s is None else job.estimate_s
+        user = job.user if job.user.isdecimal() else -1
+        program = job.program if job.program.isdecimal() else -1
+        lines.write(
+            f"{job.id} {_number(job.submit_s)} -1 {_number(run_s)} {job.units} -1 -1 {job.units} "
+            f"{_number(limit)} {memory} 1 {user} -1 {program} -1 -1 -1 -1\n"
+        )
+
+
+def in_order(arrivals: Iterable[Arrival], skipped: Counter[str]) -> Iterator[Arrival]:
+    """The arrivals sorted by submission, ties in their order, within a window of ``WINDOW`` jobs."""
+    held: deque[Arrival] = deque()  # sorted
+    newest = last = -math.inf
+    for arrival in arrivals:
+        submit = arrival.job.submit_s
+        if submit >= newest:
+            newest = submit
+            held.append(arrival)
+        elif submit < last:
+            skipped[f"out of order by more than {WINDOW} jobs"] += 1
+            continue
+        else:
+            held.insert(bisect_right(held, submit, key=_submission), arrival)
+        if len(held) > WINDOW:
+            first = held.popleft()
+            last = first.job.submit_s
+            yield first
+    yield from held
+
+
+def _submission(arrival: Arrival) -> float:
+    return arrival.job.submit_s
+
+
+def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator[Arrival]:
+    """The jobs in the order of the lines."""
+    seen = bytearray()  # one bit for each job number
+    taken = 0
+    for number, line in enumerate(_lines(path), 1):
+        fields = line.split()
+        if not fields or fields[0].startswith(";"):
+            continue
+        if taken == parameters.limit:
+            return
+        arrival = _arrival(fields, parameters)
+        if not isinstance(arrival, str):
+            place, bit = divmod(arrival.job.id, 8)
+            if place >= len(seen):
+                seen.extend(bytes(place + 1024 - len(seen)))
+            if not seen[place] >> bit & 1:
+                seen[place] |= 1 << bit
+                taken += 1
+                yield arrival
+                continue
+            arrival = "a job number that came before"
+        if parameters.strict:
+            raise BadInput(f"{path}, line {number}: {arrival}", "mend the line, or read without strict")
+        skipped[arrival] += 1
+
+
+def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
+    """The job on a line, or why there is none."""
+    try:
+        number, submitted, _, ran, allocated, _, used, requested, asked, *_ = fields
+        job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
+        processors = float(requested)
+        if processors <= 0:
+            processors = float(allocated)
+        kb = float(fields[9]) if len(fields) > NEEDED else -1.0
+        if kb <= 0:
+            kb = float(used)
+    except ValueError:
+        return _unreadable(fields)
+    if not (0 <= job_id < LARGEST_NUMBER and 0 <= submit < math.inf and 0 <= run < math.inf):
+        return _unusable(job_id, submit, run)
+    if not 1 <= processors < math.inf:
+        return "no processors"
+    units = int(processors)
+    memory_mb = kb * units * MB_PER_KB if 0 < kb < math.inf else None
+    user = fields[11] if len(fields) > 11 else "-1"
+    program = fields[13] if len(fields) > 13 else "-1"
+    known, estimate = Known.LIMIT, limit if 0 < limit < math.inf else None
+    if parameters.estimate != "requested":
+        known, estimate = (Known.EXACT, run) if parameters.estimate == "exact" else (known, None)
+    job = Job(job_id, submit, units, estimate, "" if user == "-1" else user, memory_mb, known)
+    if program != "-1":
+        job = replace(job, program=program)
+    return Arrival(job, run)
+
+
+def _unreadable(fields: list[str]) -> str:
+    return f"fewer than {NEEDED} fields" if len(fields) < NEEDED else "a field that is no number"
+
+
+def _unusable(job_id: int, submit: float, run: float) -> str:
+    if not 0 <= job_id < LARGEST_NUMBER or not math.isfinite(submit + run):
+        return "a number out of range"
+    return "a negative time of submission" if submit < 0 else "no run time"
+
+
+def _number(value: float) -> str:
+    """Without a fraction where there is none."""
+    return str(int(value)) if value == int(value) else repr(round(value, 6))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a plain or compressed file; bytes that are no text become replacement characters."""
+    try:
+        with path.open("rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+        opened = gzip.open if compressed else open
+        with opened(path, "rt", encoding="utf-8", errors="replace") as lines:
+            yield from lines
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadInput(
+            f"{path}: the compressed file is damaged or cut short ({error})", "fetch it again"
+        ) from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}", "name a file that can be read") from error

@@ -1,0 +1,225 @@
+"""``tenbin simulate``: what policies would make of a workload on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenbin.commands.options import JsonOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from scheduler.metrics import Metrics
+    from scheduler.model import Cluster
+    from scheduler.simulator import Summary
+    from scheduler.trace import Record, Sink
+    from scheduler.workloads import Workload
+
+# What the table shows: metric, what people call it, as a duration or as it is
+ROWS = (
+    ("jobs", "jobs", False),
+    ("mean_wait_s", "wait, mean", True),
+    ("p95_wait_s", "wait, 95 %", True),
+    ("p99_wait_s", "wait, 99 %", True),
+    ("max_wait_s", "wait, longest", True),
+    ("mean_turnaround_s", "turnaround, mean", True),
+    ("bsld_mean", "bounded slowdown, mean", False),
+    ("p95_slowdown", "slowdown, 95 %", False),
+    ("p99_slowdown", "slowdown, 99 %", False),
+    ("makespan_s", "makespan", True),
+    ("utilisation_ratio", "utilisation", False),
+    ("preemptions", "preemptions", False),
+    ("migrations", "migrations", False),
+    ("killed", "killed at their limit", False),
+    ("energy_j", "energy, J", False),
+    ("jobs_per_s", "simulated jobs/s", False),
+)
+OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where any is not 0
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Policies whose names begin so."""
+    from scheduler.registry import POLICIES
+
+    return [name for name in POLICIES if name.startswith(incomplete)]
+
+
+def simulate(
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Name, or name,k=v,k=v; give several to compare them.",
+            autocompletion=complete_policy,
+        ),
+    ],
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="A log (.swf, .swf.gz), or generator:NAME,k=v,k=v.")
+    ],
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", help="A count, 512xgpu+512xcpu, or a TOML or JSON file.")
+    ],
+    seed: Annotated[int, typer.Option(help="Of generators and policies.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    gantt: Annotated[
+        Path | None, typer.Option(help="Draw who ran where and when into this HTML file.", dir_okay=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Simulate policies on the same jobs and compare what came out.
+
+    [bold]Examples[/bold]
+
+      tenbin simulate -p fcfs -p easy -w KTH-SP2-1996-2.swf.gz -c 100
+
+      tenbin simulate -p easy -w generator:lublin,jobs=5000,load=0.9 -c 128 --gantt easy.html
+    """
+    from rich.console import Console
+
+    from scheduler.clusters import parse_cluster
+
+    machine = parse_cluster(cluster)
+    errors = Console(stderr=True, highlight=False)
+    results, drawn = [], []
+    for text in dict.fromkeys(policy):
+        result, record, work = _run(text, workload, machine, seed, limit, gantt is not None, errors)
+        results.append(result)
+        drawn.append((text, record))
+    if gantt is not None:
+        _draw(gantt, drawn, machine)
+    if json:
+        import json as json_
+
+        head = {"cluster": cluster, "workload": workload, "source": work.source, "note": work.note}
+        print(json_.dumps({**head, "seed": seed, "results": results}, indent=1))
+        return
+    _print_table(results, work, gantt)
+
+
+def _run(
+    text: str, workload: str, machine: Cluster, seed: int, limit: int | None, keep: bool, errors: Console
+) -> tuple[dict[str, Any], Record, Workload]:
+    """One policy on the whole workload: its figures, and the outcomes if they are kept."""
+    from collections.abc import Iterable
+    from dataclasses import replace
+    from itertools import islice
+
+    from profiles.errors import BadInput
+    from scheduler.metrics import Accumulator
+    from scheduler.registry import create
+    from scheduler.simulator import Simulator
+    from scheduler.trace import Record
+    from scheduler.workloads import load
+
+    work = load(workload, machine, seed)
+    metrics, record = Accumulator(machine), Record()
+    arrivals = work.arrivals
+    if limit is not None:
+        if not isinstance(arrivals, Iterable):
+            raise BadInput("--limit: this workload reacts to the schedule", "give its own parameter jobs=")
+        arrivals = islice(arrivals, limit)
+    sinks: list[Sink] = [metrics, record] if keep else [metrics]
+    with _progress(text, errors) as progress:
+        settings = replace(work.settings, seed=seed)
+        simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks, progress)
+        summary = simulator.run()
+    return _figures(text, metrics.metrics(), summary, work), record, work
+
+
+def _figures(text: str, metrics: Metrics, summary: Summary, work: Workload) -> dict[str, Any]:
+    return {
+        "policy": text,
+        **metrics.to_dict(),
+        "refused": sum(summary.refused.values()),
+        "refused_reasons": summary.refused,
+        "skipped": sum(work.skipped.values()),
+        "skipped_reasons": dict(work.skipped),
+        "decisions": summary.decisions,
+        "most_jobs_in_system": summary.most_in_system,
+        "wall_s": summary.wall_s,
+        "jobs_per_s": summary.jobs / summary.wall_s if summary.wall_s > 0 else None,
+    }
+
+
+class _progress:  # noqa: N801 (reads as a function in the with statement)
+    """Shows how far the simulation is, on a terminal."""
+
+    def __init__(self, text: str, errors: Console) -> None:
+        self._status = errors.status(f"{text}: reading") if errors.is_terminal else None
+        self._text = text
+
+    def __enter__(self) -> Callable[[int, float], None] | None:
+        if self._status is None:
+            return None
+        self._status.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def _show(self, jobs: int, now: float) -> None:
+        assert self._status is not None
+        self._status.update(f"{self._text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
+
+
+def _draw(path: Path, drawn: list[tuple[str, Record]], machine: Cluster) -> None:
+    from profiles.errors import BadInput
+    from profiles.files import write_whole
+    from tenbin.report.schedule import page
+
+    try:
+        write_whole(path, page([(text, record.outcomes) for text, record in drawn], machine))
+    except OSError as error:
+        raise BadInput(
+            f"--gantt {path}: {error.strerror}", "choose a file in a folder you may write"
+        ) from error
+
+
+def _span(seconds: float) -> str:
+    """Three digits in the unit that suits: ``45 s``, ``3.2 h``, ``12.5 d``."""
+    from tenbin.text import number
+
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{number(seconds / size)} {unit}"
+    return f"{number(seconds)} s"
+
+
+def _print_table(results: list[dict[str, Any]], work: Workload, gantt: Path | None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tenbin.text import number
+
+    console = Console(highlight=False)
+    console.print(work.source, markup=False)
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("")
+    for result in results:
+        table.add_column(escape(result["policy"]), justify="right", overflow="fold")
+    for key, name, is_time in ROWS:
+        values = [result[key] for result in results]
+        if key in OPTIONAL and not any(values):
+            continue
+        shown = [
+            "-" if v is None else _span(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
+            for v in values
+        ]
+        table.add_row(name, *shown)
+    console.print(table)
+    for result in results[:1]:
+        for kind in ("skipped", "refused"):
+            for reason, count in result[f"{kind}_reasons"].items():
+                console.print(f"{kind}: {count:,} job{'s' * (count != 1)}: {reason}", markup=False)
+    if work.note:
+        console.print(work.note, markup=False)
+    if gantt is not None:
+        console.print(f"picture: {gantt}", markup=False)

@@ -1,0 +1,208 @@
+"""Pictures of a simulated schedule: who ran where and when, utilisation and power over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+import plotly.graph_objects as go
+from jinja2 import Template
+from plotly.offline import get_plotlyjs
+
+from scheduler.model import Cluster, Placement, Pool
+from scheduler.trace import Outcome, Segment
+from tenbin.report.style import COLOURS, figure
+
+MOST_BARS = 5000
+MOST_POINTS = 2000
+DAY_S = 86400.0
+OVERHEAD_COLOUR = "#444444"
+
+PAGE = Template(
+    """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tenbin simulate</title>
+<style>body{font-family:system-ui,sans-serif;max-width:1300px;margin:1rem auto;padding:0 1rem}</style>
+<script>{{ plotly }}</script></head><body>
+{% for title, note, figures in parts %}<h1>{{ title | e }}</h1><p>{{ note | e }}</p>
+{% for figure in figures %}{{ figure }}{% endfor %}{% endfor %}</body></html>"""
+)
+
+Bar = tuple[Outcome, Segment, int, int]  # on units from (inclusive) to (exclusive)
+
+
+def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -> str:
+    """One self-contained HTML page with the pictures of each (policy, outcomes)."""
+    parts = []
+    for title, outcomes in schedules:
+        drawn = [f.to_html(full_html=False, include_plotlyjs=False) for f in figures(outcomes, cluster)]
+        parts.append((title, f"{len(outcomes):,} jobs. {EXPLANATION}", drawn))
+    text: str = PAGE.render(plotly=get_plotlyjs(), parts=parts)
+    return text
+
+
+EXPLANATION = (
+    "Each bar is a job (or a part of one) on its units, from start to end, coloured by user where there are "
+    f"users; dark ends are checkpoints and restarts. At most {MOST_BARS:,} bars are drawn, those that began "
+    "first; utilisation and power cover all jobs."
+)
+
+
+def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[go.Figure]:
+    """A Gantt chart of each pool, utilisation, and power where the pools' power is known."""
+    if not outcomes:
+        return []
+    first = min(outcome.job.submit_s for outcome in outcomes)
+    scale, unit = _scale(max(outcome.end_s for outcome in outcomes) - first)
+    drawn = [_gantt(outcomes, pool, first, scale, unit) for pool in cluster.pools]
+    drawn.append(_utilisation(outcomes, cluster, first, scale, unit))
+    if any(pool.base_w or pool.peak_w for pool in cluster.pools):
+        drawn.append(_power(outcomes, cluster, first, scale, unit))
+    return drawn
+
+
+def _scale(span_s: float) -> tuple[float, str]:
+    for seconds, unit in ((DAY_S, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if span_s > 3 * seconds:
+            return seconds, unit
+    return 1.0, "seconds"
+
+
+def _gantt(outcomes: Sequence[Outcome], pool: Pool, first: float, scale: float, unit: str) -> go.Figure:
+    fig = figure(f"Schedule of {pool.name}", f"time, {unit}", "unit" if pool.counted else "node")
+    bars = lanes(outcomes, pool)
+    users = {user: i for i, user in enumerate(dict.fromkeys(o.job.user for o, *_ in bars))}
+    fig.add_bar(
+        orientation="h",
+        base=[(segment.start_s - first) / scale for _, segment, _, _ in bars],
+        x=[(segment.end_s - segment.start_s) / scale for _, segment, _, _ in bars],
+        y=[(low + high - 1) / 2 for *_, low, high in bars],
+        width=[0.9 * (high - low) for *_, low, high in bars],
+        marker={
+            "color": [
+                COLOURS[(users[o.job.user] if len(users) > 1 else o.job.id) % (len(COLOURS) - 1)]
+                if segment.kind == "run"
+                else OVERHEAD_COLOUR
+                for o, segment, _, _ in bars
+            ],
+            "line": {"width": 0},
+        },
+        text=[_hover(o, segment) for o, segment, _, _ in bars],
+        textposition="none",
+        hovertemplate="%{text}<extra></extra>",
+    )
+    fig.update_layout(barmode="overlay", showlegend=False, height=520)
+    return fig
+
+
+def _hover(outcome: Outcome, segment: Segment) -> str:
+    job, placement = outcome.job, segment.placement
+    cap = f", cap {placement.cap_w:g} W" if placement.cap_w is not None else ""
+    return (
+        f"job {job.id}{f' of {job.user}' if job.user else ''}: {segment.kind}, "
+        f"{placement.units} units{cap}<br>"
+        f"submitted {job.submit_s:,.0f} s, {segment.start_s:,.0f} to {segment.end_s:,.0f} s"
+    )
+
+
+def lanes(outcomes: Sequence[Outcome], pool: Pool) -> list[Bar]:
+    """Where to draw each segment: its own nodes, or for units without identity the lowest free ones."""
+    segments = [(s, o) for o in outcomes for s in o.segments if s.placement.pool == pool.name]
+    segments = [(s, o) for s, o in segments if s.end_s > s.start_s]
+    segments.sort(key=lambda pair: (pair[0].start_s, pair[1].job.id))
+    bars: list[Bar] = []
+    free: list[tuple[int, int]] = [(0, pool.units)]  # runs of free units, as a heap
+    busy: list[tuple[float, int, list[tuple[int, int]]]] = []
+    for i, (segment, outcome) in enumerate(segments[:MOST_BARS]):
+        if not pool.counted:
+            runs = [(node, node + 1) for node, _ in segment.placement.nodes]
+        else:
+            while busy and busy[0][0] <= segment.start_s:
+                free.extend(heappop(busy)[2])
+            free = _joined(free)
+            runs = _take(free, segment.placement)
+            heappush(busy, (segment.end_s, i, runs))
+        bars.extend((outcome, segment, low, high) for low, high in runs)
+    return bars
+
+
+def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The runs with touching ones joined, as a heap."""
+    runs.sort()
+    joined: list[tuple[int, int]] = []
+    for low, high in runs:
+        if joined and joined[-1][1] == low:
+            joined[-1] = (joined[-1][0], high)
+        else:
+            joined.append((low, high))
+    heapify(joined)
+    return joined
+
+
+def _take(free: list[tuple[int, int]], placement: Placement) -> list[tuple[int, int]]:
+    """The lowest free units, as runs; takes them out of the heap ``free``."""
+    runs, needed = [], placement.units
+    while needed and free:
+        low, high = heappop(free)
+        taken = min(high - low, needed)
+        runs.append((low, low + taken))
+        needed -= taken
+        if low + taken < high:
+            heappush(free, (low + taken, high))
+    return runs
+
+
+def _utilisation(
+    outcomes: Sequence[Outcome], cluster: Cluster, first: float, scale: float, unit: str
+) -> go.Figure:
+    fig = figure("Utilisation", f"time, {unit}", "share of units in use")
+    for pool in cluster.pools:
+        changes = [
+            (s.start_s, s.end_s, _units(s.placement, o, pool))
+            for o in outcomes
+            for s in o.segments
+            if s.placement.pool == pool.name
+        ]
+        times, values = means(changes)
+        fig.add_scatter(x=(times - first) / scale, y=values / pool.units, name=pool.name, line_shape="hv")
+    fig.update_yaxes(range=[0, 1.05])
+    return fig
+
+
+def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
+    """Units in use; on nodes, nodes' worth of the first resource."""
+    if pool.counted:
+        return placement.units
+    return sum(n * outcome.job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
+
+
+def _power(outcomes: Sequence[Outcome], cluster: Cluster, first: float, scale: float, unit: str) -> go.Figure:
+    fig = figure("Power of the units in use", f"time, {unit}", "power, W")
+    changes = [
+        (s.start_s, s.end_s, cluster[s.placement.pool].power_w(s.placement.units, s.placement.cap_w))
+        for o in outcomes
+        for s in o.segments
+    ]
+    times, values = means(changes)
+    fig.add_scatter(x=(times - first) / scale, y=values, line_shape="hv", name="power")
+    if cluster.budget_w is not None:
+        fig.add_hline(y=cluster.budget_w, line={"dash": "dot"}, annotation_text="budget")
+    return fig
+
+
+def means(
+    changes: Sequence[tuple[float, float, float]],
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """Sum of (start, end, amount) over time, as means over ``MOST_POINTS`` intervals: starts, values."""
+    if not changes:
+        return np.empty(0), np.empty(0)
+    table = np.array(changes)
+    begin, end = float(table[:, 0].min()), float(table[:, 1].max())
+    edges = np.linspace(begin, end, MOST_POINTS + 1) if end > begin else np.array([begin, begin + 1.0])
+    moments = np.concatenate((table[:, 0], table[:, 1]))
+    steps = np.concatenate((table[:, 2], -table[:, 2]))
+    order = np.argsort(moments, kind="stable")
+    times, level = moments[order], np.cumsum(steps[order])
+    area = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times))))
+    at_edges = np.interp(edges, times, area)
+    return edges[:-1], np.array([b - a for a, b in pairwise(at_edges)]) / np.diff(edges)

@@ -1,0 +1,124 @@
+"""The simulator's speed: against AccaSim on the same log, interleaved, and over the length of queues."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from scheduler.metrics import Accumulator
+from scheduler.model import Cluster, Job, Pool
+from scheduler.policy import View
+from scheduler.registry import create
+from scheduler.simulator import Simulator
+from scheduler.trace import Arrival
+from scheduler.workloads import load
+from tests.scheduler.test_logs import HPC2N, KTH, log
+
+HERE = Path(__file__).parent
+JOBS = 12_000  # of each log; the whole of it takes AccaSim minutes
+ROUNDS = 3
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+
+
+def accasim() -> str:
+    """A Python that has AccaSim 1.1.3: this one, or the one that TENBIN_ACCASIM_PYTHON names."""
+    python = os.environ.get("TENBIN_ACCASIM_PYTHON", sys.executable)
+    found = subprocess.run(
+        [python, "-c", "import importlib.util as u; u.find_spec('accasim').name"], check=False
+    )
+    if found.returncode:
+        pytest.skip("AccaSim is not installed: pip install accasim==1.1.3")
+    return python
+
+
+def cut(name: str, folder: Path) -> Path:
+    """The first jobs of the log as AccaSim can read it: no comments, requests above 0."""
+    path = folder / "cut.swf"
+    with gzip.open(log(name), "rt") as lines, path.open("w") as out:
+        rows = [row.split() for row in lines if not row.startswith(";")][:JOBS]
+        for row in rows:
+            row[7] = row[7] if int(row[7]) > 0 else row[4]
+            row[9] = "1"
+            out.write(" ".join(row) + "\n")
+    return path
+
+
+def seconds(python: str, script: str, *arguments: object, folder: Path) -> float:
+    """Processor time that one run says it took."""
+    command = [python, str(HERE / script), *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    cpu: float = json.loads(done.stdout.splitlines()[-1])["cpu_s"]
+    return cpu
+
+
+@pytest.mark.parametrize(("name", "nodes"), [(KTH, 100), (HPC2N, 240)])
+@pytest.mark.parametrize(("method", "policy"), [("fifo", "fcfs"), ("easy", "easy")])
+@pytest.mark.parametrize("kept", ["schedule", "figures"])
+def test_faster_than_accasim(
+    name: str, nodes: int, method: str, policy: str, kept: str, tmp_path: Path
+) -> None:
+    """``schedule``: both keep it (AccaSim's default); ``figures``: only means."""
+    python, path = accasim(), cut(name, tmp_path)
+    ratios = []
+    for _ in range(ROUNDS):
+        ours = seconds(sys.executable, "tenbin_run.py", path, nodes, policy, kept, folder=tmp_path)
+        theirs = seconds(python, "accasim_run.py", path, nodes, method, kept, folder=tmp_path)
+        ratios.append(theirs / ours)
+    ratio = statistics.median(ratios)
+    print(f"BENCH tenbin/AccaSim jobs/s, {name} {policy}, {kept}: ratio {ratio:.1f} (median of {ROUNDS})")
+    assert ratio > 0
+
+
+def crowd(waiting: int) -> Iterator[Arrival]:
+    """So many jobs at once, then one every 10 s."""
+    rng = random.Random(1)
+    for i in range(waiting + 100_000):
+        units = min(512, int(2 ** rng.uniform(0, 9.5)) + rng.randrange(3))
+        run_s = math.ceil(math.exp(rng.gauss(6, 1.5)))
+        submit = float(max(0, 10 * (i - waiting)))
+        yield Arrival(Job(i, submit, units, run_s * rng.choice((1, 2, 5))), run_s)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+def test_a_long_queue_costs_little_more(policy: str) -> None:
+    mean = {}
+    for waiting in (1000, 100_000):
+        times: list[float] = []
+
+        def watch(view: View, times: list[float] = times) -> None:
+            if view.now >= 10:
+                times.append(time.process_time())
+                if len(times) > 2000:
+                    raise StopIteration
+
+        simulator = Simulator(Cluster((Pool("node", 1024),)), crowd(waiting), create(policy), observer=watch)
+        with pytest.raises(StopIteration):
+            simulator.run()
+        mean[waiting] = statistics.mean(b - a for a, b in pairwise(times))
+    ratio = mean[100_000] / mean[1000]
+    print(f"BENCH {policy} a decision with 100,000 waiting / with 1,000 ratio {ratio:.2f}")
+
+
+def test_a_million_jobs_on_a_hundred_thousand_nodes() -> None:
+    cluster = Cluster((Pool("node", 100_000),))
+    metrics = Accumulator(cluster)
+    workload = load("generator:lublin,jobs=1000000,load=0.9", cluster)
+    summary = Simulator(cluster, workload.arrivals, create("easy"), sinks=[metrics]).run()
+    print(
+        f"BENCH easy, 1,000,000 jobs on 100,000 nodes: {summary.jobs / summary.wall_s:,.0f} jobs/s, "
+        f"at most {summary.most_in_system} jobs in the system"
+    )
+    assert summary.jobs == 1_000_000

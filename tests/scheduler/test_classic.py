@@ -1,0 +1,111 @@
+"""fcfs, easy and conservative against the same rules written down by brute force, and worked by hand."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from scheduler.actions import Action
+from scheduler.events import Event
+from scheduler.model import Cluster, Job, Known, Pool
+from scheduler.policies.conservative import Conservative
+from scheduler.policy import View
+from scheduler.registry import create
+from scheduler.trace import Arrival
+from tests.scheduler import brute
+from tests.scheduler.audit import starts
+from tests.scheduler.worlds import World, counted, run
+
+MANY = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+
+
+def world(units: int, *jobs: tuple[float, int, float, float]) -> World:
+    """Jobs as (submission, units, limit, run time), numbered from 1."""
+    arrivals = tuple(
+        Arrival(Job(i, submit, wanted, limit), run_s)
+        for i, (submit, wanted, limit, run_s) in enumerate(jobs, 1)
+    )
+    return World(Cluster((Pool("node", units),)), arrivals)
+
+
+@MANY
+@given(counted(most=6, shortest=1))
+def test_fcfs_is_the_brute_force(world: World) -> None:
+    assert starts(run(create("fcfs"), world)[0]) == brute.fcfs(world.cluster.units, world.arrivals)
+
+
+@MANY
+@given(counted(most=6, shortest=1))
+def test_easy_is_the_brute_force(world: World) -> None:
+    assert starts(run(create("easy"), world)[0]) == brute.easy(world.cluster.units, world.arrivals)
+
+
+@MANY
+@given(counted(most=6, shortest=1))
+def test_conservative_is_the_brute_force_and_keeps_its_promises(world: World) -> None:
+    table = brute.Conservative(world.cluster.units, world.arrivals)
+    expected = table.run()
+    assert starts(run(create("conservative"), world)[0]) == expected
+    assert all(expected[job] <= promised for job, promised in table.promised.items())
+
+
+class Watched(Conservative):
+    """Notes the reservations that each job had."""
+
+    def decide(self, view: View, event: Event) -> list[Action]:
+        actions = list(super().decide(view, event))
+        for job_id, at in self._starts.items():
+            notes.setdefault(job_id, []).append(at)
+        return actions
+
+
+notes: dict[int, list[float]] = {}
+
+
+@MANY
+@given(counted(most=8))
+def test_conservative_never_moves_a_reservation_back(world: World) -> None:
+    notes.clear()
+    begun = starts(run(Watched(), world)[0])
+    for job_id, times in notes.items():
+        assert times == sorted(times, reverse=True) and begun[job_id] <= times[-1]
+
+
+def test_easy_by_hand() -> None:
+    # 4 units. Job 1 holds 3 until 10 (its limit). Job 2 needs 4 and gets 10, nothing is spare.
+    # Job 3 (1 unit, limit 8) would end at 10 and passes; job 4 (1 unit, limit 2) finds nothing free.
+    # Job 1 ends early at 6: job 3 still runs, so job 2 waits for 10 by its limit, and job 4 passes at 6.
+    easy = world(4, (0, 3, 10, 6), (1, 4, 5, 5), (2, 1, 8, 7), (3, 1, 2, 2))
+    assert starts(run(create("easy"), easy)[0]) == {1: 0, 2: 9, 3: 2, 4: 6}
+
+
+def test_spare_units_may_be_used_for_ever() -> None:
+    # 4 units, job 1 holds 3 until 10, job 2 needs 2: at 10 two units are spare. Job 3 takes one for 100 s.
+    spare = world(4, (0, 3, 10, 10), (1, 2, 5, 5), (2, 1, 100, 100), (3, 1, 100, 100))
+    assert starts(run(create("easy"), spare)[0]) == {1: 0, 2: 10, 3: 2, 4: 10}
+
+
+def test_conservative_does_not_let_a_job_delay_the_second_in_the_queue() -> None:
+    # Job 4 could pass under EASY (it leaves job 2 alone), but job 3 would have to wait for it.
+    jobs = ((0, 2, 10, 10), (1, 4, 10, 10), (2, 2, 10, 10), (3, 2, 30, 30))
+    assert starts(run(create("easy"), world(4, *jobs))[0])[3] == 20
+    other = ((0, 3, 10, 10), (1, 3, 10, 10), (2, 4, 10, 10), (3, 1, 30, 30))
+    assert starts(run(create("easy"), world(4, *other))[0]) == {1: 0, 2: 10, 3: 33, 4: 3}
+    assert starts(run(create("conservative"), world(4, *other))[0]) == {1: 0, 2: 10, 3: 20, 4: 30}
+
+
+def test_jobs_that_take_longer_than_predicted_end_all_the_same() -> None:
+    late = [
+        Arrival(Job(i, float(i), 1 + i % 3, 5.0, known=Known.PREDICTED), 5.0 + 10.0 * (i % 4))
+        for i in range(1, 30)
+    ]
+    for policy in ("fcfs", "easy", "conservative"):
+        outcomes, summary = run(create(policy), World(Cluster((Pool("node", 4),)), tuple(late)))
+        assert summary.jobs == 29 and all(o.how == "done" for o in outcomes)
+
+
+def test_unknown_run_times() -> None:
+    unknown = [Arrival(Job(i, float(i), 1 + i % 4), 3.0 + i % 5) for i in range(1, 30)]
+    here = World(Cluster((Pool("node", 4),)), tuple(unknown))
+    fcfs = starts(run(create("fcfs"), here)[0])
+    assert starts(run(create("easy"), here)[0]) == fcfs  # nothing can be reserved, so nobody passes
+    assert starts(run(create("conservative"), here)[0]) == fcfs

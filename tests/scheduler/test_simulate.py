@@ -1,0 +1,108 @@
+"""``tenbin simulate``: table, JSON, picture, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from scheduler.model import Cluster, Pool
+from scheduler.registry import create
+from tenbin.report.schedule import figures, lanes, means, page
+from tests.scheduler.chaos import Chaos
+from tests.scheduler.worlds import World, counted, power, run
+
+WORKLOAD = "generator:lublin,jobs=200,load=0.9"
+
+
+def tenbin(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()", "simulate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_table_compares_the_policies() -> None:
+    done = tenbin("-p", "fcfs", "-p", "easy", "-w", WORKLOAD, "-c", "128")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"fcfs +easy", done.stdout) and "wait, mean" in done.stdout and "200" in done.stdout
+
+
+def test_json_has_units_in_its_keys() -> None:
+    done = tenbin(
+        "-p", "easy", "-p", "conservative,depth=5", "-w", WORKLOAD, "-c", "64", "--seed", "3", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [r["policy"] for r in found["results"]] == ["easy", "conservative,depth=5"]
+    wanted = (
+        "mean_wait_s mean_turnaround_s bsld_mean p99_slowdown max_wait_s makespan_s utilisation_ratio "
+        "preemptions migrations energy_j jobs_per_s refused skipped"
+    )
+    assert all(result.keys() >= set(wanted.split()) for result in found["results"])
+    assert found["results"][0]["jobs"] + found["results"][0]["refused"] == 200
+
+
+def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
+    path = tmp_path / "gantt.html"
+    done = tenbin("-p", "fcfs", "-w", WORKLOAD, "-c", "128", "--limit", "50", "--gantt", str(path))
+    assert done.returncode == 0, done.stderr
+    text = path.read_text()
+    assert "Schedule of node" in text and "Utilisation" in text and "<script src" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-p", "esay", "-w", WORKLOAD, "-c", "16"), "unknown policy 'esay'; did you mean easy"),
+        (("-p", "easy", "-w", "nothing.swf", "-c", "16"), "nothing.swf: no such file"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16x"), "'16x' is not understood"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16xa+16xb"), "schedules one class of units"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--gantt", "/nowhere/x.html"), "--gantt /nowhere/x.html"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    done = tenbin(*arguments)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_refused_and_skipped_jobs_are_told(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text("1 0 -1 5 4 -1 -1 4 9\n2 1 -1 5 99 -1 -1 99 9\nbroken\n")
+    done = tenbin("-p", "fcfs", "-w", str(log), "-c", "16")
+    assert "refused: 1 job: it needs 99 units, node has 16" in done.stdout
+    assert "skipped: 1 job: fewer than 9 fields" in done.stdout
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(counted(most=12))
+def test_no_two_bars_lie_on_one_unit_at_one_time(world: World) -> None:
+    outcomes, _ = run(create("easy"), world)
+    bars = lanes(outcomes, world.cluster.pools[0])
+    for i, (_, a, low_a, high_a) in enumerate(bars):
+        assert 0 <= low_a < high_a <= world.cluster.units
+        for _, b, low_b, high_b in bars[i + 1 :]:
+            together = a.start_s < b.end_s and b.start_s < a.end_s
+            assert not (together and low_a < high_b and low_b < high_a)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@given(power(most=8))
+def test_power_is_drawn_where_it_is_known(world: World) -> None:
+    outcomes, _ = run(Chaos(), world)
+    drawn = figures(outcomes, world.cluster)
+    assert [f.layout.title.text for f in drawn] == [
+        "Schedule of node",
+        "Utilisation",
+        "Power of the units in use",
+    ]
+    times, values = means([(s.start_s, s.end_s, s.placement.units) for o in outcomes for s in o.segments])
+    area = sum(s.placement.units * (s.end_s - s.start_s) for o in outcomes for s in o.segments)
+    assert sum(values) * (times[1] - times[0]) == pytest.approx(area, rel=1e-6)
+
+
+def test_page_of_nothing() -> None:
+    assert "0 jobs" in page([("fcfs", [])], Cluster((Pool("node", 1),)))

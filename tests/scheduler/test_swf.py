@@ -1,0 +1,188 @@
+"""The reader of the Standard Workload Format: round trips, oddities, damage."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import BadInput
+from scheduler.model import Cluster, Job, Known, Pool
+from scheduler.trace import Arrival
+from scheduler.workloads import Workload, load, swf
+
+LINE = "{} {} -1 {} {} -1 {} {} {} {} 1 7 -1 3 -1 -1 -1 -1\n"
+FILES = settings(
+    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+)
+
+
+def line(
+    number: object = 1,
+    submit: object = 0,
+    run: object = 10,
+    allocated: object = 4,
+    used: object = -1,
+    requested: object = 4,
+    limit: object = 20,
+    memory: object = -1,
+) -> str:
+    return LINE.format(number, submit, run, allocated, used, requested, limit, memory)
+
+
+def read(tmp_path: Path, text: str, **parameters: object) -> tuple[list[Arrival], Workload]:
+    path = tmp_path / "log.swf"
+    path.write_text(text)
+    workload = swf.read(path, swf.Parameters(**parameters))  # type: ignore[arg-type]
+    return list(workload.arrivals), workload  # type: ignore[arg-type]
+
+
+Row = tuple[int, int, int, int | None, int]
+jobs = st.builds(
+    lambda submit, run, units, limit, user: (submit, run, units, limit, user),
+    st.integers(0, 10**9),
+    st.integers(0, 10**7),
+    st.integers(1, 10**6),
+    st.one_of(st.none(), st.integers(1, 10**7)),
+    st.integers(1, 999),
+)
+
+
+@FILES
+@given(rows=st.lists(jobs, max_size=30), compressed=st.booleans())
+def test_round_trip(tmp_path: Path, rows: list[Row], compressed: bool) -> None:
+    arrivals = [
+        Arrival(Job(i, float(submit), units, None if limit is None else float(limit), str(user)), float(run))
+        for i, (submit, run, units, limit, user) in enumerate(sorted(rows, key=lambda row: row[0]), 1)
+    ]
+    text = io.StringIO()
+    swf.write(arrivals, text)
+    path = tmp_path / ("log.swf.gz" if compressed else "log.swf")
+    path.write_bytes(gzip.compress(text.getvalue().encode()) if compressed else text.getvalue().encode())
+    workload = load(str(path), Cluster((Pool("node", 1),)))
+    assert list(workload.arrivals) == arrivals  # type: ignore[arg-type]
+    assert not workload.skipped
+
+
+@FILES
+@given(text=st.lists(st.one_of(st.text(max_size=40), st.just(line()), st.just("; a comment"))).map("\n".join))
+def test_any_text_gives_jobs_and_counted_skips(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log.swf"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    workload = swf.read(path)
+    found = list(workload.arrivals)  # type: ignore[arg-type]
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        given_lines = [row.split() for row in lines]
+    entries = [row for row in given_lines if row and not row[0].startswith(";")]
+    assert len(found) + sum(workload.skipped.values()) == len(entries)
+
+
+@FILES
+@given(data=st.binary(max_size=300), compressed=st.booleans())
+def test_any_bytes_give_jobs_or_one_line(tmp_path: Path, data: bytes, compressed: bool) -> None:
+    path = tmp_path / "log.swf.gz"
+    path.write_bytes(b"\x1f\x8b" + data if compressed else data)
+    try:
+        list(swf.read(path).arrivals)  # type: ignore[arg-type]
+    except BadInput as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1 2 3\n", "fewer than 9 fields"),
+        (line(run="x"), "a field that is no number"),
+        (line(submit=-5), "a negative time of submission"),
+        (line(run=-1), "no run time"),
+        (line(allocated=-1, requested=0), "no processors"),
+        (line(run="nan"), "a number out of range"),
+        (line(number=10**12), "a number out of range"),
+        (line() + line(submit=3), "a job number that came before"),
+    ],
+)
+def test_what_cannot_be_used_is_skipped_and_counted(tmp_path: Path, text: str, reason: str) -> None:
+    found, workload = read(tmp_path, "; header\n\n" + text + line(number=99, submit=50))
+    assert [a.job.id for a in found][-1] == 99
+    assert workload.skipped == {reason: 1}
+    with pytest.raises(BadInput, match=f"line [34]: {reason}; mend the line"):
+        read(tmp_path, "; header\n\n" + text, strict=True)
+
+
+def test_fields(tmp_path: Path) -> None:
+    found, _ = read(
+        tmp_path, line(requested=-1, allocated=3, memory=1_000_000, limit=-1) + line(2, used=500_000)
+    )
+    first, second = found
+    assert first.job == Job(1, 0.0, 3, None, "7", 3072.0, program="3")
+    assert second.job.memory_mb == 2048.0 and second.job.estimate_s == 20.0
+    exact, _ = read(tmp_path, line(), estimate="exact")
+    assert exact[0].job.estimate_s == 10.0 and exact[0].job.known is Known.EXACT
+    assert read(tmp_path, line(), estimate="none")[0][0].job.estimate_s is None
+    assert len(read(tmp_path, "".join(line(i, i) for i in range(1, 9)), limit=3)[0]) == 3
+
+
+def test_lines_out_of_order_are_sorted(tmp_path: Path) -> None:
+    found, workload = read(tmp_path, line(1, 10) + line(2, 5) + line(3, 10) + line(4, 7))
+    assert [a.job.id for a in found] == [2, 4, 1, 3] and not workload.skipped
+
+
+def test_cut_file_is_told_after_the_jobs_that_were_whole(tmp_path: Path) -> None:
+    whole = gzip.compress("".join(line(i, i) for i in range(1, 50_000)).encode())
+    path = tmp_path / "log.swf.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match="damaged or cut short"):
+        list(swf.read(path).arrivals)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing.swf", "no such file"),
+        ("generator:lubin", "did you mean lublin"),
+        ("generator:lublin,job=3", "did you mean jobs"),
+        ("generator:lublin,jobs=many", "jobs='many' is no whole number"),
+        ("generator:lublin,jobs", "is not of the form name=value"),
+        ("generator:lublin,jobs=3,jobs=4", "jobs is given twice"),
+        ("generator:lublin,load=-1", "load must be above 0"),
+        ("generator:lublin,estimate=good", "choose one of user, exact, none"),
+    ],
+)
+def test_bad_workloads_are_one_line(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        load(text, Cluster((Pool("node", 16),)))
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_kind_of_file(tmp_path: Path) -> None:
+    (tmp_path / "log.xyz").write_text("")
+    with pytest.raises(BadInput, match="unknown kind of file; known endings"):
+        load(str(tmp_path / "log.xyz"), Cluster((Pool("node", 16),)))
+
+
+def test_lublin_model() -> None:
+    """Its load, sizes and seeds; the paper's model offers about 0.65 to a machine of 128 nodes."""
+    cluster = Cluster((Pool("node", 128),))
+
+    def generated(text: str, seed: int) -> list[Arrival]:
+        return list(load(text, cluster, seed).arrivals)  # type: ignore[arg-type]
+
+    natural = generated("generator:lublin,jobs=30000", 1)
+    assert (
+        natural == generated("generator:lublin,jobs=30000", 1) != generated("generator:lublin,jobs=30000", 2)
+    )
+    serial = sum(a.job.units == 1 for a in natural) / len(natural)
+    assert serial == pytest.approx(0.244, abs=0.01)
+    power = sum(a.job.units & (a.job.units - 1) == 0 for a in natural) / len(natural)
+    assert power > 0.244 + 0.57
+    assert _load(natural) == pytest.approx(0.65, abs=0.06)
+    assert _load(generated("generator:lublin,jobs=30000,load=0.9", 1)) == pytest.approx(0.9, abs=1e-4)
+    assert all(a.job.estimate_s is not None and a.job.estimate_s >= a.run_s for a in natural)
+
+
+def _load(arrivals: list[Arrival]) -> float:
+    return sum(a.run_s * a.job.units for a in arrivals) / arrivals[-1].job.submit_s / 128

@@ -1,0 +1,138 @@
+"""Small machines with small job mixes, one kind for each sort of policy, and a run of a policy on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from scheduler.costs import Line, LinearCosts
+from scheduler.model import Cluster, Job, Known, Pool, Stop
+from scheduler.policy import Policy, View
+from scheduler.simulator import Settings, Simulator, Summary
+from scheduler.trace import Arrival, Outcome, Record
+
+
+@dataclass(frozen=True)
+class World:
+    """A machine, jobs, and how the simulated world behaves."""
+
+    cluster: Cluster
+    arrivals: tuple[Arrival, ...]
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class LinearSpeed:
+    """Twice the units are twice as fast up to ``most``; each W above 30 adds 2 %."""
+
+    least: int
+    most: int
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        return min(units, self.most) / self.least * (1.0 + 0.02 * ((50.0 if cap_w is None else cap_w) - 30.0))
+
+
+def run(
+    policy: Policy, world: World, observer: Callable[[View], None] | None = None
+) -> tuple[list[Outcome], Summary]:
+    """What became of each job of the world under the policy, in the order of the ends."""
+    record = Record()
+    simulator = Simulator(
+        world.cluster, iter(world.arrivals), policy, world.settings, [record], observer=observer
+    )
+    return record.outcomes, simulator.run()
+
+
+def jobs_of(world: World) -> list[Job]:
+    return [arrival.job for arrival in world.arrivals]
+
+
+@st.composite
+def counted(draw: st.DrawFn, most: int = 8, exact: bool = False, shortest: int = 0) -> World:
+    """One counted pool; rigid jobs with limits that may be too long or too short, at whole seconds."""
+    units = draw(st.integers(1, 8))
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 2, 3, 7)))
+        run_s = draw(st.integers(shortest, 12))
+        limit = run_s if exact else draw(st.one_of(st.just(run_s), st.integers(1, 15)))
+        job = Job(
+            number, now, draw(st.integers(1, units)), limit, known=Known.EXACT if exact else Known.LIMIT
+        )
+        arrivals.append(Arrival(job, run_s))
+    return World(Cluster((Pool("node", units),)), tuple(arrivals))
+
+
+@st.composite
+def classes(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
+    """Two classes with run times of their own; jobs can be checkpointed on one and restarted on the other."""
+    pools = (Pool("gpu", draw(st.integers(1, 4)), 0), Pool("cpu", draw(st.integers(1, 4)), 1))
+    largest = min(pool.units for pool in pools)
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 5, 30)))
+        slow = draw(st.integers(1, 200))
+        times = {"gpu": slow / draw(st.sampled_from((1, 2, 4, 8))), "cpu": float(slow)}
+        job = Job(
+            number,
+            now,
+            draw(st.integers(1, largest)),
+            memory_mb=draw(st.sampled_from((0.0, 100.0, 4000.0))),
+            known=Known.EXACT,
+            stop=Stop.CHECKPOINT,
+            estimates_s=times,
+        )
+        arrivals.append(Arrival(job, 0.0, times))
+    costs = LinearCosts(
+        {"gpu": Line(0.002, 0.5), "cpu": Line(0.002, 0.25)}, {"gpu": Line(0.001, 0.5), "cpu": Line(0.001, 0)}
+    )
+    return World(Cluster(pools), tuple(arrivals), Settings(costs))
+
+
+@st.composite
+def nodes(draw: st.DrawFn, most: int = 10, exact: bool = False) -> World:
+    """Nodes with CPU and memory; single tasks of unknown run time that can be paused."""
+    pool = Pool("node", draw(st.integers(1, 3)), resources=("cpu", "memory"), capacity=(1.0, 1.0))
+    shares = st.sampled_from((0.1, 0.25, 0.3, 0.5, 0.7, 1.0))
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 5, 61)))
+        job = Job(number, now, demand=(draw(shares), draw(shares)), stop=Stop.PAUSE, user=str(number % 2))
+        arrivals.append(Arrival(job, draw(st.integers(1, 200))))
+    return World(Cluster((pool,)), tuple(arrivals))
+
+
+@st.composite
+def power(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
+    """Nodes under a power budget; moldable and malleable jobs whose speed depends on units and cap."""
+    caps = (30.0, 40.0, 50.0)
+    units = draw(st.integers(2, 8))
+    pool = Pool("node", units, base_w=10.0, peak_w=50.0, caps_w=caps)
+    budget = draw(st.sampled_from((40.0 * units, 50.0 * units, 60.0 * units)))
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 5, 20)))
+        run_s = float(draw(st.integers(1, 60)))
+        widest = draw(st.integers(1, units))
+        job = Job(
+            number,
+            now,
+            1,
+            run_s,
+            known=Known.EXACT,
+            max_units=widest,
+            malleable=draw(st.booleans()),
+            speed=LinearSpeed(1, widest),
+        )
+        arrivals.append(Arrival(job, run_s))
+    return World(Cluster((pool,), budget), tuple(arrivals))
+
+
+WORLDS: dict[str, Callable[..., st.SearchStrategy[World]]] = {
+    "counted": counted,
+    "classes": classes,
+    "nodes": nodes,
+    "power": power,
+}
