@@ -325,8 +325,10 @@ def _listen(
 
 
 def _end(process: subprocess.Popen[str], mark: str) -> None:
-    """End mpiexec and everything that it started on this node."""
+    """End mpiexec and everything that it started on this node, shared memory included."""
+    segments = set()
     if process.poll() is None:
+        segments = _segments(mark)
         process.terminate()  # asked kindly first: only mpiexec can end the ranks on other hosts
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=3)
@@ -336,6 +338,18 @@ def _end(process: subprocess.Popen[str], mark: str) -> None:
         with suppress(psutil.NoSuchProcess):
             survivor.kill()
     process.wait()
+    for segment in segments:  # ranks that are killed leave theirs
+        segment.unlink(missing_ok=True)
+
+
+def _segments(mark: str) -> set[Path]:
+    """The files in shared memory that the marked ranks have open or mapped."""
+    found = set()
+    for rank in _marked(mark):
+        with suppress(psutil.Error):
+            found |= {Path(area.path) for area in rank.memory_maps() if area.path.startswith("/dev/shm/")}
+            found |= {Path(file.path) for file in rank.open_files() if file.path.startswith("/dev/shm/")}
+    return found
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:

@@ -103,6 +103,7 @@ def test_a_dying_rank_is_named(mpi: MpiInstall, deed: str, words: str) -> None:
 
 def test_ranks_that_hang_are_stopped_in_time(mpi: MpiInstall) -> None:
     mark = uuid.uuid4().hex
+    before = set(Path("/dev/shm").iterdir())
     with pytest.raises(RanksFailed, match="2 ranks had not ended after 2 s"):
         run_ranks(
             mpi,
@@ -112,6 +113,7 @@ def test_ranks_that_hang_are_stopped_in_time(mpi: MpiInstall) -> None:
             on_line=lambda line: None,
         )
     assert gone(mark)
+    assert not [left for left in set(Path("/dev/shm").iterdir()) - before if "mpich" in left.name]
 
 
 def test_an_exception_of_the_listener_leaves_no_rank(mpi: MpiInstall) -> None:
