@@ -13,14 +13,11 @@ import math
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
 from scheduler import actions as act
-from scheduler.costs import FREE, Costs
 from scheduler.events import (
     KINDS,
     ORDER,
@@ -40,54 +37,12 @@ from scheduler.model import Cluster, Job, Placement, Stop
 from scheduler.policy import Policy, View
 from scheduler.state import JobState, Phase, State
 from scheduler.trace import Arrival, ClosedLoop, Sink
-
-if TYPE_CHECKING:
-    from profiles.records import Profile
-
-Disturbance = tuple[float, NodeDown | NodeUp | BudgetChanged]
-# factor on the run time of a job (1: undisturbed), from its placement and those of the jobs on its nodes
-Interference = Callable[[Job, Placement, Sequence[tuple[Job, Placement]]], float]
+from scheduler.world import Disturbance, Settings, Summary
 
 FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
 PROGRESS_EVERY = 5000
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the simulated world behaves.
-
-    Attributes:
-        costs: what stops, restarts and changes really cost.
-        planned_costs: what the policy believes they cost; None: the truth.
-        kill_at_limit: whether jobs are killed at their limit.
-        interference: how jobs on one node slow each other down; None: not at all.
-        disturbances: (time, NodeDown | NodeUp | BudgetChanged), by time; may be endless.
-        profiles: measured profiles of the machine, by name of pool.
-        seed: decides which job a failing unit of a counted pool hits.
-    """
-
-    costs: Costs = FREE
-    planned_costs: Costs | None = None
-    kill_at_limit: bool = True
-    interference: Interference | None = None
-    disturbances: Iterable[Disturbance] = ()
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a simulation was: its extent, jobs refused (by reason), and what it took to compute."""
-
-    jobs: int
-    refused: dict[str, int]
-    end_s: float
-    events: int
-    decisions: int
-    wall_s: float
-    most_in_system: int
 
 
 class Simulator:
