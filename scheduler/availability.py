@@ -53,6 +53,12 @@ class Availability:
         last = int(self._times[: self._n].searchsorted(end_s, "left"))
         return int(self._free[first : max(last, first + 1)].min())
 
+    def peaks(self) -> tuple[list[float], list[int]]:
+        """When the most units free so far rises, and to how many: ascending times, ascending units."""
+        most = np.maximum.accumulate(self._free[: self._n])
+        rises = np.flatnonzero(most[1:] > most[:-1]) + 1
+        return [float(self._times[0]), *self._times[rises].tolist()], [int(most[0]), *most[rises].tolist()]
+
     def earliest(self, units: int, duration_s: float, after_s: float) -> float:
         """The earliest time from ``after_s`` on from which ``units`` stay free for ``duration_s``.
 

@@ -13,14 +13,11 @@ import math
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
 from scheduler import actions as act
-from scheduler.costs import FREE, Costs
 from scheduler.events import (
     KINDS,
     ORDER,
@@ -40,54 +37,12 @@ from scheduler.model import Cluster, Job, Placement, Stop
 from scheduler.policy import Policy, View
 from scheduler.state import JobState, Phase, State
 from scheduler.trace import Arrival, ClosedLoop, Sink
-
-if TYPE_CHECKING:
-    from profiles.records import Profile
-
-Disturbance = tuple[float, NodeDown | NodeUp | BudgetChanged]
-# factor on the run time of a job (1: undisturbed), from its placement and those of the jobs on its nodes
-Interference = Callable[[Job, Placement, Sequence[tuple[Job, Placement]]], float]
+from scheduler.world import Disturbance, Settings, Summary
 
 FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
 PROGRESS_EVERY = 5000
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the simulated world behaves.
-
-    Attributes:
-        costs: what stops, restarts and changes really cost.
-        planned_costs: what the policy believes they cost; None: the truth.
-        kill_at_limit: whether jobs are killed at their limit.
-        interference: how jobs on one node slow each other down; None: not at all.
-        disturbances: (time, NodeDown | NodeUp | BudgetChanged), by time; may be endless.
-        profiles: measured profiles of the machine, by name of pool.
-        seed: decides which job a failing unit of a counted pool hits.
-    """
-
-    costs: Costs = FREE
-    planned_costs: Costs | None = None
-    kill_at_limit: bool = True
-    interference: Interference | None = None
-    disturbances: Iterable[Disturbance] = ()
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a simulation was: its extent, jobs refused (by reason), and what it took to compute."""
-
-    jobs: int
-    refused: dict[str, int]
-    end_s: float
-    events: int
-    decisions: int
-    wall_s: float
-    most_in_system: int
 
 
 class Simulator:
@@ -171,47 +126,50 @@ class Simulator:
             state.now = min(state.now, self._next_arrival.job.submit_s)
         self._ask_loop()
         policy.begin(state)
-        while ready or self._advance():
-            event = ready.popleft()
+        while (event := ready.popleft() if ready else self._advance()) is not None:
             events += 1
-            state.upcoming = type(ready[0]) if ready else self._kind_at_now()
+            if ready:
+                state.upcoming = type(ready[0])
+            else:
+                at, order = self._next or self._peek()
+                state.upcoming = None if at > state.now else self._kind(order)
             if type(event) not in ignores:
                 decisions += 1
                 for action in decide(state, event):
                     do[type(action)](action)
             if self.observer is not None:
                 self.observer(state)
-            if self._loop is not None and not ready and self._kind_at_now() is None:
+            if self._loop is not None and not ready and self._peek()[0] > state.now:
                 self._ask_loop()
             if len(self._live) > most:  # noqa: PLR1730 (max() is slower)
                 most = len(self._live)
         wall = time.perf_counter() - began
         return Summary(self._jobs, dict(self._refused), state.now, events, decisions, wall, most)
 
-    def _advance(self) -> bool:
-        """Let the next thing happen: put its events into ``ready``. False when all is over."""
+    def _advance(self) -> Event | None:
+        """Let the next thing happen, and say what; None when all is over. Further events go to ``_ready``."""
         while True:
-            at, order = self._peek()
+            at, order = self._next or self._peek()
             if order < 0:
                 if self._live:
                     self._stuck()
-                return False
+                return None
             self.state.now = at
             self._next = None
             if order == SUBMIT:
-                self._submit()
-                return True
-            if order != FINISH:
-                self._mind_idleness()
+                return self._submit()
+            if order == FINISH:
+                return self._finish(heappop(self._heap)[3])  # type: ignore[arg-type]
+            self._mind_idleness()
             if order == DISTURBANCE:
                 self._disturb()
             else:
                 self._happen()
             if self._ready:
-                return True
+                return self._ready.popleft()
 
     def _peek(self) -> tuple[float, int]:
-        """Time and kind of what happens next; kind -1: nothing.
+        """Time and kind of what happens next; (infinite, -1): nothing.
 
         Kept until something is pushed or happens (``_next`` is None then).
         """
@@ -222,30 +180,27 @@ class Simulator:
     def _look(self) -> tuple[float, int]:
         heap, arrival = self._heap, self._next_arrival
         if not self._live and arrival is None:
-            return 0.0, -1
-        at, order = 0.0, -1
+            return math.inf, -1
+        at, order = math.inf, -1
         while heap:
             at, order, _, what, version = heap[0]
             if type(what) is Live and what.version != version:
                 heappop(heap)
-                order = -1
+                at, order = math.inf, -1
             else:
                 break
         if self._next_disturbance is not None:
             when = self._next_disturbance[0]
-            if order < 0 or when < at or (when == at and order > DISTURBANCE):
+            if when < at or (when == at and order > DISTURBANCE):
                 at, order = when, DISTURBANCE
         if arrival is not None:
             when = arrival.job.submit_s
-            if order < 0 or when < at:
+            if when < at:
                 return when, SUBMIT
         return at, order
 
-    def _kind_at_now(self) -> type[Event] | None:
-        """Kind of the next thing, if it happens at this very instant."""
-        at, order = self._peek()
-        if order < 0 or at > self.state.now:
-            return None
+    def _kind(self, order: int) -> type[Event]:
+        """Of the event that happens next."""
         if order == DISTURBANCE and self._next_disturbance is not None:
             return type(self._next_disturbance[1])
         return KINDS[order]
@@ -286,14 +241,13 @@ class Simulator:
                 return
             self._refused[why] += 1
 
-    def _submit(self) -> None:
+    def _submit(self) -> Submitted:
         arrival = self._next_arrival
         assert arrival is not None
         self._fetch_arrival()
         job = arrival.job
-        self.state.submit(job)
-        self._live[job.id] = Live(arrival, self.state.state(job.id))
-        self._ready.append(Submitted(job))
+        self._live[job.id] = Live(arrival, self.state.submit(job))
+        return Submitted(job)
 
     def _ask_loop(self) -> None:
         """Let a closed loop submit what follows on the jobs that ended at this instant."""
@@ -307,7 +261,7 @@ class Simulator:
             self._fetch_arrival()
 
     def _happen(self) -> None:
-        """The first thing of the heap happens."""
+        """The first thing of the heap happens: no end of a job, but anything else."""
         at, order, _, what, _ = heappop(self._heap)
         if order == TIMER:
             self._timers.discard((at, what))
@@ -317,14 +271,11 @@ class Simulator:
         elif isinstance(what, Started):
             if what.job.id in self.state.running:
                 self._ready.append(what)
-        elif not isinstance(what, Live):
-            raise TypeError(f"{what} in the heap")
-        elif order == FINISH:
-            self._finish(what)
-        else:
+        elif isinstance(what, Live):
             self._stopped(what)
 
-    def _finish(self, live: Live) -> None:
+    def _finish(self, live: Live) -> Finished:
+        """A job ends."""
         job, placement, now = live.job, live.state.placement, self.state.now
         assert placement is not None
         live.close(now, self._pools[placement.pool])
@@ -340,7 +291,7 @@ class Simulator:
             self._ended.append(job)
         if self._interferes:
             self._disturb_neighbours(job.id, placement)
-        self._ready.append(Finished(job, placement, outcome.how))
+        return Finished(job, placement, outcome.how)
 
     def _stopped(self, live: Live) -> None:
         """A checkpoint is done."""

@@ -148,12 +148,13 @@ class State:
                 reasons.append(reason)
         return "; ".join(reasons) or "none of its classes of resource is here"
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job) -> JobState:
         """A new job waits."""
         if job.id in self._jobs:
             self.broken(job.id, "submit", "a job of this number is already in the system")
-        self._jobs[job.id] = JobState(job, self.now)
+        state = self._jobs[job.id] = JobState(job, self.now)
         self.waiting[job.id] = job
+        return state
 
     def start(self, job_id: int, placement: Placement) -> JobState:
         """A waiting job starts; what an earlier checkpoint kept of it has to be restarted."""

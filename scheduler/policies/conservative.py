@@ -21,6 +21,7 @@ Source: Feitelson and Weil, IPPS 1998; Mu'alem and Feitelson, IEEE TPDS 12(6), 2
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -125,10 +126,10 @@ class Conservative(Policy):
     def _move_up(self, view: View) -> list[int]:
         """Step 2; the jobs that moved."""
         moved = []
-        peaks = self._peaks()
+        times, most = self._plan.peaks()
         for job_id in list(islice(self._starts, self.parameters.depth)):
             start, job = self._starts[job_id], view.waiting[job_id]
-            if start <= view.now or job.units > _peak_before(peaks, start):
+            if start <= view.now or job.units > most[max(bisect_left(times, start) - 1, 0)]:
                 if start == math.inf:
                     break
                 continue
@@ -143,18 +144,8 @@ class Conservative(Policy):
                 self._put(job_id, found)
             if found < start:
                 moved.append(job_id)
-                peaks = self._peaks()
+                times, most = self._plan.peaks()
         return moved
-
-    def _peaks(self) -> list[tuple[float, int]]:
-        """(time, most units free at any time up to the step that begins then), where that rises."""
-        peaks: list[tuple[float, int]] = []
-        most = -1
-        for start, _, free in self._plan.steps():
-            if free > most:
-                most = free
-                peaks.append((start, free))
-        return peaks
 
     def _start_due(self, view: View) -> list[Action]:
         """Start the jobs whose interval begins."""
@@ -203,13 +194,3 @@ class Conservative(Policy):
             self._plan.reserve(view.now, end, state.placement.units)
         for job in view.waiting.values():
             self._reserve(job, view.now)
-
-
-def _peak_before(peaks: list[tuple[float, int]], time_s: float) -> int:
-    """The most units free at any time before ``time_s``."""
-    most = -1
-    for start, free in peaks:
-        if start >= time_s:
-            break
-        most = free
-    return most

@@ -17,8 +17,8 @@ from typing import Any
 from profiles.errors import BadInput
 from scheduler.model import Cluster
 from scheduler.parameters import fill, split, unknown
-from scheduler.simulator import Settings
 from scheduler.trace import Arrival, ClosedLoop
+from scheduler.world import Settings
 
 PREFIX = "generator:"
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from scheduler.metrics import Metrics
     from scheduler.model import Cluster
-    from scheduler.simulator import Summary
     from scheduler.trace import Record, Sink
     from scheduler.workloads import Workload
+    from scheduler.world import Summary
 
 # What the table shows: metric, what people call it, as a duration or as it is
 ROWS = (

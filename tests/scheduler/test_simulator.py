@@ -28,9 +28,10 @@ from scheduler.events import (
 from scheduler.model import Cluster, Job, Known, Placement, Pool, Region, Stop
 from scheduler.policy import Policy, View
 from scheduler.registry import create
-from scheduler.simulator import Settings, Simulator
+from scheduler.simulator import Simulator
 from scheduler.state import RuleBroken
 from scheduler.trace import Arrival, Outcome, Record
+from scheduler.world import Settings
 from tests.scheduler.audit import audit, starts
 from tests.scheduler.chaos import Chaos
 from tests.scheduler.worlds import WORLDS, LinearSpeed, World, run

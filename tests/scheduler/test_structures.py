@@ -73,6 +73,16 @@ def test_regions_and_least(rows: list[tuple[int, int, int]], units: int, after: 
 
 @MANY
 @given(reservations())
+def test_peaks(rows: list[tuple[int, int, int]]) -> None:
+    plan, table = both(rows)
+    times, most = plan.peaks()
+    assert times == sorted(times) and most == sorted(set(most))
+    for second in range(SECONDS):
+        assert max(m for t, m in zip(times, most, strict=True) if t <= second) == max(table[: second + 1])
+
+
+@MANY
+@given(reservations())
 def test_steps_are_minimal_and_release_undoes_reserve(rows: list[tuple[int, int, int]]) -> None:
     plan, _ = both(rows)
     levels = [free for _, _, free in plan.steps()]

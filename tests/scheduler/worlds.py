@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scheduler.costs import Line, LinearCosts
 from scheduler.model import Cluster, Job, Known, Pool, Stop
 from scheduler.policy import Policy, View
-from scheduler.simulator import Settings, Simulator, Summary
+from scheduler.simulator import Simulator
 from scheduler.trace import Arrival, Outcome, Record
+from scheduler.world import Settings, Summary
 
 
 @dataclass(frozen=True)
