@@ -9,7 +9,7 @@ UNIT_WORDS = {"": "", "ratio": "", "1": ""}
 
 
 def number(value: float | None) -> str:
-    """Three significant digits: 0.00123, 12.3, 45700, 1.2e-07."""
+    """Three significant digits or whole numbers: 0.00123, 12.3, 45678, 1.20e-07."""
     if value is None:
         return "-"
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
@@ -19,17 +19,15 @@ def number(value: float | None) -> str:
 
 
 def value_with_unit(coefficient: Coefficient) -> str:
-    """``12.3 GB/s``; a value known from one side only is ``>= 12.3 GB/s``, or not known at all."""
-    one_sided = (coefficient.low is None) != (coefficient.high is None)
+    """``12.3 GB/s``; of a number bounded on one side the bound: ``>= 12.3 GB/s``, or not known."""
+    low, high = coefficient.low, coefficient.high
+    one_sided = (low is None) != (high is None)
     if one_sided and coefficient.quality is Quality.POOR:
         return "not known"
-    unit = UNIT_WORDS.get(coefficient.unit, coefficient.unit)
-    bound = ""
-    if coefficient.low is not None and coefficient.high is None:
-        bound = ">= "
-    elif coefficient.low is None and coefficient.high is not None:
-        bound = "<= "
-    return f"{bound}{number(coefficient.value)} {unit}".rstrip()
+    text = number(coefficient.value)
+    if one_sided:
+        text = f">= {number(low)}" if high is None else f"<= {number(high)}"
+    return f"{text} {UNIT_WORDS.get(coefficient.unit, coefficient.unit)}".rstrip()
 
 
 def interval(coefficient: Coefficient) -> str:
@@ -104,5 +102,8 @@ def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
     ] or [("OpenCL", "none")]
     lines += [("GPU", f"{g.name}, {g.memory_mb / 1000:.0f} GB, driver {g.driver}") for g in inventory.gpus]
     lines.append(("MPI", inventory.mpi.library if inventory.mpi else "none"))
-    lines += [("power zone", f"{z.name}: cap {number(z.cap_w)} W") for z in inventory.power]
+    lines += [
+        ("power zone", f"{z.name}: cap {number(z.cap_w)} W" if z.cap_w else f"{z.name}: no cap")
+        for z in inventory.power
+    ]
     return lines

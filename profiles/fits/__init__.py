@@ -61,6 +61,6 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
         "low": low,
         "high": high,
         "quality": judge(coefficient.value, low, high, scale=coefficient.scale),
-        "note": "; ".join(filter(None, (coefficient.note, "widened: rounds differ"))),
+        "note": "; ".join(filter(None, (coefficient.note, "rounds differ"))),
     }
     return coefficient.model_copy(update=update)
