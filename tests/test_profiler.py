@@ -28,6 +28,7 @@ ODD_PROBES = str(Path(__file__).parent / "odd_probes")
 def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", ODD_PROBES)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nobody is measured here
     monkeypatch.syspath_prepend(ODD_PROBES)
     odd = importlib.import_module("odd_probes_registered")
     before = dict(PROBES)
@@ -129,7 +130,7 @@ def test_full_profiles_visit_every_probe_in_rounds(tmp_path: Path) -> None:
     assert [(c.probe, c.round) for c in made.conditions] == [
         (probe, number) for number in range(profiler.FULL_ROUNDS) for probe in ("well", "chatty")
     ]
-    assert samples["well"]["round"].tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert samples["well"]["round"].tolist() == [n for n in range(profiler.FULL_ROUNDS) for _ in range(3)]
 
 
 def test_an_unknown_probe_is_refused_before_anything_is_measured() -> None:
