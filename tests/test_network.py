@@ -430,9 +430,10 @@ def test_a_rank_killed_on_a_host_costs_no_samples(lab: NetLab, mpi: MpiInstall) 
 
     measure(Run("network", Settings(budget_s=20, hosts=lab.hosts), killing))
     reasons = [e["absent"]["reason"] for e in events if e["event"] == "absent"]
-    # Under Open MPI the other rank may miss it, and end, before the launcher knows.
-    words = "" if mpi.family == "openmpi" else f"rank 1 on {lab.hosts[1]} ended with signal 9"
-    assert any(words in reason and "ended with" in reason for reason in reasons), reasons
+    # Which rank is named is a race: MPICH ends the other by the same signal, either may be heard of first;
+    # under Open MPI the other rank may miss it, and end, before the launcher knows.
+    words = "ended with" if mpi.family == "openmpi" else "ended with signal 9"
+    assert any(words in reason for reason in reasons), reasons
     assert len(samples_of(events)) >= 10
     assert pids(lab, 1) == pids(lab, 2) == []
 
