@@ -362,13 +362,15 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
     """Who died of what, from the families' ways of saying so."""
     text = "\n".join(errors)
-    rank, how, node = None, f"exit code {code}", ""
+    rank, how, node, doubt = None, f"exit code {code}", "", ""
     dead = _dead_ranks(text)
     if len(dead) == 1:
         rank, node, how = dead[0]
     elif match := re.search(r"RUNNING AT (\S+)\n=   EXIT CODE: (\d+)", text):  # MPICH; the others were ended
         node, how = match[1], _how(int(match[2]))
         rank = hosts.index(node) if node in hosts else None
+        # MPICH ends the others by signals too, and may hear of one of those first.
+        doubt = " (or another rank: MPICH ended the rest by signal too)" if len(hosts) > 1 else ""
     elif match := re.search(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)", text):
         rank, how, node = int(match[1]), f"signal {match[3]}", match[2]  # Open MPI
     elif match := re.search(r"Process name: \[\S+?,(\d+)\]\s+Exit code:\s+(\d+)", text):  # Open MPI
@@ -378,7 +380,7 @@ def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
     if rank is not None and hosts:
         node = hosts[rank]  # one rank a host, in this order
     who = ("a rank" if rank is None else f"rank {rank}") + (f" on {node}" if node else "")
-    return f"{who} ended with {how}{_last_words(errors)}"
+    return f"{who} ended with {how}{doubt}{_last_words(errors)}"
 
 
 def _dead_ranks(text: str) -> list[tuple[int, str, str]]:

@@ -179,6 +179,8 @@ MPICH_KILLED_ON_A_HOST = """[proxy:0@a] HYD_pmcd_pmip_control_cmd_cb (pmip_cb.c:
 =   CLEANING UP REMAINING PROCESSES
 ==================================================================================="""
 
+DOUBT = " (or another rank: MPICH ended the rest by signal too)"
+
 MPICH_KILLED_AND_OTHERS_ENDED = f"{MPICH_KILLED_ON_A_HOST}\n[mpiexec@vm] Exit codes: [a] 9 [b] 9"
 
 
@@ -188,8 +190,8 @@ MPICH_KILLED_AND_OTHERS_ENDED = f"{MPICH_KILLED_ON_A_HOST}\n[mpiexec@vm] Exit co
         (OPEN_MPI_EXIT, ["a", "b"], "rank 1 on b ended with exit code 3"),
         (OPEN_MPI_KILLED, [], "rank 2 on node7 ended with signal 9; last words: out of memory"),
         (MPICH_KILLED, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL); last words: out of memory"),
-        (MPICH_KILLED_ON_A_HOST, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL)"),
-        (MPICH_KILLED_AND_OTHERS_ENDED, ["a", "b"], "rank 1 on b ended with signal 9 (SIGKILL)"),
+        (MPICH_KILLED_ON_A_HOST, ["a", "b"], f"rank 1 on b ended with signal 9 (SIGKILL){DOUBT}"),
+        (MPICH_KILLED_AND_OTHERS_ENDED, ["a", "b"], f"rank 1 on b ended with signal 9 (SIGKILL){DOUBT}"),
         ("[mpiexec@vm] Exit codes: [vm] 9,768,15", [], "rank 1 on vm ended with exit code 3"),
         ("", [], "a rank ended with exit code 1"),
     ],
