@@ -1,0 +1,180 @@
+"""The papers' own evaluations, run again: what each printed, what tenbin gets, on which stand-ins.
+
+Each is one file here with ``evaluate(scale, progress) -> Evaluation``, and one line in ``EVALUATIONS``.
+``small`` shows the findings in about a minute; ``full`` is the paper's own size over at least five seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from scheduler.parameters import unknown
+
+Scale = Literal["small", "full"]
+Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
+Case = TypeVar("Case")
+Result = TypeVar("Result")
+CONFIDENCE = 0.95
+
+EVALUATIONS: dict[str, str] = {}
+
+
+class Estimate(NamedTuple):
+    """A mean over ``n`` seeds with its 95 % interval (equal to the mean for a value without chance)."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number of the paper beside tenbin's.
+
+    Attributes:
+        what: which number, with the setting it belongs to.
+        paper: what was printed; None if the paper only says it in words, or not at all.
+        tenbin: what came out.
+        unit: "%", "s", "J", "" ...
+        same: the range of values that have the paper's sign and rough size; None: nothing to agree with.
+            It is fixed from the paper's text, never from the result.
+        note: a stand-in or an assumption that this number rests on, or why it does not come out.
+    """
+
+    what: str
+    paper: float | None
+    tenbin: Estimate
+    unit: str = ""
+    same: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the mean lies in ``same``; None if there is nothing to agree with."""
+        return None if self.same is None else self.same[0] <= self.tenbin.mean <= self.same[1]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Further numbers: a title, the names of the columns (with units), rows of text and numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | int | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line or one group of bars of a picture; ``error`` is half an interval of each point."""
+
+    name: str
+    x: tuple[str | float, ...]
+    y: tuple[float, ...]
+    error: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the paper, drawn from tenbin's numbers."""
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    kind: Literal["bars", "stacked", "lines", "points"] = "bars"
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``tenbin reproduce`` prints and draws.
+
+    Attributes:
+        paper: authors, title, year.
+        assumptions: readings and stand-ins that all of it rests on, a sentence each.
+        remarks: what was found out beside the numbers: why something does not come out, a sentence each.
+    """
+
+    paper: str
+    scale: Scale
+    assumptions: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    remarks: tuple[str, ...] = field(default=())
+
+
+def evaluate(name: str, scale: Scale, progress: Progress | None = None) -> Evaluation:
+    """Run the evaluation of that name.
+
+    Raises:
+        BadInput: there is no such evaluation; or it lacks a file that it needs.
+    """
+    if name not in EVALUATIONS:
+        raise unknown("evaluation", name, EVALUATIONS)
+    result: Evaluation = import_module(EVALUATIONS[name]).evaluate(scale, progress or _silent)
+    return result
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Mean of one value a seed with its 95 % interval (Student's t; infinite for a single seed)."""
+    from scipy.stats import t
+
+    n = len(values)
+    mean = float(np.mean(values))
+    if n < 2:
+        return Estimate(mean, -math.inf, math.inf, n)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def changes(values: Sequence[float], bases: Sequence[float]) -> Estimate:
+    """Change against a base, seed by seed, in percent: paired, because both saw the same jobs."""
+    return over_seeds([100.0 * (v / b - 1.0) for v, b in zip(values, bases, strict=True)])
+
+
+def exactly(value: float) -> Estimate:
+    """A value that no chance enters."""
+    return Estimate(value, value, value, 1)
+
+
+def run_all(
+    work: Callable[[Case], Result],
+    cases: Sequence[Case],
+    progress: Progress,
+    say: Callable[[Case], str] = str,
+    processes: int | None = None,
+) -> list[Result]:
+    """``work`` of each case, on all cores; the results in the order of the cases.
+
+    ``work`` must be a function of a module. An interrupt ends the processes.
+    """
+    results = []
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(work, case) for case in cases]
+        try:
+            for done, (case, future) in enumerate(zip(cases, futures, strict=True)):
+                progress(done, len(cases), say(case))
+                results.append(future.result())
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
+    progress(len(cases), len(cases), "done")
+    return results
+
+
+def _silent(done: int, of: int, what: str) -> None:
+    pass
