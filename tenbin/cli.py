@@ -8,7 +8,7 @@ import sys
 import typer
 
 from profiles.errors import TenbinError
-from tenbin.commands import compare, doctor, export, profile, show, simulate
+from tenbin.commands import compare, doctor, export, profile, reproduce, show, simulate
 
 INTERRUPTED = 130
 
@@ -31,6 +31,7 @@ app.command("compare")(compare.compare)
 app.command("export")(export.export)
 app.command("report")(export.report)
 app.command("simulate")(simulate.simulate)
+app.command("reproduce")(reproduce.reproduce)
 app.command("restore")(doctor.restore)
 
 

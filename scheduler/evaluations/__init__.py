@@ -7,6 +7,7 @@ Each is one file here with ``evaluate(scale, progress) -> Evaluation``, and one 
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -160,7 +161,7 @@ def run_all(
     ``work`` must be a function of a module. An interrupt ends the processes.
     """
     results = []
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts) as pool:
         futures = [pool.submit(work, case) for case in cases]
         try:
             for done, (case, future) in enumerate(zip(cases, futures, strict=True)):
@@ -174,6 +175,11 @@ def run_all(
             raise
     progress(len(cases), len(cases), "done")
     return results
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C is the parent's business: it ends the processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _silent(done: int, of: int, what: str) -> None:
