@@ -1,6 +1,7 @@
 """Schedules of real logs against those of independent programs, and golden schedules of our own.
 
-The logs are not part of the project; the tests are skipped where they are not beside it, in ../shared/data.
+The logs are not part of the project; the tests are skipped where they are neither in the folder TENBIN_DATA
+nor beside the project, in ../shared/data.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from scheduler.simulator import Simulator
 from scheduler.trace import Arrival, Outcome
 from scheduler.workloads import swf
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(os.environ.get("TENBIN_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 KTH, HPC2N, THETA = "KTH-SP2-1996-2.swf.gz", "HPC2N-2002-2.1-cln.swf.gz", "theta_2022.swf.gz"
 CQSIM = "cqsim-SDSC-SP2-1998-4.rst.gz"
 

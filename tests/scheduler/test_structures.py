@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,6 +110,15 @@ def test_move_up_is_release_earliest_reserve(
 
 
 @MANY
+@given(st.lists(st.tuples(st.sampled_from((0, 1, 2, 5, math.inf)), st.integers(1, UNITS))))
+def test_beside_is_a_reservation_each(held: list[tuple[float, int]]) -> None:
+    plan = Availability(UNITS, 1.0)
+    for end, units in held:
+        plan.reserve(1.0, end, units)
+    assert list(Availability.beside(held, UNITS, 1.0).steps()) == list(plan.steps())
+
+
+@MANY
 @given(reservations(), st.integers(0, 30))
 def test_trim_forgets_only_the_past(rows: list[tuple[int, int, int]], now: int) -> None:
     plan, table = both(rows)
@@ -120,6 +131,26 @@ def test_a_plan_grows() -> None:
     for i in range(1000):
         plan.reserve(3 * i, 3 * i + 2, 4)
     assert len(plan) == 2000 and plan.earliest(7, 2.0, 0.5) == 2999
+
+
+@pytest.mark.parametrize("longest", [5, 200, 4000])
+def test_long_plans_are_their_tables(longest: int) -> None:
+    """Some of a thousand steps and more, where an operation goes by vectors."""
+    rng = random.Random(longest)
+    plan, table = Availability(100), np.full(20_000, 100)
+    for _ in range(1500):
+        start, units, sign = rng.randrange(10_000), rng.randint(1, 9), rng.choice((-1, 1))
+        end = start + rng.randint(1, longest)
+        (plan.release if sign > 0 else plan.reserve)(start, end, units)
+        table[start:end] += sign * units
+    assert len(plan) > 700
+    for _ in range(300):
+        after, units, duration = rng.randrange(10_000), rng.randint(70, 100), rng.choice((0, 1, 30, 900))
+        length = max(1, duration)
+        assert plan.least(after, after + duration) == table[after : after + length].min()
+        blocked = [after - 1, *(np.flatnonzero(table[after:] < units) + after), math.inf]
+        expected = next(a + 1 for a, b in pairwise(blocked) if b - a > length)
+        assert plan.earliest(units, duration, after) == expected
 
 
 @MANY
