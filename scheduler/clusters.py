@@ -5,10 +5,13 @@
 - ``256xnode[cpu=1,memory=0.5]``: nodes with a capacity for each resource.
 - a TOML or JSON file: ``budget_w``, and a list ``pool`` of tables with fields of ``model.Pool``; ``units``
   may be called ``nodes``, and ``capacity`` is a table of resources.
+- a CSV file: the list of nodes of Alibaba's GPU trace of 2023 (columns cpu_milli, memory_mib and gpu), as one
+  pool "node" with cores, memory_mb and GPUs; models of GPU are not told apart.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -23,7 +26,8 @@ from scheduler.parameters import unknown
 
 PART = re.compile(r"(?P<units>\d+)x(?P<name>[A-Za-z_][\w.-]*?)(?:\[(?P<resources>[^\]]*)\])?")
 FIELDS = ("name", "units", "nodes", "rank", "capacity", "capacities", "base_w", "peak_w", "idle_w", "caps_w")
-REMEDY = "write a count, 512xgpu+512xcpu, 256xnode[cpu=1,memory=1], or name a TOML or JSON file"
+REMEDY = "write a count, 512xgpu+512xcpu, 256xnode[cpu=1,memory=1], or name a TOML, JSON or CSV file"
+NODE_LIST = {"cpu_milli": ("cpu", 1e-3), "memory_mib": ("memory_mb", 2**20 / 1e6), "gpu": ("gpu", 1.0)}
 
 
 def parse_cluster(text: str) -> Cluster:
@@ -37,6 +41,8 @@ def parse_cluster(text: str) -> Cluster:
         return _checked((Pool("node", int(text)),), None, text)
     if Path(text).suffix in (".toml", ".json"):
         return _from_file(Path(text))
+    if Path(text).suffix == ".csv":
+        return _from_node_list(Path(text))
     pools = []
     for rank, part in enumerate(text.split("+")):
         match = PART.fullmatch(part.strip())
@@ -85,6 +91,39 @@ def _from_file(path: Path) -> Cluster:
     pools = tuple(_pool(given, rank, str(path)) for rank, given in enumerate(content["pool"]))
     budget = content.get("budget_w")
     return _checked(pools, None if budget is None else _number(budget, "budget_w", str(path)), str(path))
+
+
+def _from_node_list(path: Path) -> Cluster:
+    rows = []
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            table = csv.DictReader(lines)
+            for column in NODE_LIST:
+                if column not in (table.fieldnames or ()):
+                    raise BadInput(f"cluster {path}, line 1: no column {column}", "name a list of nodes")
+            for row in table:
+                rows.append(
+                    {name: _scaled(row, c, by, path, table.line_num) for c, (name, by) in NODE_LIST.items()}
+                )
+    except OSError as error:
+        raise BadInput(f"cluster {path}: {error.strerror}", REMEDY) from error
+    except ValueError as error:  # of UTF-8
+        raise BadInput(f"cluster {path}: {error}", "write valid CSV") from error
+    if not rows:
+        raise BadInput(f"cluster {path}: no nodes", "list at least one")
+    return _checked(
+        (_pool({"name": "node", "nodes": len(rows), "capacities": rows}, 0, str(path)),), None, str(path)
+    )
+
+
+def _scaled(row: Mapping[str, str | None], column: str, by: float, path: Path, line: int) -> float:
+    try:
+        value = float(row[column] or "")
+    except ValueError as error:
+        raise BadInput(f"cluster {path}, line {line}: {column} is no number", "mend the line") from error
+    if not 0 <= value < math.inf:
+        raise BadInput(f"cluster {path}, line {line}: {column} is negative or infinite", "mend the line")
+    return value * by
 
 
 def _pool(given: Mapping[str, Any], rank: int, where: str) -> Pool:

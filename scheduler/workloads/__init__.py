@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from profiles.errors import BadInput
 from scheduler.model import Cluster
@@ -45,14 +46,27 @@ class Workload:
 GENERATORS = {
     "lublin": "scheduler.workloads.lublin",
 }
-READERS = {  # by the end of the file's name
-    ".swf": "scheduler.workloads.swf",
-    ".swf.gz": "scheduler.workloads.swf",
+
+
+class Reader(NamedTuple):
+    """A reader's module, and the names of files that it is for, as patterns."""
+
+    module: str
+    patterns: tuple[str, ...]
+
+
+READERS = {
+    "swf": Reader("scheduler.workloads.swf", ("*.swf", "*.swf.gz")),
+    "google2011": Reader("scheduler.workloads.google2011", ("*task_events*", "part-?????-of-?????.csv*")),
+    "alibaba2017": Reader("scheduler.workloads.alibaba2017", ("*batch_task*.csv*",)),
+    "alibaba_gpu2023": Reader("scheduler.workloads.alibaba_gpu2023", ("*pod_list*.csv*",)),
 }
 
 
 def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
-    """The workload that ``"FILE"``, ``"FILE,k=v"`` or ``"generator:NAME,k=v,k=v"`` describes.
+    """The workload that ``"FILE,k=v,k=v"`` or ``"generator:NAME,k=v,k=v"`` describes.
+
+    ``"READER:FILE"`` reads a file (or, where the reader can, a folder) whose name does not tell what it is.
 
     Raises:
         BadInput: no such file, generator or parameter, or a value that makes no sense.
@@ -64,17 +78,26 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
         module = import_module(GENERATORS[name])
         workload: Workload = module.generate(_parameters(module, given, name), cluster, seed)
         return workload
-    path, given = Path(text), {}
-    if not path.exists() and "," in text:
-        name, given = split(text)
+    module, path, given = _file(text)
+    logged: Workload = module.read(path, _parameters(module, given, path.name))
+    return logged
+
+
+def _file(text: str) -> tuple[Any, Path, dict[str, str]]:
+    """Module of the reader, path and parameters of a workload that is a file."""
+    reader, sign, rest = text.partition(":")
+    named = bool(sign) and reader in READERS
+    name = rest if named else text
+    path = Path(name)
+    given: dict[str, str] = {}
+    if not path.exists() and "," in name:
+        name, given = split(name)
         path = Path(name)
     if not path.exists():
         raise BadInput(
             f"workload {text}: no such file", f"give a log, or one of {', '.join(map(_named, GENERATORS))}"
         )
-    module = import_module(_reader(path))
-    logged: Workload = module.read(path, _parameters(module, given, path.name))
-    return logged
+    return import_module(READERS[reader if named else _reader(path)].module), path, given
 
 
 def _named(generator: str) -> str:
@@ -86,7 +109,11 @@ def _parameters(module: Any, given: dict[str, str], name: str) -> Any:
 
 
 def _reader(path: Path) -> str:
-    endings = [ending for ending in READERS if path.name.endswith(ending)]
-    if not endings:
-        raise BadInput(f"workload {path}: unknown kind of file", f"known endings: {', '.join(READERS)}")
-    return READERS[max(endings, key=len)]
+    for name, reader in READERS.items():
+        if any(fnmatch(path.name, pattern) for pattern in reader.patterns):
+            return name
+    patterns = ", ".join(pattern for reader in READERS.values() for pattern in reader.patterns)
+    raise BadInput(
+        f"workload {path}: unknown kind of file",
+        f"known names: {patterns}; or write one of {', '.join(READERS)} and a colon before it",
+    )

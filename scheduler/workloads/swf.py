@@ -11,11 +11,8 @@ requested time has an unknown run time; lines out of order are sorted within a w
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
-from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,10 +22,10 @@ from profiles.errors import BadInput
 from scheduler.model import Job, Known
 from scheduler.trace import Arrival
 from scheduler.workloads import Workload
+from scheduler.workloads.files import in_order, lines_of
 
 FIELDS = 18
 NEEDED = 9
-WINDOW = 4096  # jobs that may be out of order
 LARGEST_NUMBER = 2**31  # of a job
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
 
@@ -73,36 +70,11 @@ def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
         )
 
 
-def in_order(arrivals: Iterable[Arrival], skipped: Counter[str]) -> Iterator[Arrival]:
-    """The arrivals sorted by submission, ties in their order, within a window of ``WINDOW`` jobs."""
-    held: deque[Arrival] = deque()  # sorted
-    newest = last = -math.inf
-    for arrival in arrivals:
-        submit = arrival.job.submit_s
-        if submit >= newest:
-            newest = submit
-            held.append(arrival)
-        elif submit < last:
-            skipped[f"out of order by more than {WINDOW} jobs"] += 1
-            continue
-        else:
-            held.insert(bisect_right(held, submit, key=_submission), arrival)
-        if len(held) > WINDOW:
-            first = held.popleft()
-            last = first.job.submit_s
-            yield first
-    yield from held
-
-
-def _submission(arrival: Arrival) -> float:
-    return arrival.job.submit_s
-
-
 def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator[Arrival]:
     """The jobs in the order of the lines."""
     seen = bytearray()  # one bit for each job number
     taken = 0
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(lines_of(path), 1):
         fields = line.split()
         if not fields or fields[0].startswith(";"):
             continue
@@ -167,19 +139,3 @@ def _unusable(job_id: int, submit: float, run: float) -> str:
 def _number(value: float) -> str:
     """Without a fraction where there is none."""
     return str(int(value)) if value == int(value) else repr(round(value, 6))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Lines of a plain or compressed file; bytes that are no text become replacement characters."""
-    try:
-        with path.open("rb") as file:
-            compressed = file.read(2) == b"\x1f\x8b"
-        opened = gzip.open if compressed else open
-        with opened(path, "rt", encoding="utf-8", errors="replace") as lines:
-            yield from lines
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadInput(
-            f"{path}: the compressed file is damaged or cut short ({error})", "fetch it again"
-        ) from error
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}", "name a file that can be read") from error

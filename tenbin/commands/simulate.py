@@ -49,6 +49,17 @@ def complete_policy(incomplete: str) -> list[str]:
     return [name for name in POLICIES if name.startswith(incomplete)]
 
 
+def complete_workload(incomplete: str) -> list[str]:
+    """Generators and readers whose names begin so, and files."""
+    from glob import escape, glob
+
+    from scheduler.workloads import GENERATORS, PREFIX, READERS
+
+    names = [PREFIX + name for name in GENERATORS] + [f"{name}:" for name in READERS]
+    files = sorted(path + "/" * Path(path).is_dir() for path in glob(escape(incomplete) + "*"))
+    return [name for name in names if name.startswith(incomplete)] + files
+
+
 def simulate(
     policy: Annotated[
         list[str],
@@ -60,7 +71,13 @@ def simulate(
         ),
     ],
     workload: Annotated[
-        str, typer.Option("--workload", "-w", help="A log (.swf, .swf.gz), or generator:NAME,k=v,k=v.")
+        str,
+        typer.Option(
+            "--workload",
+            "-w",
+            help="A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.",
+            autocompletion=complete_workload,
+        ),
     ],
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="A count, 512xgpu+512xcpu, or a TOML or JSON file.")

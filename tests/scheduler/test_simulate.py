@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from scheduler.model import Cluster, Pool
 from scheduler.registry import create
+from tenbin.commands.simulate import complete_workload
 from tenbin.report.schedule import figures, lanes, means, page
 from tests.scheduler.chaos import Chaos
 from tests.scheduler.worlds import World, counted, power, run
@@ -102,6 +103,23 @@ def test_power_is_drawn_where_it_is_known(world: World) -> None:
     times, values = means([(s.start_s, s.end_s, s.placement.units) for o in outcomes for s in o.segments])
     area = sum(s.placement.units * (s.end_s - s.start_s) for o in outcomes for s in o.segments)
     assert sum(values) * (times[1] - times[0]) == pytest.approx(area, rel=1e-6)
+
+
+def test_workloads_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "log.swf").touch()
+    (tmp_path / "logs").mkdir()
+    assert "generator:lublin" in complete_workload("gen") and "google2011:" in complete_workload("goo")
+    assert complete_workload(f"{tmp_path}/l") == [f"{tmp_path}/log.swf", f"{tmp_path}/logs/"]
+
+
+def test_trace_of_tasks(tmp_path: Path) -> None:
+    trace = tmp_path / "batch_task.csv"
+    trace.write_text("50,90,1,1,3,Terminated,50,0.25\n60,70,1,2,1,Terminated,50,2\n61,,1,3,1,Waiting,,\n")
+    done = tenbin("-p", "fcfs", "-w", str(trace), "-c", "8", "--json")
+    found = json.loads(done.stdout)
+    (result,) = found["results"]
+    assert (result["jobs"], result["skipped_reasons"]) == (2, {"status waiting": 1})
+    assert "Alibaba" in found["source"] and "runs as long as its task" in found["note"]
 
 
 def test_page_of_nothing() -> None:

@@ -160,7 +160,7 @@ def test_bad_workloads_are_one_line(text: str, message: str) -> None:
 
 def test_unknown_kind_of_file(tmp_path: Path) -> None:
     (tmp_path / "log.xyz").write_text("")
-    with pytest.raises(BadInput, match="unknown kind of file; known endings"):
+    with pytest.raises(BadInput, match="unknown kind of file; known names"):
         load(str(tmp_path / "log.xyz"), Cluster((Pool("node", 16),)))
 
 
