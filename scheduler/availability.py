@@ -224,9 +224,15 @@ def of_running(view: View, pool: str) -> Availability:
 
 def expected_start(job: Job, view: View, pool: str) -> float | None:
     """When a waiting job would start if nobody passed those before it; None: it cannot be said."""
-    plan = of_running(view, pool)
-    after = view.now
-    for other in view.waiting.values():
+    return start_in_turn(job, view.waiting.values(), of_running(view, pool), pool, view.now)
+
+
+def start_in_turn(
+    job: Job, waiting: Iterable[Job], plan: Availability, pool: str, now: float
+) -> float | None:
+    """The same for one of the jobs ``waiting`` for the units of ``plan``, which is used up."""
+    after = now
+    for other in waiting:
         length = other.estimate_on(pool)
         after = plan.earliest(other.units, length, after)
         if other.id == job.id or after == math.inf:

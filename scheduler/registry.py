@@ -32,6 +32,9 @@ POLICIES = {
     "conservative": PolicyEntry(
         "scheduler.policies.conservative", "Conservative", "a job may pass if it delays no earlier one"
     ),
+    "regions": PolicyEntry(
+        "scheduler.policies.regions", "Regions", "the machine cut into regions by the size of jobs"
+    ),
 }
 
 
