@@ -35,6 +35,10 @@ POLICIES = {
     "regions": PolicyEntry(
         "scheduler.policies.regions", "Regions", "the machine cut into regions by the size of jobs"
     ),
+    "kairos": PolicyEntry(
+        "scheduler.policies.kairos", "Kairos", "least attained service; tasks counted, not resources"
+    ),
+    "las": PolicyEntry("scheduler.policies.las", "Las", "least attained service on several resources"),
 }
 
 

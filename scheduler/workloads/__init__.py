@@ -45,6 +45,7 @@ class Workload:
 
 GENERATORS = {
     "lublin": "scheduler.workloads.lublin",
+    "multiresource": "scheduler.workloads.multiresource",
 }
 
 

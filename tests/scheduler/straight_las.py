@@ -1,0 +1,162 @@
+"""``las`` and ``kairos`` written down a second time, second by second, in whole numbers, for few tasks.
+
+Nothing of tenbin is used. Every running task of a node on which something waits wakes it W, 2W, ... after its
+start; all sets of victims are listed; all sums are made anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Vector = tuple[int, ...]
+
+
+@dataclass
+class Task:
+    id: int
+    submit: int
+    run: int
+    demand: Vector
+    node: int | None = None
+    since: int | None = None  # while it runs: its last start
+    start: int | None = None
+    end: int | None = None
+    served: int = 0
+    preemptions: int = 0
+
+    def attained(self, now: int) -> int:
+        return self.served + (now - self.since if self.since is not None else 0)
+
+
+@dataclass
+class Machine:
+    nodes: int
+    capacity: Vector
+    tasks: list[Task]
+    victims: Callable[[list[Task], Callable[[list[Task]], bool]], list[Task] | None]
+    choose: Callable[[Machine, Task], int | None]
+    spare: int
+    queue: list[Task] = field(default_factory=list)
+
+    def here(self, node: int) -> list[Task]:
+        """Unfinished tasks of the node, in the order in which they were sent (that of their numbers)."""
+        return [t for t in self.tasks if t.node == node and t.end is None]
+
+    def running(self, node: int) -> list[Task]:
+        return [t for t in self.here(node) if t.since is not None]
+
+    def free(self, node: int) -> Vector:
+        return tuple(c - sum(t.demand[r] for t in self.running(node)) for r, c in enumerate(self.capacity))
+
+    def simulate(self) -> dict[int, tuple[int | None, int | None, int]]:
+        now = 0
+        while any(t.end is None for t in self.tasks):
+            touched = set()
+            for t in self.tasks:
+                if t.end is None and t.since is not None and t.attained(now) == t.run:
+                    t.end, t.since, t.served = now, None, t.run
+                    touched.add(t.node)
+            for node in range(self.nodes):
+                waits = any(t.since is None for t in self.here(node))
+                ticks = [(now - (t.since or 0)) % self.spare for t in self.running(node) if t.since != now]
+                if node in touched or (waits and 0 in ticks):
+                    self.decide(node, now)
+            self.queue += [t for t in self.tasks if t.submit == now]
+            while self.queue:
+                node_or_none = self.choose(self, self.queue[0])
+                if node_or_none is None:
+                    break
+                self.queue.pop(0).node = node_or_none
+                self.decide(node_or_none, now)
+            now += 1
+        return {t.id: (t.start, t.end, t.preemptions) for t in self.tasks}
+
+    def decide(self, node: int, now: int) -> None:
+        for t in self.here(node):
+            if t.since is None and t.start is None:
+                self.admit(t, [r for r in self.running(node) if r.attained(now) > 0], now)
+        done: set[int] = set()
+        while True:  # paused tasks, those just paused too, each once
+            paused = [
+                t for t in self.here(node) if t.since is None and t.start is not None and t.id not in done
+            ]
+            if not paused:
+                return
+            t = min(paused, key=lambda t: (t.served, t.id))
+            done.add(t.id)
+            longer = [
+                r
+                for r in self.running(node)
+                if r.attained(now) > t.served and r.since is not None and now - r.since >= self.spare
+            ]
+            self.admit(t, longer, now)
+
+    def admit(self, task: Task, candidates: list[Task], now: int) -> None:
+        assert task.node is not None
+
+        def enough(victims: list[Task]) -> bool:
+            assert task.node is not None
+            free = self.free(task.node)
+            return all(f + sum(v.demand[r] for v in victims) >= task.demand[r] for r, f in enumerate(free))
+
+        victims: list[Task] | None = []
+        if not enough([]):
+            victims = self.victims(sorted(candidates, key=lambda r: (-r.attained(now), r.id)), enough)
+        if victims is None:
+            return
+        for v in victims:
+            v.served, v.since = v.attained(now), None
+            v.preemptions += 1
+        task.since = now
+        task.start = now if task.start is None else task.start
+
+
+def las(
+    nodes: int, capacity: Vector, tasks: list[Task], limit_squared: float, most: int, spare: int
+) -> Machine:
+    """The paper's own; L squared, N, W."""
+
+    def victims(candidates: list[Task], enough: Callable[[list[Task]], bool]) -> list[Task] | None:
+        first = candidates[:most]
+        for mask in range(1, 2 ** len(first)):
+            chosen = [r for bit, r in enumerate(first) if mask & (1 << bit)]
+            if enough(chosen):
+                return chosen
+        return None
+
+    def choose(machine: Machine, task: Task) -> int | None:
+        likeness: list[tuple[float, int]] = []
+        load: list[tuple[float, int]] = []
+        for node in range(nodes):
+            free = machine.free(node)
+            if all(d <= f for d, f in zip(task.demand, free, strict=True)):
+                like = sum(d * f / c**2 for d, f, c in zip(task.demand, free, capacity, strict=True))
+                likeness.append((-like, node))
+            sums = [sum(t.demand[r] for t in machine.here(node)) for r in range(len(capacity))]
+            load.append((sum((s / c) ** 2 for s, c in zip(sums, capacity, strict=True)), node))
+        if likeness:
+            return min(likeness)[1]
+        return min(load)[1] if min(load)[0] <= limit_squared else None
+
+    return Machine(nodes, capacity, tasks, victims, choose, spare)
+
+
+def kairos(nodes: int, capacity: Vector, tasks: list[Task], queued: int, spare: int) -> Machine:
+    """The baseline; Q, W."""
+
+    def victims(candidates: list[Task], enough: Callable[[list[Task]], bool]) -> list[Task] | None:
+        for count in range(1, len(candidates) + 1):
+            if enough(candidates[:count]):
+                return candidates[:count]
+        return None
+
+    def choose(machine: Machine, task: Task) -> int | None:
+        counts = []
+        for node in range(nodes):
+            here = machine.here(node)
+            if len(here) - len(machine.running(node)) < queued:
+                counts.append((len(here), node))
+        return min(counts)[1] if counts else None
+
+    return Machine(nodes, capacity, tasks, victims, choose, spare)

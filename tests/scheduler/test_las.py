@@ -1,0 +1,258 @@
+"""``las`` and ``kairos`` against the same rules written down straight, and worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import BadInput
+from scheduler.attained import Task, fewest, greedy
+from scheduler.events import NodeDown, NodeUp
+from scheduler.model import Cluster, Job, Pool, Stop
+from scheduler.policy import View
+from scheduler.registry import create
+from scheduler.trace import Arrival, Outcome
+from scheduler.world import Settings
+from tests.scheduler import straight_las
+from tests.scheduler.worlds import World, run
+
+MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand
+
+
+def world(nodes: int, *rows: Row, capacity: tuple[float, ...] = (1.0, 1.0)) -> World:
+    """Single tasks, numbered from 1."""
+    pool = Pool("node", nodes, resources=("cpu", "memory"), capacity=capacity)
+    arrivals = tuple(
+        Arrival(Job(i, submit, demand=demand, stop=Stop.PAUSE), run_s)
+        for i, (submit, run_s, demand) in enumerate(rows, 1)
+    )
+    return World(Cluster((pool,)), arrivals)
+
+
+def result(outcomes: list[Outcome]) -> dict[int, tuple[float, float, int]]:
+    return {o.job.id: (o.start_s, o.end_s, o.preemptions) for o in outcomes}
+
+
+def where(outcomes: list[Outcome]) -> dict[int, int]:
+    """Node of each task."""
+    return {o.job.id: o.segments[0].placement.nodes[0][0] for o in outcomes}
+
+
+# -- the central scheduler ----------------------------------------------------------------------------
+
+
+def test_a_task_goes_where_what_is_free_is_most_like_its_demand() -> None:
+    # Node 0 has (0.2, 0.8) left, node 1 (0.9, 0.3): likeness of (0.1, 0.3) is 0.26 there, 0.18 here;
+    # of (0.2, 0.1) 0.12 there, 0.21 here.
+    outcomes, _ = run(
+        create("las"),
+        world(2, (0, 9, (0.8, 0.2)), (0, 9, (0.1, 0.7)), (1, 1, (0.1, 0.3)), (3, 1, (0.2, 0.1))),
+    )
+    assert where(outcomes) == {1: 0, 2: 1, 3: 0, 4: 1}
+
+
+def test_likeness_counts_shares_of_the_capacity() -> None:
+    # Node 0: 2 of 8 cpu, 900 of 1000 memory; node 1: 6 of 8, 300 of 1000. A demand of (2, 100) has
+    # 0.0625 + 0.09 = 0.1525 on node 0 and 0.1875 + 0.03 = 0.2175 on node 1.
+    outcomes, _ = run(
+        create("las"),
+        world(2, (0, 9, (6, 100)), (0, 9, (2, 700)), (1, 1, (2, 100)), capacity=(8, 1000)),
+    )
+    assert where(outcomes)[3] == 1
+
+
+def test_without_room_the_least_loaded_node_is_chosen_and_none_above_the_limit() -> None:
+    # Loads: node 0 has |(0.8, 0.8)| = 1.13, node 1 |(0.7, 0.7)| = 0.99. Task 3 goes to node 1 (then 1.98) and
+    # displaces task 2; task 4 goes to node 0 (then 2.12); task 5 waits until task 3 ends at 3 s. With a limit
+    # of 1.1, task 4 waits as well.
+    rows: list[Row] = [(0, 50, (0.8, 0.8)), (0, 40, (0.7, 0.7)), (1, 2, (0.7, 0.7)), (1, 5, (0.7, 0.7))]
+    outcomes, _ = run(create("las"), world(2, *rows, (2, 1, (0.5, 0.5))))
+    assert where(outcomes) == {1: 0, 2: 1, 3: 1, 4: 0, 5: 1}
+    assert result(outcomes)[5][0] == 3
+    outcomes, _ = run(create("las,load-limit=1.1"), world(2, *rows, (2, 1, (0.5, 0.5))))
+    assert where(outcomes)[4] == 1 and result(outcomes)[4][0] == 3
+
+
+def test_kairos_goes_where_the_fewest_tasks_are_and_fewer_than_q_wait() -> None:
+    outcomes, _ = run(
+        create("kairos,queued=1"),
+        world(2, (0, 30, (1, 1)), (0, 90, (0.1, 0.1)), (0, 1, (0.1, 0.1)), (1, 1, (1, 1)), (1, 1, (1, 1))),
+    )
+    # Task 3 finds a task on each node and goes to node 0, where tasks 1 and 3 started at the same instant, so
+    # it waits. At 1 s node 0 holds as many as it may, so 4 goes to node 1 and displaces 2 (paused there).
+    assert where(outcomes)[3] == 0 and where(outcomes)[4] == 1
+    assert result(outcomes)[4] == (1, 2, 0)
+
+
+# -- who gives way ------------------------------------------------------------------------------------
+
+
+def tasks(*demands: tuple[float, ...]) -> list[Task]:
+    return [Task(Job(i, 0.0, demand=demand)) for i, demand in enumerate(demands)]
+
+
+def ids(victims: tuple[Task, ...] | None) -> list[int] | None:
+    return None if victims is None else [task.id for task in victims]
+
+
+def test_the_papers_example_spares_the_longest() -> None:
+    """Cores and GB: <2, 4> is wanted, r0 holds <1, 1>, r1 <2, 4>, nothing is free."""
+    running = tasks((1, 1), (2, 4))
+    assert ids(fewest(running, (0, 0), (2, 4))) == [1]
+    assert ids(greedy(running, (0, 0), (2, 4))) == [0, 1]
+
+
+def test_sets_are_tried_in_the_order_of_bit_masks() -> None:
+    """Distinct powers of two, so that the demand names the only set; each is found where the mask says."""
+    running = tasks((1, 0), (2, 0), (4, 0), (8, 0))
+    for mask in range(1, 16):
+        expected = [bit for bit in range(4) if mask >> bit & 1]
+        others = [bit for bit in range(4) if not mask >> bit & 1]
+        pairs = tasks(*((1.0, 0.0) if bit in expected else (0.0, 1.0) for bit in range(4)))
+        assert ids(fewest(pairs, (0, 0), (len(expected), 0))) == expected
+        assert others is not None
+    assert ids(fewest(running, (0, 0), (3, 0))) == [0, 1]  # before {2}, which would do as well
+    assert ids(fewest(running, (0, 0), (4, 0))) == [2]
+    assert ids(fewest(running, (0, 0), (5, 0))) == [0, 2]
+    assert fewest(running, (0, 0), (16, 0)) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6),
+    st.tuples(st.integers(1, 15), st.integers(1, 15)),
+)
+def test_no_victim_could_be_spared(demands: list[tuple[int, int]], wanted: tuple[int, int]) -> None:
+    found = fewest(tasks(*demands), (0, 0), wanted)
+    sums = [sum(d[r] for d in demands) for r in range(2)]
+    assert (found is None) == any(s < w for s, w in zip(sums, wanted, strict=True))
+    for spared in found or ():
+        rest = [sum(t.demand[r] for t in found or () if t is not spared) for r in range(2)]
+        assert any(s < w for s, w in zip(rest, wanted, strict=True))
+
+
+def test_a_new_task_displaces_at_once_a_paused_one_only_after_w() -> None:
+    # Task 2 displaces task 1 at once. From 20 s on it has attained more than task 1's 10 s, but it is spared
+    # until 70; then task 1 is spared until 130, when it has 70 s against 60.
+    outcomes, _ = run(create("las"), world(1, (0, 100, (1, 1)), (10, 90, (1, 1))))
+    segments = {o.job.id: [(s.start_s, s.end_s) for s in o.segments] for o in outcomes}
+    assert segments == {1: [(0, 10), (70, 130), (160, 190)], 2: [(10, 70), (130, 160)]}
+
+
+def test_equal_service_displaces_nobody() -> None:
+    outcomes, _ = run(create("las"), world(1, (0, 5, (1, 1)), (0, 5, (1, 1))))
+    assert result(outcomes) == {1: (0, 5, 0), 2: (5, 10, 0)}
+
+
+# -- the whole ----------------------------------------------------------------------------------------
+
+EIGHTHS = st.integers(1, 8)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[int, list[straight_las.Task]]:
+    """A few nodes of (8, 8), and tasks in whole numbers."""
+    now, rows = 0, []
+    for number in range(1, draw(st.integers(2, 14)) + 1):
+        now += draw(st.sampled_from((0, 0, 0, 1, 2, 5, 11)))
+        demand = (draw(EIGHTHS), draw(EIGHTHS))
+        rows.append(straight_las.Task(number, now, draw(st.integers(1, 40)), demand))
+    return draw(st.integers(1, 3)), rows
+
+
+def as_world(nodes: int, rows: list[straight_las.Task]) -> World:
+    return world(nodes, *((t.submit, t.run, tuple(d / 8 for d in t.demand)) for t in rows))
+
+
+@MANY
+@given(cases(), st.sampled_from((0.5, 1.0, 1.5)), st.integers(1, 4), st.integers(1, 9))
+def test_las_is_the_straight_program(
+    case: tuple[int, list[straight_las.Task]], limit: float, most: int, spare: int
+) -> None:
+    nodes, rows = case
+    text = f"las,load-limit={limit},victims={most},spare-s={spare}"
+    outcomes, _ = run(create(text), as_world(nodes, rows))
+    assert result(outcomes) == straight_las.las(nodes, (8, 8), rows, limit**2, most, spare).simulate()
+
+
+@MANY
+@given(cases(), st.integers(1, 4), st.integers(1, 9))
+def test_kairos_is_the_straight_program(
+    case: tuple[int, list[straight_las.Task]], queued: int, spare: int
+) -> None:
+    nodes, rows = case
+    outcomes, _ = run(create(f"kairos,queued={queued},spare-s={spare}"), as_world(nodes, rows))
+    assert result(outcomes) == straight_las.kairos(nodes, (8, 8), rows, queued, spare).simulate()
+
+
+@pytest.mark.parametrize("policy", ["las", "kairos"])
+def test_a_task_that_fits_no_node_is_refused(policy: str) -> None:
+    outcomes, summary = run(create(policy), world(2, (0, 1, (1.5, 0.1)), (0, 1, (0.5, 0.5))))
+    assert len(outcomes) == 1 and sum(summary.refused.values()) == 1
+
+
+@pytest.mark.parametrize("policy", ["las", "kairos"])
+def test_tasks_outlive_a_node(policy: str) -> None:
+    quiet = world(2, (0, 30, (0.6, 0.6)), (0, 30, (0.6, 0.6)), (5, 30, (0.6, 0.6)), (6, 9, (0.6, 0.6)))
+    down = ((10.0, NodeDown("node", 1, 0)), (60.0, NodeUp("node", 1, 0)))
+    outcomes, _ = run(create(policy), World(quiet.cluster, quiet.arrivals, Settings(disturbances=down)))
+    assert len(outcomes) == 4
+    assert all(
+        segment.placement.nodes[0][0] == 1
+        for outcome in outcomes
+        for segment in outcome.segments
+        if 10 <= segment.start_s < 60
+    )
+
+
+@pytest.mark.parametrize("policy", ["las", "kairos"])
+def test_nodes_may_differ(policy: str) -> None:
+    pool = Pool("node", 2, resources=("cpu", "memory"), capacities=((1, 4), (4, 1)))
+    demands = ((3, 1), (1, 3), (2, 1), (1, 2))
+    arrivals = tuple(Arrival(Job(i, i, demand=d, stop=Stop.PAUSE), 50) for i, d in enumerate(demands))
+    outcomes, _ = run(create(policy), World(Cluster((pool,)), arrivals))
+    assert where(outcomes) == {0: 1, 1: 0, 2: 1, 3: 0}
+
+
+def test_books_are_rebuilt_from_the_view() -> None:
+    """A policy that begins in the middle knows what runs and what is paused."""
+    rows: list[Row] = [(0, 100, (1, 1)), (10, 90, (1, 1)), (20, 9, (1, 1))]
+    seen = []
+
+    def watch(view: View) -> None:
+        fresh = create("las,load-limit=9")
+        fresh.begin(view)
+        node = fresh._nodes[0]  # type: ignore[attr-defined]
+        seen.append((len(node.running), len(node.paused), len(fresh._queue)))  # type: ignore[attr-defined]
+
+    run(create("las,load-limit=9"), world(1, *rows), watch)
+    assert (1, 2, 0) in seen
+
+
+@pytest.mark.parametrize(
+    "text", ["las,victims=0", "las,victims=13", "las,spare-s=0", "las,load-limit=0", "kairos,queued=0"]
+)
+def test_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        create(text)
+
+
+def test_counted_pools_are_refused() -> None:
+    counted = World(Cluster((Pool("node", 4),)), (Arrival(Job(1, 0.0), 1.0),))
+    with pytest.raises(BadInput, match="mere count"):
+        run(create("las"), counted)
+
+
+def test_reasons_name_node_and_need() -> None:
+    sentences = []
+
+    def ask(view: View) -> None:
+        sentences.extend(policy.why(job, view).sentence for job in view.waiting.values())
+
+    policy = create("las,load-limit=0.5")
+    run(policy, world(1, (0, 5, (1, 1)), (0, 5, (0.5, 0.25)), (0, 1, (1, 1))), ask)
+    assert any("central queue, 1 ahead of it: the load of every node" in s for s in sentences)
+    policy = create("las")
+    run(policy, world(1, (0, 5, (1, 1)), (0, 5, (0.5, 0.25))), ask)
+    assert any("waits on node 0 for 0.5 cpu, 0.25 memory; 0 cpu, 0 memory free there" in s for s in sentences)
