@@ -14,20 +14,15 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
-from profiles.errors import TenbinError
 from scheduler.costs import FREE, Costs
 from scheduler.events import Event
-from scheduler.model import Cluster, Job, Placement, Region, Stop
-from scheduler.nodes import Nodes
+from scheduler.holdings import Holdings, RuleBroken
+from scheduler.model import Cluster, Job, Placement, Stop
 
 if TYPE_CHECKING:
     from profiles.records import Profile
 
-POWER_TOLERANCE_W = 1e-6
-
-
-class RuleBroken(TenbinError):
-    """A policy asked for what cannot be: a fault of the policy, never bent into something possible."""
+__all__ = ["JobState", "Phase", "RuleBroken", "State", "estimate_under"]
 
 
 class Phase(StrEnum):
@@ -97,7 +92,7 @@ def estimate_under(job: Job, placement: Placement) -> float:
 
 
 @dataclass
-class State:
+class State(Holdings):
     """The books of one cluster; the ``View`` of a policy.
 
     The mappings are shared with the policy, which only reads them. Methods raise ``RuleBroken``.
@@ -110,43 +105,17 @@ class State:
     upcoming: type[Event] | None = None
 
     def __post_init__(self) -> None:
+        super().__init__()
         # Ordered dictionaries, because taking the first of a plain one slows down as its front is deleted.
         self.waiting: OrderedDict[int, Job] = OrderedDict()
         self.running: OrderedDict[int, JobState] = OrderedDict()
         self.suspended: OrderedDict[int, JobState] = OrderedDict()
-        self.free = {pool.name: pool.units for pool in self.cluster.pools}
-        self.in_service = dict(self.free)
-        self.nodes = {pool.name: Nodes(pool) for pool in self.cluster.pools if not pool.counted}
-        self.regions: dict[str, tuple[Region, ...]] = {}
-        self.region_used: dict[tuple[str, str], int] = {}
-        self.power_w = 0.0
-        self.budget_w = self.cluster.budget_w
         self._jobs: dict[int, JobState] = {}
-        self._pools = {pool.name: pool for pool in self.cluster.pools}
-        self._plain = {pool.name for pool in self.cluster.pools if pool.counted and not pool.has_power}
-        self._has_power = any(pool.has_power for pool in self.cluster.pools)
 
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
 
     # -- jobs come and go -----------------------------------------------------------------------------
-
-    def misfit(self, job: Job) -> str:
-        """Why the job can never run on this cluster, as a clause; "" if it can."""
-        reasons = []
-        for pool in self.cluster.pools:
-            if not job.runs_on(pool.name):
-                continue
-            if pool.counted:
-                if job.units <= pool.units:
-                    return ""
-                reasons.append(f"it needs {job.units} units, {pool.name} has {pool.units}")
-            else:
-                reason = self.nodes[pool.name].misfit(job)
-                if not reason:
-                    return ""
-                reasons.append(reason)
-        return "; ".join(reasons) or "none of its classes of resource is here"
 
     def submit(self, job: Job) -> JobState:
         """A new job waits."""
@@ -285,132 +254,10 @@ class State:
         whole = estimate_under(state.job, state.placement)
         state.expected_end_s = round(works_from_s + (1.0 - state.done) * whole, 6)
 
-    # -- the machine changes --------------------------------------------------------------------------
-
-    def repartition(self, pool: str, regions: tuple[Region, ...]) -> None:
-        """Divide a pool into regions."""
-        if pool not in self._pools:
-            self.broken(None, "repartition", f"there is no pool {pool}")
-        total = sum(region.units for region in regions)
-        if total > self._pools[pool].units:
-            self.broken(
-                None, "repartition", f"{total} units in regions, {pool} has {self._pools[pool].units}"
-            )
-        if any(region.units < 1 for region in regions) or len({r.name for r in regions}) != len(regions):
-            self.broken(None, "repartition", "each region needs a name of its own and at least one unit")
-        self.regions[pool] = regions
-
-    def down(self, pool: str, units: int) -> None:
-        """Free units of a counted pool leave service (jobs on them have failed before)."""
-        self.free[pool] -= units
-        self.in_service[pool] -= units
-
-    def up(self, pool: str, units: int) -> None:
-        """Units of a counted pool come back."""
-        self.free[pool] += units
-        self.in_service[pool] += units
-
-    def set_node(self, pool: str, node: int, up: bool) -> None:
-        """An empty node leaves service, or comes back."""
-        nodes = self.nodes[pool]
-        if bool(nodes.up[node]) != up:
-            nodes.set_up(node, up)
-            change = 1 if up else -1
-            self.free[pool] += change
-            self.in_service[pool] += change
-
-    # -- rules ----------------------------------------------------------------------------------------
-
-    def broken(self, job_id: int | None, rule: str, why: str) -> NoReturn:
-        """Raise ``RuleBroken``: time, job and rule."""
-        job = "" if job_id is None else f", job {job_id}"
-        raise RuleBroken(f"at {self.now:.6f} s{job}: {rule}: {why}", "this is a fault of the policy")
-
     def _not(self, rule: str, job_id: int, phase: str) -> NoReturn:
         state = self._jobs.get(job_id)
         is_ = f"the job is {state.phase}" if state else "there is no such job in the system"
         self.broken(job_id, rule, f"{is_}, not {phase}")
-
-    def _check_shape(self, rule: str, job: Job, placement: Placement) -> None:
-        most = job.units if job.max_units is None else job.max_units
-        if not job.units <= placement.units <= most:
-            needs = f"{job.units}" if most == job.units else f"{job.units} to {most}"
-            self.broken(job.id, rule, f"the job needs {needs} units, not {placement.units}")
-        if job.estimates_s and placement.pool not in job.estimates_s:
-            self.broken(job.id, rule, f"the job cannot run on {placement.pool}")
-
-    def obstacle(self, job: Job, placement: Placement) -> str:
-        """Why the units of ``placement`` cannot be had now, as a clause; "" if they can."""
-        name, units = placement.pool, placement.units
-        pool = self._pools.get(name)
-        if pool is None:
-            return f"there is no pool {name}"
-        if not pool.counted:
-            why = self.nodes[name].refusal(job, placement)
-            if why:
-                return why
-        elif units > self.free[name]:
-            return f"{units} units of {name} needed, {self.free[name]} free"
-        if placement.region:
-            why = self._region_obstacle(placement)
-            if why:
-                return why
-        return self._power_obstacle(placement) if self._has_power else ""
-
-    def _take(self, rule: str, job: Job, placement: Placement) -> None:
-        """Charge the units, or refuse."""
-        name, units = placement.pool, placement.units
-        if name in self._plain and not placement.region and units <= self.free[name]:
-            self.free[name] -= units  # the usual case: nothing else can stand in the way
-            return
-        why = self.obstacle(job, placement)
-        if why:
-            self.broken(job.id, rule, why)
-        pool = self._pools[name]
-        if self._has_power:
-            self._add_power(placement, 1)
-        if placement.region:
-            key = (name, placement.region)
-            self.region_used[key] = self.region_used.get(key, 0) + units
-        self.free[name] -= units if pool.counted else self.nodes[name].take(job, placement)
-
-    def _give(self, job: Job, placement: Placement) -> None:
-        """Free what a placement holds."""
-        name = placement.pool
-        if name in self._plain and not placement.region:
-            self.free[name] += placement.units
-            return
-        self.free[name] += (
-            placement.units if self._pools[name].counted else self.nodes[name].give(job, placement)
-        )
-        if placement.region:
-            self.region_used[name, placement.region] -= placement.units
-        if self._has_power:
-            self._add_power(placement, -1)
-
-    def _region_obstacle(self, placement: Placement) -> str:
-        for region in self.regions.get(placement.pool, ()):
-            if region.name == placement.region:
-                used = self.region_used.get((placement.pool, region.name), 0)
-                if used + placement.units <= region.units:
-                    return ""
-                has = f"region {region.name} has {region.units}, {used} are used"
-                return f"{placement.units} units needed, {has}"
-        return f"{placement.pool} has no region {placement.region}"
-
-    def _power_obstacle(self, placement: Placement) -> str:
-        pool, cap = self._pools[placement.pool], placement.cap_w
-        if cap is not None and not (pool.caps_w and pool.caps_w[0] <= cap <= pool.caps_w[-1]):
-            allowed = f"caps of {pool.caps_w[0]:g} to {pool.caps_w[-1]:g} W" if pool.caps_w else "no caps"
-            return f"a cap of {cap:g} W; {pool.name} can be set to {allowed}"
-        more = pool.power_w(placement.units, cap)
-        if self.budget_w is not None and self.power_w + more > self.budget_w + POWER_TOLERANCE_W:
-            drawn = f"{self.power_w:g} W are drawn, {more:g} W more would exceed"
-            return f"{drawn} the budget of {self.budget_w:g} W"
-        return ""
-
-    def _add_power(self, placement: Placement, sign: int) -> None:
-        self.power_w += sign * self._pools[placement.pool].power_w(placement.units, placement.cap_w)
 
     def _run(self, state: JobState, placement: Placement, restart: bool) -> None:
         state.placement = placement
