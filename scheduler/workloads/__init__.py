@@ -46,6 +46,7 @@ class Workload:
 GENERATORS = {
     "lublin": "scheduler.workloads.lublin",
     "multiresource": "scheduler.workloads.multiresource",
+    "resample": "scheduler.workloads.resample",
 }
 
 

@@ -38,6 +38,7 @@ class Closed:
         self._skipped = skipped
         self._books = State(cluster)  # only to ask what fits
         self._capacity = capacity(cluster)
+        self._counted = cluster.pools[0].counted
         self._unfinished = [0.0] * len(self._capacity)
         self._jobs = 0
 
@@ -63,7 +64,7 @@ class Closed:
         if not self._jobs:  # no rounding error outlives an empty system
             self._unfinished = [0.0] * len(self._capacity)
             return
-        for r, amount in enumerate(demand_of(job)):
+        for r, amount in enumerate(demand_of(job, self._counted)):
             self._unfinished[r] += sign * amount / self._capacity[r]
 
 
@@ -85,19 +86,21 @@ def capacity(cluster: Cluster) -> tuple[float, ...]:
     return tuple(map(math.fsum, zip(*rows, strict=True)))
 
 
-def demand_of(job: Job) -> tuple[float, ...]:
-    """What all units of a job demand of each resource; units, if it states no demand."""
-    return tuple(job.units * d for d in job.demand) if job.demand else (float(job.units),)
+def demand_of(job: Job, counted: bool) -> tuple[float, ...]:
+    """What all units of a job demand of each resource of nodes, or of a counted pool."""
+    return (float(job.units),) if counted else tuple(job.units * d for d in job.demand)
 
 
 def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
     """Demand times run time, over capacity times the time from first to last arrival, of the resource that is
-    demanded most; infinite when all arrive at once."""
-    work = [0.0] * len(capacity(cluster))
-    for arrival in arrivals:
-        for r, amount in enumerate(demand_of(arrival.job)):
-            work[r] += amount * arrival.run_s
-    most = max(w / c for w, c in zip(work, capacity(cluster), strict=True))
+    demanded most; infinite when all arrive at once. Jobs that no empty cluster could hold offer nothing."""
+    has, counted, books = capacity(cluster), cluster.pools[0].counted, State(cluster)
+    work = [0.0] * len(has)
+    for job, run_s, *_ in arrivals:
+        if not books.misfit(job):
+            for r, amount in enumerate(demand_of(job, counted)):
+                work[r] += amount * run_s
+    most = max(w / c for w, c in zip(work, has, strict=True))
     span = arrivals[-1].job.submit_s - arrivals[0].job.submit_s if arrivals else 0.0
     return most / span if span > 0 else math.inf
 

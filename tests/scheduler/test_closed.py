@@ -71,6 +71,15 @@ def test_jobs_that_fit_nowhere_are_passed_over_and_counted() -> None:
     assert sum(skipped.values()) == 2 and any("it needs 1 times (1.5, 1)" in reason for reason in skipped)
 
 
+def test_units_are_the_load_of_a_counted_pool_whatever_the_jobs_demand() -> None:
+    counted = Cluster((Pool("node", 4),))
+    loop = Closed([task(i, (0.1, 0.1)) for i in range(1, 9)], counted, 0.75, Counter())
+    assert [a.job.id for a in loop.due(0.0, ())] == [1, 2, 3]
+    arrivals = [task(1, (0.1, 0.1)), Arrival(Job(2, 10.0, 2, demand=(9.0,)), 5.0)]
+    assert offered_load(arrivals, counted) == (10.0 + 2 * 5.0) / 4 / 10
+    assert offered_load([task(1, (1.0, 1.0)), task(2, (9.0, 9.0), submit_s=10.0)], NODES) == 0.5
+
+
 def test_drives_the_simulator_to_the_end() -> None:
     """Two units, jobs of one unit and 10 s, load 2: always four in the system, so two wait 10 s each time."""
     cluster, record, seen = Cluster((Pool("node", 2),)), Record(), []
