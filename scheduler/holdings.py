@@ -102,8 +102,11 @@ class Holdings:
         if job.estimates_s and placement.pool not in job.estimates_s:
             self.broken(job.id, rule, f"the job cannot run on {placement.pool}")
 
-    def obstacle(self, job: Job, placement: Placement) -> str:
-        """Why the units of ``placement`` cannot be had now, as a clause; "" if they can."""
+    def obstacle(self, job: Job, placement: Placement, drew_w: float = 0.0) -> str:
+        """Why the units of ``placement`` cannot be had now, as a clause; "" if they can.
+
+        ``drew_w`` is what the job has just drawn: drawing no more than that is allowed over any budget.
+        """
         name, units = placement.pool, placement.units
         pool = self._pools.get(name)
         if pool is None:
@@ -118,15 +121,15 @@ class Holdings:
             why = self._region_obstacle(placement)
             if why:
                 return why
-        return self._power_obstacle(placement) if self._has_power else ""
+        return self._power_obstacle(placement, drew_w) if self._has_power else ""
 
-    def _take(self, rule: str, job: Job, placement: Placement) -> None:
+    def _take(self, rule: str, job: Job, placement: Placement, drew_w: float = 0.0) -> None:
         """Charge the units, or refuse."""
         name, units = placement.pool, placement.units
         if name in self._plain and not placement.region and units <= self.free[name]:
             self.free[name] -= units  # the usual case: nothing else can stand in the way
             return
-        why = self.obstacle(job, placement)
+        why = self.obstacle(job, placement, drew_w)
         if why:
             self.broken(job.id, rule, why)
         pool = self._pools[name]
@@ -161,13 +164,15 @@ class Holdings:
                 return f"{placement.units} units needed, {has}"
         return f"{placement.pool} has no region {placement.region}"
 
-    def _power_obstacle(self, placement: Placement) -> str:
+    def _power_obstacle(self, placement: Placement, drew_w: float = 0.0) -> str:
         pool, cap = self._pools[placement.pool], placement.cap_w
         if cap is not None and not (pool.caps_w and pool.caps_w[0] <= cap <= pool.caps_w[-1]):
             allowed = f"caps of {pool.caps_w[0]:g} to {pool.caps_w[-1]:g} W" if pool.caps_w else "no caps"
             return f"a cap of {cap:g} W; {pool.name} can be set to {allowed}"
         more = pool.power_w(placement.units, cap)
-        if self.budget_w is not None and self.power_w + more > self.budget_w + POWER_TOLERANCE_W:
+        if self.budget_w is None or more <= drew_w + POWER_TOLERANCE_W:
+            return ""
+        if self.power_w + more > self.budget_w + POWER_TOLERANCE_W:
             drawn = f"{self.power_w:g} W are drawn, {more:g} W more would exceed"
             return f"{drawn} the budget of {self.budget_w:g} W"
         return ""

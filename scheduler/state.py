@@ -224,7 +224,7 @@ class State(Holdings):
         self._check_shape("resize", job, placement)
         self._settle(state)
         self._give(job, before)
-        self._take("resize", job, placement)
+        self._take("resize", job, placement, self._pools[before.pool].power_w(before.units, before.cap_w))
         self._run(state, placement, restart=False)
 
     def set_cap(self, state: JobState, cap_w: float | None) -> None:
@@ -234,7 +234,7 @@ class State(Holdings):
         after = Placement(before.pool, before.units, before.nodes, cap_w, before.region, before.binding)
         self._settle(state)
         self._add_power(before, -1)
-        why = self._power_obstacle(after)
+        why = self._power_obstacle(after, self._pools[before.pool].power_w(before.units, before.cap_w))
         if why:
             self.broken(job_id, "set power cap", why)
         self._add_power(after, 1)

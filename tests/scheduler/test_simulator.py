@@ -272,6 +272,33 @@ def test_changed_budget_is_told_and_kept() -> None:
     assert BudgetChanged in {type(event) for event in script.seen}
 
 
+def test_over_a_lowered_budget_jobs_may_shrink_one_by_one_but_not_grow() -> None:
+    cluster = Cluster((Pool("node", 4, base_w=10.0, caps_w=(30.0, 40.0)),), 200.0)
+    jobs = tuple(
+        Arrival(Job(i, 0.0, 1, 10.0, known=Known.EXACT, max_units=2, malleable=True), 10.0) for i in (1, 2)
+    )
+    drawn = []
+
+    def say(grow: bool) -> Callable[[View, Event], Iterable[Action]]:
+        def reply(view: View, event: Event) -> Iterable[Action]:
+            if isinstance(event, Submitted):
+                yield act.Start(event.job.id, Placement("node", 2, cap_w=40.0))
+            if isinstance(event, BudgetChanged):  # 200 W are drawn, 120 W are allowed
+                yield act.SetPowerCap(1, 30.0)
+                yield act.Resize(2, Placement("node", 1, cap_w=30.0))
+                yield act.SetPowerCap(1, 40.0 if grow else 30.0)
+            if isinstance(event, Timer):
+                drawn.append(view.power_w)
+
+        return reply
+
+    lowered = Settings(disturbances=[(5.0, BudgetChanged(120.0))])
+    run(Script(say(grow=False), 6.0), World(cluster, jobs, lowered))
+    assert drawn == [120.0]
+    with pytest.raises(RuleBroken, match="the budget of 120 W"):
+        run(Script(say(grow=True)), World(cluster, jobs, lowered))
+
+
 def test_events_of_one_instant_come_in_the_documented_order() -> None:
     # At 10: job 1 ends, job 2's checkpoint is done, a unit comes up, a timer fires, job 3 arrives.
     arrivals = (
