@@ -81,6 +81,12 @@ class Availability:
             return min(self._free[first:last])
         return int(self._vectors()[1][first:last].min())
 
+    def most(self, start_s: float, end_s: float) -> int:
+        """The most units that are free at any time of the interval."""
+        first = self._step(start_s)
+        last = bisect_left(self._times, end_s, 0, len(self._free))
+        return max(self._free[first : max(last, first + 1)])
+
     def peaks(self) -> tuple[list[float], list[int]]:
         """When the most units free so far rises, and to how many: ascending times, ascending units."""
         times, free = self._vectors()

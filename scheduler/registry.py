@@ -24,6 +24,7 @@ class PolicyEntry:
         return policy
 
 
+MCT = "scheduler.policies.mct"
 POLICIES = {
     "fcfs": PolicyEntry("scheduler.policies.fcfs", "Fcfs", "first come, first served"),
     "easy": PolicyEntry(
@@ -39,6 +40,26 @@ POLICIES = {
         "scheduler.policies.kairos", "Kairos", "least attained service; tasks counted, not resources"
     ),
     "las": PolicyEntry("scheduler.policies.las", "Las", "least attained service on several resources"),
+    "met": PolicyEntry(MCT, "Mct", "each job on the class where it runs fastest", {"fastest": "true"}),
+    "mct": PolicyEntry(MCT, "Mct", "each job on the class where it ends first, in order on each class"),
+    "mctb": PolicyEntry(
+        MCT, "Mct", "mct, and jobs fill holes before the ends of the queues", {"backfill": "true"}
+    ),
+    "mctm": PolicyEntry(
+        MCT, "Mct", "mct, and jobs start on a worse class until the better one is free", {"migrate": "true"}
+    ),
+    "mctbm": PolicyEntry(
+        MCT,
+        "Mct",
+        "mct, and jobs run in parts wherever units are free",
+        {"backfill": "true", "migrate": "true"},
+    ),
+    "mctbm-priced": PolicyEntry(
+        MCT,
+        "Mct",
+        "mctbm, and each plan pays for what it takes from others while there is a queue",
+        {"backfill": "true", "migrate": "true", "priced": "true"},
+    ),
 }
 
 

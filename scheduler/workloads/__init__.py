@@ -47,6 +47,7 @@ GENERATORS = {
     "lublin": "scheduler.workloads.lublin",
     "multiresource": "scheduler.workloads.multiresource",
     "resample": "scheduler.workloads.resample",
+    "migration": "scheduler.workloads.migration",
 }
 
 

@@ -1,0 +1,336 @@
+"""MET, MCT, MCTB, MCTM and MCTBM: each job where it ends first, with backfilling and with migration.
+
+Algorithm: each job gets a plan (``mct_plan``) when it is submitted, on what all jobs before it leave free.
+
+1. MCT: the class on which its completion C = W + E is least (equation 1; MET: E alone). It starts there no
+   earlier than any start already reserved on the class (first come, first served on each class).
+2. MCTB: or in the first hole of any class in which all of it fits, if it ends earlier there.
+3. MCTM, MCTBM: or in parts. Regions with enough free units are taken in the order of their starts, each cut
+   where one of a better class begins, and the end of MCT's queue takes the rest. A part pays for its restart
+   unless it is the first, and for its checkpoint unless it is the last. MCTM looks only at the ends of the
+   queues (start on a worse class, move when the better one is free), MCTBM at every region.
+4. A plan in parts is kept only if it ends earlier than MCT's (and MCTB's). The printed steps do not ask that
+   (``literal``), and make many jobs later.
+5. ``priced``: a plan is not chosen by its end but by its end + what it takes from others. A unit-second of a
+   class costs (jobs that wait for it) / (its units) seconds: while a class has a queue, whoever holds it
+   for longer delays as many later jobs as wait there now, each by that share of the machine.
+6. A job that ends early gives its time back: plans not yet begun, and parts still to come, are made again in
+   the order of submission (the first ``depth``), and kept where they end earlier. When a plan cannot be kept
+   (a job takes longer, nodes or jobs fail), all are made anew in that order; a late job is then believed to
+   need a tenth of its time so far more, or a minute.
+
+Guarantee: estimates and costs being exact, no job ever changes what was planned for one submitted earlier,
+and no job of MCTB, MCTM or MCTBM ends later than MCT would let it end beside the same earlier jobs.
+Cost: O(plan) vector work a submission; an early end costs that for each job large enough to gain by it.
+Source: Koyama, Sato, Komatsu, Murata, Takizawa, Kobayashi: job scheduling with migration for heterogeneous
+computing systems, 2011. MCT: Maheswaran et al., JPDC 59, 1999.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
+
+from profiles.errors import BadInput
+from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
+from scheduler.availability import Availability
+from scheduler.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
+from scheduler.model import Job, Placement, Stop
+from scheduler.policies.mct_books import Freed, Planned, in_order, pool_of, stays_until, task_of
+from scheduler.policies.mct_plan import Lane, Part, Rules, plan
+from scheduler.policy import Policy, Reason, View, free, units
+from scheduler.state import JobState, Phase
+
+ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
+
+
+@dataclass(frozen=True)
+class MctParameters:
+    """Which of the family it is; the names of the registry set the first four.
+
+    Attributes:
+        fastest: MET. backfill: MCTB. migrate: MCTM; with ``backfill``: MCTBM.
+        priced: plans pay for what they take from others.
+        literal: the printed steps 6 and 7, without a guard.
+        depth: so many jobs are planned again when one ends early.
+    """
+
+    fastest: bool = False
+    backfill: bool = False
+    migrate: bool = False
+    priced: bool = False
+    literal: bool = False
+    depth: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
+        if self.fastest and (self.backfill or self.migrate or self.priced or self.literal):
+            raise ValueError("met neither backfills nor migrates")
+        if self.literal and not self.migrate:
+            raise ValueError("literal is about migration")
+        if self.priced and (self.literal or not (self.backfill and self.migrate)):
+            raise ValueError("priced needs backfill and migrate, and is not literal")
+
+
+class Mct(Policy):
+    """MET, MCT, MCTB, MCTM and MCTBM on counted pools."""
+
+    Parameters = MctParameters
+    promises = frozenset({"no-delay"})
+    suits = frozenset({"counted", "classes"})
+    ignores = frozenset({Started, BudgetChanged})
+    parameters: MctParameters
+
+    def begin(self, view: View) -> None:
+        for pool in view.cluster.pools:
+            if not pool.counted:
+                raise BadInput(f"policy mct schedules units, {pool.name} has nodes", "describe it by a count")
+        p = self.parameters
+        self._rules = Rules(p.fastest, p.backfill, p.migrate, p.literal, p.priced)
+        self._woken = -math.inf
+        self._entries = 0
+        self._new: list[Job] = []
+        self._plan_anew(view)
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        self._note(view, event)
+        if view.upcoming is not None:
+            return ()
+        if not self._broken:
+            self._trim(view.now)
+            if self._freed.spans:
+                self._pull_forward(view)
+            for job in self._new:
+                self._plan_new(job, view)
+            self._new.clear()
+        return self._act(view)
+
+    def why(self, job: Job, view: View) -> Reason:
+        planned = self._plans.get(job.id)
+        at = math.inf if planned is None else planned.parts[0].start_s
+        if planned is None or at == math.inf:
+            return Reason(
+                f"waits for {units(job)}; {free(view)} free, and when there will be more is unknown"
+            )
+        first, *later = (part.pool for part in planned.parts)
+        sentence = f"its turn for {units(job)} comes on {first}"
+        if later:
+            sentence += f", from where it goes on to {', '.join(later)}"
+        if job.units <= max(view.free[pool.name] for pool in view.cluster.pools if job.runs_on(pool.name)):
+            sentence += "; units are free, but earlier jobs have reserved them or it would end later there"
+        return Reason(sentence, max(at, view.now))
+
+    # -- what has happened ----------------------------------------------------------------------------
+
+    def _note(self, view: View, event: Event) -> None:
+        """Keep the plans in step with the event."""
+        if isinstance(event, Submitted):
+            self._new.append(event.job)
+        elif isinstance(event, Finished):
+            planned = self._plans.pop(event.job.id)
+            planned.version += 1
+            early = planned.end_s - view.now > ON_TIME_S
+            for part in planned.parts:
+                self._give(part, event.job.units, view.now, early)
+        elif isinstance(event, Checkpointed):
+            planned = self._plans[event.job.id]
+            part, *rest = planned.parts
+            self._give(part, event.job.units, view.now, part.end_s - view.now > ON_TIME_S)
+            planned.running = planned.stopping = False
+            self._adopt(planned, tuple(rest))
+        elif not isinstance(event, Timer):
+            self._broken = True  # jobs or nodes failed, or nodes are back
+
+    def _give(self, part: Part, held: int, now: float, early: bool) -> None:
+        lane = self._lanes[part.pool]
+        lane.plan.release(max(part.start_s, now), part.end_s, held)
+        if early:
+            self._freed.add(lane, max(part.start_s, now), part.end_s)
+
+    def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
+        """These are the job's parts from now on; what is due next is noted."""
+        planned.parts = parts
+        planned.version += 1
+        self._note_due(planned)
+
+    def _note_due(self, planned: Planned) -> None:
+        if planned.due_s < math.inf:
+            self._entries += 1
+            heappush(self._due, (planned.due_s, self._entries, planned.version, planned))
+
+    # -- plans ----------------------------------------------------------------------------------------
+
+    def _trim(self, now: float) -> None:
+        """Forget what is past, now and then."""
+        for lane in self._lanes.values():
+            if len(lane.plan) > 64:
+                lane.plan.trim(now)
+
+    def _plan_new(self, job: Job, view: View) -> None:
+        planned = self._plans[job.id] = Planned(job)
+        if self._rules.priced:
+            self._set_prices()
+        self._adopt(planned, plan(task_of(view, self._lanes, self._rules.migrate, planned), self._rules))
+        self._take(planned)
+
+    def _take(self, planned: Planned) -> None:
+        for part in planned.parts:
+            self._lanes[part.pool].take(part, planned.job.units)
+
+    def _set_prices(self) -> None:
+        waiting = dict.fromkeys(self._lanes, 0)
+        for planned in self._plans.values():
+            if planned.parts and (not planned.running or len(planned.parts) > 1):
+                waiting[planned.parts[-1].pool] += 1
+        for lane in self._lanes.values():
+            lane.price = waiting[lane.name] / lane.units if lane.units else 0.0
+
+    def _pull_forward(self, view: View) -> None:
+        """Step 6, when a job ended early: the first jobs in the order of submission move up if they gain."""
+        for lane in self._lanes.values():
+            lane.last_start_s = view.now
+        for planned in islice(self._plans.values(), self.parameters.depth):
+            movable = not planned.running or len(planned.parts) > 1
+            if movable and self._freed.helps(planned):
+                self._move_up(view, planned)
+            self._mark(planned)
+        for planned in islice(self._plans.values(), self.parameters.depth, None):
+            self._mark(planned)
+        self._freed.spans.clear()
+
+    def _mark(self, planned: Planned) -> None:
+        for part in planned.parts:
+            self._lanes[part.pool].mark(part, planned.job.units)
+
+    def _move_up(self, view: View, planned: Planned) -> None:
+        """Plan a job again, and keep that if it ends earlier."""
+        kept = planned.parts[:1] if planned.stopping else ()
+        before, held = planned.parts[len(kept) :], planned.job.units
+        for part in before:
+            self._lanes[part.pool].plan.release(part.start_s, part.end_s, held)
+        parts = plan(
+            task_of(view, self._lanes, self._rules.migrate, planned, view.state(planned.job.id)), self._rules
+        )
+        if _worth(parts) >= _worth(planned.parts):
+            for part in before:
+                self._lanes[part.pool].plan.reserve(part.start_s, part.end_s, held)
+            return
+        for part in parts:
+            self._lanes[part.pool].plan.reserve(part.start_s, part.end_s, held)
+        self._adopt(planned, (*kept, *parts))
+        for part in before:
+            self._freed.add(self._lanes[part.pool], max(part.start_s, view.now), part.end_s)
+
+    def _plan_anew(self, view: View) -> None:
+        """Step 6, when plans cannot be kept, and after a restart."""
+        now = view.now
+        self._broken = False
+        held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
+        for state in view.running.values():
+            held[pool_of(state)].append((stays_until(state, view), state.job.units))
+        self._lanes = {
+            name: Lane(
+                name, view.in_service[name], Availability.beside(each, view.in_service[name], now), now
+            )
+            for name, each in held.items()
+        }
+        self._plans: dict[int, Planned] = {}
+        self._due: list[tuple[float, int, int, Planned]] = []
+        self._freed = Freed()
+        self._new.clear()
+        for state in in_order(view):
+            self._plan_again(view, state)
+
+    def _plan_again(self, view: View, state: JobState) -> None:
+        job = state.job
+        planned = self._plans[job.id] = Planned(job)
+        planned.running = job.id in view.running
+        planned.stopping = state.phase is Phase.STOPPING
+        parts: tuple[Part, ...] = ()
+        if planned.running:
+            end = stays_until(state, view)
+            parts = (Part(pool_of(state), view.now, math.inf, end),)
+            late = state.expected_end_s <= view.now
+            if not planned.stopping:
+                if job.stop is Stop.NEVER or not self._rules.migrate or late:
+                    self._adopt(planned, parts)
+                    return
+                self._lanes[pool_of(state)].plan.release(view.now, end, job.units)
+                parts = ()
+        planned.parts = parts
+        more = plan(task_of(view, self._lanes, self._rules.migrate, planned, state), self._rules)
+        for part in more:
+            self._lanes[part.pool].take(part, job.units)
+        self._adopt(planned, (*parts, *more))
+
+    # -- what is due ----------------------------------------------------------------------------------
+
+    def _act(self, view: View) -> list[Action]:
+        """Stop and start what is due, and ask to be woken for what is due next."""
+        stops, starts, leaving = self._collect(view)
+        if self._broken or self._behind(view, starts, leaving):
+            self._plan_anew(view)
+            stops, starts, leaving = self._collect(view)
+        actions: list[Action] = []
+        for planned in stops:
+            planned.stopping = True
+            planned.version += 1
+            actions.append(Suspend(planned.job.id))
+        left = dict(view.free)
+        for planned in starts:
+            pool = planned.parts[0].pool
+            if planned.job.units > left[pool]:  # a stop at no cost frees them at this instant
+                self._note_due(planned)
+                continue
+            left[pool] -= planned.job.units
+            again = planned.job.id in view.suspended
+            kind = Resume if again else Start
+            actions.append(kind(planned.job.id, Placement(pool, planned.job.units)))
+            planned.running = True
+            planned.version += 1
+            self._note_due(planned)
+        wake = self._next_due()
+        if wake < math.inf and (wake < self._woken or self._woken <= view.now):
+            self._woken = wake
+            actions.append(WakeAt(wake))
+        return actions
+
+    def _next_due(self) -> float:
+        while self._due and self._due[0][2] != self._due[0][3].version:
+            heappop(self._due)
+        return self._due[0][0] if self._due else math.inf
+
+    def _collect(self, view: View) -> tuple[list[Planned], list[Planned], dict[str, int]]:
+        """Jobs to be stopped and started now, and the units that the stops free at this very instant."""
+        stops: list[Planned] = []
+        starts: list[Planned] = []
+        leaving: dict[str, int] = {}
+        while self._next_due() <= view.now:
+            planned = heappop(self._due)[3]
+            if not planned.running:
+                starts.append(planned)
+                continue
+            stops.append(planned)
+            part = planned.parts[0]
+            if part.end_s <= view.now:
+                leaving[part.pool] = leaving.get(part.pool, 0) + planned.job.units
+        return stops, starts, leaving
+
+    def _behind(self, view: View, starts: Iterable[Planned], leaving: dict[str, int]) -> bool:
+        """Whether fewer units are free than the plans say."""
+        left = dict(view.free)
+        for name, freed in leaving.items():
+            left[name] += freed
+        for planned in starts:
+            left[planned.parts[0].pool] -= planned.job.units
+        return any(lane.plan.at(view.now) > left[name] for name, lane in self._lanes.items())
+
+
+def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:
+    """By which an old and a new plan are compared: the end; if that is unknown, whether there is a start."""
+    end_s = round(parts[-1].end_s, 4)  # rounding is no gain
+    return end_s, parts[0].start_s if end_s == math.inf else 0.0

@@ -1,0 +1,124 @@
+"""What the policies of MCT's family keep of each job, and what of a job is still to be planned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.model import Job, Stop, instant
+from scheduler.policies.mct_plan import MOMENT_S, Lane, Part, Task
+from scheduler.policy import View
+from scheduler.state import JobState, Phase
+
+LATE_SHARE = 0.1
+LATE_LEAST_S = 60.0
+
+
+@dataclass(slots=True)
+class Planned:
+    """A job and its parts still to come; the first is under way when it runs.
+
+    ``version`` counts the changes: what was noted of an earlier one is void.
+    """
+
+    job: Job
+    parts: tuple[Part, ...] = ()
+    running: bool = False
+    stopping: bool = False
+    version: int = 0
+
+    @property
+    def end_s(self) -> float:
+        return self.parts[-1].end_s
+
+    @property
+    def due_s(self) -> float:
+        """When something has to be done: start, or stop."""
+        if self.running:
+            return math.inf if self.stopping else self.parts[0].stop_s
+        return self.parts[0].start_s
+
+
+@dataclass(slots=True)
+class Freed:
+    """Where free units were gained, per class: from when, until when, and the most there are in between."""
+
+    spans: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+
+    def add(self, lane: Lane, start_s: float, end_s: float) -> None:
+        if end_s <= start_s:
+            return
+        if lane.name in self.spans:
+            before = self.spans[lane.name]
+            start_s, end_s = min(start_s, before[0]), max(end_s, before[1])
+        self.spans[lane.name] = (start_s, end_s, lane.plan.most(start_s, end_s))
+
+    def helps(self, planned: Planned) -> bool:
+        """Whether the job could use some of it."""
+        wanted, end_s = planned.job.units, planned.end_s
+        return any(start < end_s and most >= wanted for start, _, most in self.spans.values())
+
+
+def task_of(
+    view: View, lanes: Mapping[str, Lane], migrate: bool, planned: Planned, state: JobState | None = None
+) -> Task:
+    """What is to be planned of a job, on the classes on which it can run."""
+    job, costs = planned.job, view.costs
+    tied = job.stop is Stop.PAUSE
+    names = [name for name in lanes if job.runs_on(name)]
+    if tied and state is not None and state.phase is not Phase.WAITING:
+        names = [pool_of(state)]
+    names.sort(key=job.estimate_on)  # stable: rank breaks ties
+    stoppable = migrate and job.stop is not Stop.NEVER
+    counts = stoppable or state is not None
+    task = Task(
+        job.units,
+        [lanes[name] for name in names],
+        [job.estimate_on(name) for name in names],
+        [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
+        [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
+        view.now,
+        view.now,
+        stoppable=stoppable,
+        tied=tied,
+    )
+    if state is not None:
+        _go_on(task, planned, state)
+    return task
+
+
+def pool_of(state: JobState) -> str:
+    assert state.placement is not None
+    return state.placement.pool
+
+
+def stays_until(state: JobState, view: View) -> float:
+    """Until when a running job holds its units if nothing is done to it."""
+    now = view.now
+    end = state.expected_end_s
+    if state.phase is Phase.STOPPING:
+        end = instant(state.since_s + view.costs.stop_s(state.job, pool_of(state)))
+    if end <= now:  # it is late
+        so_far = now - state.since_s if state.phase is Phase.STOPPING else state.attained_s(now)
+        end = instant(now + max(LATE_LEAST_S, LATE_SHARE * so_far))
+    return end if end == math.inf or not state.done else instant(end + MOMENT_S)
+
+
+def in_order(view: View) -> list[JobState]:
+    """All jobs in the system in the order of submission."""
+    states = [*view.running.values(), *view.suspended.values(), *map(view.state, view.waiting)]
+    return sorted(states, key=lambda state: (state.job.submit_s, state.job.id))
+
+
+def _go_on(task: Task, planned: Planned, state: JobState) -> None:
+    """Make the task what is left of a job that may have run already."""
+    now = task.now
+    task.begun = state.served_s > 0.0 or state.phase is not Phase.WAITING
+    task.done = state.done_by(now)
+    if planned.stopping:
+        task.ready_s = planned.parts[0].end_s
+    elif planned.running:
+        task.here = next(k for k, lane in enumerate(task.lanes) if lane.name == pool_of(state))
+        task.ready_s = max(now + MOMENT_S, instant(now + task.stop_s[task.here]))
+        task.works_s = max(now, instant(state.works_from_s))

@@ -1,0 +1,281 @@
+"""Where and when one job runs: the plans of MET, MCT, MCTB, MCTM and MCTBM on free units over time.
+
+A plan is a list of parts, each a stay on one class. The classes of a job are in its own order, the one on
+which it runs fastest first; indices below are places in that order. Times lie on the grid of
+``model.instant``, and a part is as long as an engine will find it: the restart (if the job has run before),
+then work, then the checkpoint (if another part follows).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scheduler.availability import Availability
+from scheduler.model import instant
+
+MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for so long
+
+
+class Part(NamedTuple):
+    """A stay on one class; ``stop_s``: when its checkpoint begins (infinite: it runs to its end there)."""
+
+    pool: str
+    start_s: float
+    stop_s: float
+    end_s: float
+
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class Lane:
+    """One class: what is free on it, the last start reserved on it, and what a unit-second there costs."""
+
+    name: str
+    units: int
+    plan: Availability
+    last_start_s: float
+    price: float = 0.0
+
+    def take(self, part: Part, units: int) -> None:
+        """Reserve a part, and mark its start."""
+        self.plan.reserve(part.start_s, part.end_s, units)
+        self.mark(part, units)
+
+    def mark(self, part: Part, units: int) -> None:
+        """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""
+        if part.start_s > self.last_start_s and (part.start_s < math.inf or units <= self.units):
+            self.last_start_s = part.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which of the family it is.
+
+    Attributes:
+        fastest: MET: each job where it runs fastest, however long it waits.
+        backfill: a job may fill a hole before the end of a class's queue.
+        migrate: a job may be cut into parts.
+        literal: the printed steps 6 and 7, which do not ask whether a job ends earlier.
+        priced: plans are compared with what they take from others (see ``mct``).
+    """
+
+    fastest: bool = False
+    backfill: bool = False
+    migrate: bool = False
+    literal: bool = False
+    priced: bool = False
+
+
+@dataclass(slots=True)
+class Task:
+    """What is to be planned of a job: all of it, or what is left of it.
+
+    Attributes:
+        lanes: the classes it can run on, best first. run_s, stop_s, restart_s: on each, of the whole job.
+        ready_s: from when on it can start anywhere.
+        done: share of its work that is done. begun: a further start is a restart.
+        here: index of the class it runs on now (-1: it does not run). It can stay there at no cost, but
+            must be stopped before it goes on elsewhere: ``ready_s`` counts that.
+        now: when it is planned. works_s: from when on it gets on where it is.
+        stoppable: it may be cut into parts. tied: and all of them on one class.
+    """
+
+    units: int
+    lanes: Sequence[Lane]
+    run_s: Sequence[float]
+    stop_s: Sequence[float]
+    restart_s: Sequence[float]
+    now: float
+    ready_s: float
+    done: float = 0.0
+    begun: bool = False
+    here: int = -1
+    works_s: float = 0.0
+    stoppable: bool = False
+    tied: bool = False
+    _regions: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def regions(self, k: int) -> list[tuple[float, float]]:
+        """The maximal intervals with enough free units on class ``k``."""
+        if k not in self._regions:
+            lane, after = self.lanes[k], self.now if k == self.here else self.ready_s
+            blocked = lane.last_start_s == math.inf
+            self._regions[k] = [] if blocked else lane.plan.regions(self.units, after)
+        return self._regions[k]
+
+    def works(self, k: int, start: float, begun: bool) -> float:
+        """When the job gets on in a part that starts then."""
+        if k == self.here and start == self.now:
+            return self.works_s
+        return instant(start + self.restart_s[k]) if begun and self.restart_s[k] else start
+
+    def last(self, k: int, start: float, done: float, begun: bool) -> Part:
+        """A part that runs to the job's end."""
+        end = instant(self.works(k, start, begun) + (1.0 - done) * self.run_s[k])
+        if done:
+            end = instant(end + MOMENT_S)  # shares of the work are rounded
+        return Part(self.lanes[k].name, start, math.inf, max(end, instant(start + MOMENT_S)))
+
+    def whole(self, k: int, start: float) -> Parts:
+        """All that is left of the job on one class."""
+        return self.moved([self.last(k, start, self.done, self.begun)])
+
+    def length(self, k: int) -> float:
+        """Of all that is left on another class than where it runs."""
+        left = (1.0 - self.done) * self.run_s[k] + (2 * MOMENT_S if self.done else 0.0)
+        return max(MOMENT_S, left + (self.restart_s[k] if self.begun else 0.0))
+
+    def moved(self, parts: list[Part]) -> Parts:
+        """The parts, after the stop that a running job needs unless it stays where it is."""
+        if self.here >= 0 and (parts[0].start_s > self.now or parts[0].pool != self.lanes[self.here].name):
+            parts = [Part(self.lanes[self.here].name, self.now, self.now, self.ready_s), *parts]
+        return tuple(parts)
+
+
+def plan(task: Task, rules: Rules) -> Parts:
+    """The parts in which the job runs; one that starts at infinity where no start can be said."""
+    starts = [_end_of_queue(task, k) for k in range(len(task.lanes))]
+    queues = [task.whole(k, start) for k, start in enumerate(starts)]
+    if rules.fastest:
+        return queues[0]
+    if rules.priced:
+        return _cheapest(task, rules, starts, queues)
+    second = min(range(len(queues)), key=lambda k: (_end(queues[k]), starts[k]))  # the paper's r''
+    best = queues[second]
+    split = _split(task, rules, second, starts) if rules.migrate and task.stoppable else None
+    if rules.literal and task.stoppable and rules.migrate:
+        return split or best
+    if rules.backfill:
+        best = min([best, *_holes(task)], key=_end)
+    return split if split is not None and _end(split) < _end(best) else best
+
+
+def _cheapest(task: Task, rules: Rules, starts: list[float], queues: list[Parts]) -> Parts:
+    """The plan whose end, and what it takes from others, is least."""
+    plans = [*queues, *_holes(task)]
+    if task.stoppable:
+        splits = (_split(task, rules, k, starts) for k in range(len(starts)))
+        plans += [parts for parts in splits if parts is not None]
+    price = {lane.name: lane.price * task.units for lane in task.lanes}
+    return min(plans, key=lambda parts: _end(parts) + _taken(parts, price))
+
+
+def _taken(parts: Parts, price: dict[str, float]) -> float:
+    return sum(price[part.pool] * (part.end_s - part.start_s) for part in parts if part.start_s < math.inf)
+
+
+def _end(parts: Parts) -> float:
+    return parts[-1].end_s
+
+
+def _end_of_queue(task: Task, k: int) -> float:
+    """W: from when on the units stay free, but no earlier than any start reserved on the class.
+
+    The job that runs there already may stay, if nobody has reserved its units.
+    """
+    lane = task.lanes[k]
+    if k == task.here:
+        stay = task.last(k, task.now, task.done, True).end_s - task.now
+        if lane.plan.earliest(task.units, stay, task.now) == task.now:
+            return task.now
+    if lane.last_start_s == math.inf:
+        return math.inf
+    return lane.plan.earliest(task.units, task.length(k), max(task.ready_s, lane.last_start_s))
+
+
+def _holes(task: Task) -> list[Parts]:
+    """MCTB: the whole job in the first region of each class that is long enough."""
+    holes = []
+    for k in range(len(task.lanes)):
+        for start, end in task.regions(k):
+            if end == math.inf or task.last(k, start, task.done, task.begun).end_s <= end:
+                holes.append(task.whole(k, start))
+                break
+    return holes
+
+
+def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Parts | None:
+    """Steps 2 to 7: regions in the order of their starts, and the rest at the end of the queue of ``second``.
+
+    None where the printed test of step 7 (if ``literal``) drops the parts, or there are none.
+    """
+    rest_from = starts[second]
+    spans = _spans(task, rules, second, starts)
+    parts: list[Part] = []
+    done, at = task.done, task.now
+    cuts = _cuts(task, spans, second, rest_from)
+    for region_start, k, region_end in spans:
+        start = max(region_start, at)
+        end = region_end
+        cut = bisect_left(cuts[k], start)
+        if cut < len(cuts[k]) and cuts[k][cut] <= end:
+            end = cuts[k][cut]
+        if start >= end:
+            continue
+        begun = task.begun or bool(parts)
+        whole = task.last(k, start, done, begun)
+        if whole.end_s <= end:
+            return task.moved([*parts, whole])
+        stop = _stop(end, task.stop_s[k])
+        works = task.works(k, start, begun)
+        if stop <= works:  # too short to pay for itself
+            continue
+        parts.append(Part(task.lanes[k].name, start, stop, end))
+        done, at = done + (stop - works) / task.run_s[k], end
+    if not parts or rest_from == math.inf:
+        return None
+    if rules.literal and task.run_s[second] * (done - task.done) < task.restart_s[second]:
+        return None
+    return _with_rest(task, parts, second, done, max(rest_from, at))
+
+
+def _with_rest(task: Task, parts: list[Part], second: int, done: float, after: float) -> Parts:
+    """The parts, and the rest of the job on class ``second``."""
+    length = (1.0 - done) * task.run_s[second] + task.restart_s[second] + 2 * MOMENT_S
+    start = task.lanes[second].plan.earliest(task.units, length, after)
+    return task.moved([*parts, task.last(second, start, done, True)])
+
+
+def _spans(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> list[tuple[float, int, float]]:
+    """The regions that count, as (start, class, end), in the order in which they are looked at.
+
+    Unbounded ones count on worse classes than ``second`` only. What starts after the end of the queue of
+    ``second`` is never reached, because that takes the whole rest; the printed steps look at it all the same.
+    """
+    spans: list[tuple[float, int, float]] = []
+    for k in range(len(task.lanes)):
+        if task.tied and k != second:
+            continue
+        if rules.backfill:
+            spans += [(a, k, b) for a, b in task.regions(k) if b < math.inf or k > second]
+        elif k > second:
+            spans.append((starts[k], k, math.inf))
+    rest_from = starts[second]
+    return sorted(span for span in spans if span[0] < rest_from or (rules.literal and span[2] < math.inf))
+
+
+def _cuts(
+    task: Task, spans: Sequence[tuple[float, int, float]], second: int, rest_from: float
+) -> list[list[float]]:
+    """For each class when a region of a better class that is long enough to be of use begins."""
+    cuts: list[list[float]] = []
+    better: list[float] = []
+    for k in range(len(task.lanes)):
+        cuts.append(sorted(better))
+        overhead = task.stop_s[k] + task.restart_s[k]
+        better += [a for a, i, b in spans if i == k and b - a > overhead]
+        if k == second:
+            better.append(rest_from)
+    return cuts
+
+
+def _stop(end: float, cost_s: float) -> float:
+    """When a checkpoint has to begin so that it is written by ``end``."""
+    stop = instant(end - cost_s)
+    return stop if instant(stop + cost_s) <= end else instant(stop - MOMENT_S)
