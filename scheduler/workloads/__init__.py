@@ -44,6 +44,7 @@ class Workload:
 
 
 GENERATORS = {
+    "k-mix": "scheduler.workloads.kmix",
     "lublin": "scheduler.workloads.lublin",
     "multiresource": "scheduler.workloads.multiresource",
     "resample": "scheduler.workloads.resample",
