@@ -31,6 +31,7 @@ class Task:
 
     Attributes:
         served_s: attained service when it last stopped.
+        above_s: what it displaces has attained more than this (its own service, or all of its level).
         began_s: while it runs: when it would have started had it never been paused. The earlier, the longer
             is its attained service, and this order of running tasks never changes.
         ripe_s: while it runs: from when on a paused task may displace it.
@@ -38,13 +39,24 @@ class Task:
         started: whether it ever ran.
     """
 
-    __slots__ = ("began_s", "demand", "id", "job", "order", "ripe_s", "served_s", "since_s", "started")
+    __slots__ = (
+        "above_s",
+        "began_s",
+        "demand",
+        "id",
+        "job",
+        "order",
+        "ripe_s",
+        "served_s",
+        "since_s",
+        "started",
+    )
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.id = job.id
         self.demand = job.demand
-        self.served_s = self.began_s = self.ripe_s = self.since_s = 0.0
+        self.served_s = self.above_s = self.began_s = self.ripe_s = self.since_s = 0.0
         self.order = (0.0, job.id)
         self.started = False
 
@@ -91,18 +103,49 @@ def greedy(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[f
     return None
 
 
+def sparing(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
+    """As ``greedy``, less those that need not give way after all, looking at the shortest first."""
+    chosen = greedy(candidates, free, demand)
+    if chosen is None:
+        return None
+    room = [f + sum(task.demand[r] for task in chosen) for r, f in enumerate(free)]
+    kept: list[Task] = []
+    for task in reversed(chosen):
+        without = [f - d for f, d in zip(room, task.demand, strict=True)]
+        if covers(without, demand):
+            room = without
+        else:
+            kept.append(task)
+    return tuple(reversed(kept))
+
+
+class Levels(NamedTuple):
+    """Levels of attained service: up to ``first_s``, then each ``factor`` times as long as the one before."""
+
+    first_s: float
+    factor: float
+
+    def above_s(self, attained_s: float) -> float:
+        """Where the next level begins."""
+        bound = self.first_s
+        while bound <= attained_s:
+            bound *= self.factor
+        return bound
+
+
 class Rules(NamedTuple):
     """How a node decides.
 
     Attributes:
-        search: which of the candidates (longest attained first) give way.
-        most: so many candidates at most.
+        search_new, search_paused: which of the candidates (longest attained first) give way to such a task.
         spare_s: a task that started or resumed less than this ago does not give way to a paused one (W).
+        levels: a paused task displaces only tasks of a higher level; None: any with longer attained service.
     """
 
-    search: Search
-    most: int
+    search_new: Search
+    search_paused: Search
     spare_s: float
+    levels: Levels | None = None
 
 
 class Node:
@@ -175,8 +218,9 @@ class Node:
         if not self.running and not self.stopping:
             self.free = list(self.capacity)
 
-    def pause(self, task: Task) -> None:
+    def pause(self, task: Task, levels: Levels | None) -> None:
         """The task is paused."""
+        task.above_s = task.served_s if levels is None else levels.above_s(task.served_s) - TICK_S
         task.order = (task.served_s, task.id)
         insort(self.paused, task, key=ORDER)
 
@@ -207,11 +251,12 @@ def settle(node: Node, now: float, costs: Costs, rules: Rules) -> list[Action]:
 def _admit(node: Node, task: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]) -> bool:
     """Whether the task runs from now on; makes room for it if it may."""
     if not covers(node.free, task.demand):
-        victims = rules.search(candidates(node, task, now)[: rules.most], node.free, task.demand)
+        search = rules.search_paused if task.started else rules.search_new
+        victims = search(candidates(node, task, now), node.free, task.demand)
         if victims is None:
             return False
         for victim in victims:
-            _displace(node, victim, now, costs, actions)
+            _displace(node, victim, now, costs, rules, actions)
         if node.stopping:  # it decides again when they have stopped
             return False
     cost = costs.restart_s(task.job, node.placement.pool) if task.started else 0.0
@@ -221,7 +266,7 @@ def _admit(node: Node, task: Task, now: float, costs: Costs, rules: Rules, actio
 
 def candidates(node: Node, task: Task, now: float) -> list[Task]:
     """Running tasks that may give way to ``task``, longest attained service first."""
-    before = now - task.served_s - TICK_S / 2
+    before = now - task.above_s - TICK_S / 2
     found = []
     for other in node.running:
         if other.began_s > before:
@@ -231,7 +276,9 @@ def candidates(node: Node, task: Task, now: float) -> list[Task]:
     return found
 
 
-def _displace(node: Node, victim: Task, now: float, costs: Costs, actions: list[Action]) -> None:
+def _displace(
+    node: Node, victim: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]
+) -> None:
     node.running.remove(victim)
     victim.served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
@@ -239,7 +286,7 @@ def _displace(node: Node, victim: Task, now: float, costs: Costs, actions: list[
         node.stopping[victim.id] = victim
     else:
         node.give(victim)
-        node.pause(victim)
+        node.pause(victim, rules.levels)
 
 
 def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
@@ -272,7 +319,7 @@ def _next_chance_s(node: Node, task: Task, now: float) -> float:
     for other in node.running:
         if other.job.stop is Stop.NEVER:
             continue
-        longer_s = instant(other.began_s + task.served_s + TICK_S)
+        longer_s = instant(other.began_s + task.above_s + TICK_S)
         eligible.append((max(longer_s, other.ripe_s) if task.started else longer_s, other))
     eligible.sort(key=lambda pair: pair[0])
     room: Sequence[float] = node.free

@@ -59,6 +59,17 @@ POLICIES = {
         "Mct",
         "mctbm, and each plan pays for what it takes from others while there is a queue",
         {"backfill": "true", "migrate": "true", "priced": "true"},
+    "las-prompt": PolicyEntry(
+        "scheduler.policies.las",
+        "Las",
+        "las in which no new task waits long, however large it or the overload is",
+        {"load_limit": "inf", "thorough": "true", "probe": "8"},
+    ),
+    "las-mq": PolicyEntry(
+        "scheduler.policies.las",
+        "Las",
+        "las-prompt with levels of attained service: fewer preemptions",
+        {"load_limit": "inf", "thorough": "true", "probe": "8", "factor": "2"},
     ),
 }
 

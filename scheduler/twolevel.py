@@ -76,7 +76,7 @@ class TwoLevel(Policy):
         """Something changed on the node."""
 
     @abstractmethod
-    def _choose(self, task: Task) -> int | None:
+    def _choose(self, task: Task, now: float) -> int | None:
         """The node that the task is sent to; None: it must wait."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class TwoLevel(Policy):
                 self._settle(self._nodes[index], view, actions)
             self._touched.clear()
         while self._queue:
-            chosen = self._choose(self._queue[0])
+            chosen = self._choose(self._queue[0], view.now)
             if chosen is None:
                 break
             task, node = self._queue.popleft(), self._nodes[chosen]
@@ -165,7 +165,7 @@ class TwoLevel(Policy):
         task, node = self._tasks[job_id]
         if node is not None and node.stopping.pop(job_id, None) is not None:
             node.give(task)
-            node.pause(task)
+            node.pause(task, self._rules.levels)
             self._touched.add(node.index)
 
     # -- books ----------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class TwoLevel(Policy):
             elif state.phase is Phase.STOPPING:
                 node.hold(task)
             else:
-                node.pause(task)
+                node.pause(task, self._rules.levels)
         for job in view.waiting.values():
             task = Task(job)
             self._tasks[job.id] = task, None

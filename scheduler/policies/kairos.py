@@ -54,7 +54,7 @@ class Kairos(TwoLevel):
     parameters: KairosParameters
 
     def _node_rules(self) -> Rules:
-        return Rules(greedy, MANY, self.parameters.spare_s)
+        return Rules(greedy, greedy, self.parameters.spare_s)
 
     def _tally(self) -> None:
         self._unfinished = np.zeros(len(self._nodes), dtype=np.int64)
@@ -63,7 +63,7 @@ class Kairos(TwoLevel):
         open_ = node.up and len(node.new) + len(node.paused) < self.parameters.queued
         self._unfinished[node.index] = node.tasks if open_ else MANY
 
-    def _choose(self, task: Task) -> int | None:
+    def _choose(self, task: Task, now: float) -> int | None:
         unfinished = self._unfinished
         if not self.every(task):
             unfinished = np.where(self.allowed(task), unfinished, MANY)

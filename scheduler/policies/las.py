@@ -11,8 +11,18 @@ Algorithm (tasks that can be paused, each with a demand of every resource of a n
   searched among the ``victims`` (N) candidates of longest attained service, in the order {0}, {1}, {0,1},
   {2}, ...; a task that started or resumed less than ``spare_s`` (W) ago does not give way to a paused one.
 
+``las-prompt`` cures two faults of this. Large new tasks starve before their first start, when no N tasks make
+room for them: with ``thorough`` a new task may displace as many as it needs. And when there is more work than
+the machine can do, paused tasks lift every node above L, and new ones, which are most likely short, wait in
+the queue for old ones to end: ``load_limit=inf`` lets them pass (paused tasks then hold memory without
+bound). Of the ``probe`` least loaded nodes it also takes the first on which the task can start at once.
+
+``las-mq`` has levels of attained service, as has LAS_MQ (Hu et al. 2017): up to ``first_s``, and each
+``factor`` times as long as the one before. A paused task displaces only tasks of a higher level, so tasks of
+like age do not take turns.
+
 Guarantee: a task displaces only tasks that have run longer than it.
-Cost: O(nodes) to send a task, O(2^N) to look for victims.
+Cost: O(nodes) to send a task, O(2^N) to look for victims (O(tasks of the node) more if ``thorough``).
 Paper: Yabuuchi and Shinagawa, A cluster scheduler without run-time estimates for several, uneven resource
 demands, IPSJ SIG Technical Report 2019-OS-146 (in Japanese).
 """
@@ -20,35 +30,57 @@ demands, IPSJ SIG Technical Report 2019-OS-146 (in Japanese).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.attained import ROOM, Node, Rules, Task, fewest
+from scheduler.attained import (
+    ROOM,
+    Levels,
+    Node,
+    Rules,
+    Task,
+    Victims,
+    candidates,
+    fewest,
+    sparing,
+)
 from scheduler.twolevel import TwoLevel
 
 
 @dataclass(frozen=True)
 class LasParameters:
-    """L, N and W of the paper.
+    """L, N and W of the paper, and what goes beyond it.
 
     Attributes:
         load_limit: no task is sent to a node of a higher load unless it fits there at once.
         victims: so many running tasks are considered to make room for one.
         spare_s: a task runs at least so long before it gives way to a paused one.
+        thorough: a new task may displace more than ``victims`` tasks, if so many do not make room.
+        probe: so many of the least loaded nodes are asked whether a task that fits nowhere can start there.
+        first_s, factor: levels of attained service; None: as many as there are instants.
     """
 
     load_limit: float = 1.5
     victims: int = 4
     spare_s: float = 60.0
+    thorough: bool = False
+    probe: int = 0
+    first_s: float = 60.0
+    factor: float | None = None
 
     def __post_init__(self) -> None:
         if not self.load_limit > 0:
             raise ValueError("load_limit must be above 0")
         if not 1 <= self.victims <= 12:
             raise ValueError("victims must be 1 to 12: their sets are tried one by one")
-        if not 0 < self.spare_s < math.inf:
-            raise ValueError("spare_s must be above 0")
+        if not 0 < self.spare_s < math.inf or not 0 < self.first_s < math.inf:
+            raise ValueError("spare_s and first_s must be above 0")
+        if self.probe < 0:
+            raise ValueError("probe must not be negative")
+        if self.factor is not None and not 1 < self.factor < math.inf:
+            raise ValueError("factor must be above 1")
 
 
 class Las(TwoLevel):
@@ -58,7 +90,20 @@ class Las(TwoLevel):
     parameters: LasParameters
 
     def _node_rules(self) -> Rules:
-        return Rules(fewest, self.parameters.victims, self.parameters.spare_s)
+        given = self.parameters
+        levels = None if given.factor is None else Levels(given.first_s, given.factor)
+        new = self._thorough if given.thorough else self._few
+        return Rules(new, self._few, given.spare_s, levels)
+
+    def _few(self, longest: Sequence[Task], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
+        """Sets of the first N."""
+        return fewest(longest[: self.parameters.victims], free, demand)
+
+    def _thorough(
+        self, longest: Sequence[Task], free: Sequence[float], demand: Sequence[float]
+    ) -> Victims | None:
+        """Sets of the first N, or else more."""
+        return self._few(longest, free, demand) or sparing(longest, free, demand)
 
     def _tally(self) -> None:
         capacity = np.array([node.capacity for node in self._nodes], dtype=np.float64).T
@@ -79,7 +124,7 @@ class Las(TwoLevel):
             self._free[:, at] = -1.0
             self._load[at] = math.inf
 
-    def _choose(self, task: Task) -> int | None:
+    def _choose(self, task: Task, now: float) -> int | None:
         # One resource after the other, on rows: a hundred times as many nodes cost little more.
         fits, likeness = self.allowed(task), self._none
         for free, weights, demand in zip(self._free, self._weights, task.demand, strict=True):
@@ -88,8 +133,17 @@ class Las(TwoLevel):
         best = int(np.where(fits, likeness, -1.0).argmax())
         if fits[best]:
             return best
-        best = int(np.where(self.allowed(task), self._load, math.inf).argmin())
-        return best if self._load[best] <= self.parameters.load_limit else None
+        load = self._load if self.every(task) else np.where(self.allowed(task), self._load, math.inf)
+        best = int(load.argmin())
+        if not load[best] <= self.parameters.load_limit or load[best] == math.inf:
+            return None
+        for index in load.argsort(kind="stable")[: self.parameters.probe].tolist():
+            node = self._nodes[index]
+            if load[index] > self.parameters.load_limit:
+                break
+            if not node.stopping and self._few(candidates(node, task, now), node.free, task.demand):
+                return int(index)
+        return best
 
     def _full(self) -> str:
         lightest = float(self._load.min())

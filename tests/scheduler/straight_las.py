@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Vector = tuple[int, ...]
+Enough = Callable[[list["Task"]], bool]
 
 
 @dataclass
@@ -34,9 +35,10 @@ class Machine:
     nodes: int
     capacity: Vector
     tasks: list[Task]
-    victims: Callable[[list[Task], Callable[[list[Task]], bool]], list[Task] | None]
-    choose: Callable[[Machine, Task], int | None]
+    victims: Callable[[Task, list[Task], Enough], list[Task] | None]
+    choose: Callable[[Machine, Task, int], int | None]
     spare: int
+    level: Callable[[int], int] = int  # of attained service; only a higher one gives way to a paused task
     queue: list[Task] = field(default_factory=list)
 
     def here(self, node: int) -> list[Task]:
@@ -64,7 +66,7 @@ class Machine:
                     self.decide(node, now)
             self.queue += [t for t in self.tasks if t.submit == now]
             while self.queue:
-                node_or_none = self.choose(self, self.queue[0])
+                node_or_none = self.choose(self, self.queue[0], now)
                 if node_or_none is None:
                     break
                 self.queue.pop(0).node = node_or_none
@@ -88,21 +90,16 @@ class Machine:
             longer = [
                 r
                 for r in self.running(node)
-                if r.attained(now) > t.served and r.since is not None and now - r.since >= self.spare
+                if self.level(r.attained(now)) > self.level(t.served)
+                and r.since is not None
+                and now - r.since >= self.spare
             ]
             self.admit(t, longer, now)
 
     def admit(self, task: Task, candidates: list[Task], now: int) -> None:
         assert task.node is not None
 
-        def enough(victims: list[Task]) -> bool:
-            assert task.node is not None
-            free = self.free(task.node)
-            return all(f + sum(v.demand[r] for v in victims) >= task.demand[r] for r, f in enumerate(free))
-
-        victims: list[Task] | None = []
-        if not enough([]):
-            victims = self.victims(sorted(candidates, key=lambda r: (-r.attained(now), r.id)), enough)
+        victims = self.room(task, task.node, candidates, now)
         if victims is None:
             return
         for v in victims:
@@ -111,21 +108,56 @@ class Machine:
         task.since = now
         task.start = now if task.start is None else task.start
 
+    def enough(self, task: Task, node: int) -> Enough:
+        free = self.free(node)
+        return lambda victims: all(
+            f + sum(v.demand[r] for v in victims) >= task.demand[r] for r, f in enumerate(free)
+        )
+
+    def room(self, task: Task, node: int, candidates: list[Task], now: int) -> list[Task] | None:
+        enough = self.enough(task, node)
+        longest_first = sorted(candidates, key=lambda r: (-r.attained(now), r.id))
+        return [] if enough([]) else self.victims(task, longest_first, enough)
+
+
+def by_masks(candidates: list[Task], enough: Enough) -> list[Task] | None:
+    for mask in range(1, 2 ** len(candidates)):
+        chosen = [r for bit, r in enumerate(candidates) if mask & (1 << bit)]
+        if enough(chosen):
+            return chosen
+    return None
+
+
+def by_length(candidates: list[Task], enough: Enough) -> list[Task] | None:
+    for count in range(1, len(candidates) + 1):
+        if enough(candidates[:count]):
+            return candidates[:count]
+    return None
+
 
 def las(
-    nodes: int, capacity: Vector, tasks: list[Task], limit_squared: float, most: int, spare: int
+    nodes: int,
+    capacity: Vector,
+    tasks: list[Task],
+    limit_squared: float,
+    most: int,
+    spare: int,
+    thorough: bool = False,
+    probe: int = 0,
+    bounds: tuple[int, ...] = (),
 ) -> Machine:
-    """The paper's own; L squared, N, W."""
+    """The paper's own (L squared, N, W), and what goes beyond it; ``bounds``: where levels begin."""
 
-    def victims(candidates: list[Task], enough: Callable[[list[Task]], bool]) -> list[Task] | None:
-        first = candidates[:most]
-        for mask in range(1, 2 ** len(first)):
-            chosen = [r for bit, r in enumerate(first) if mask & (1 << bit)]
-            if enough(chosen):
-                return chosen
-        return None
+    def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:
+        found = by_masks(candidates[:most], enough)
+        if found is None and thorough and task.start is None:
+            found = by_length(candidates, enough)
+            for r in reversed(candidates):
+                if found and r in found and enough([v for v in found if v is not r]):
+                    found.remove(r)
+        return found
 
-    def choose(machine: Machine, task: Task) -> int | None:
+    def choose(machine: Machine, task: Task, now: int) -> int | None:
         likeness: list[tuple[float, int]] = []
         load: list[tuple[float, int]] = []
         for node in range(nodes):
@@ -137,26 +169,32 @@ def las(
             load.append((sum((s / c) ** 2 for s, c in zip(sums, capacity, strict=True)), node))
         if likeness:
             return min(likeness)[1]
-        return min(load)[1] if min(load)[0] <= limit_squared else None
+        open_nodes = [node for square, node in sorted(load) if square <= limit_squared]
+        for node in open_nodes[:probe]:
+            older = [r for r in machine.running(node) if r.attained(now) > 0]
+            older.sort(key=lambda r: (-r.attained(now), r.id))
+            if by_masks(older[:most], machine.enough(task, node)):
+                return node
+        return open_nodes[0] if open_nodes else None
 
-    return Machine(nodes, capacity, tasks, victims, choose, spare)
+    def level(attained: int) -> int:
+        return sum(attained >= bound for bound in bounds)
+
+    return Machine(nodes, capacity, tasks, victims, choose, spare, level if bounds else int)
 
 
 def kairos(nodes: int, capacity: Vector, tasks: list[Task], queued: int, spare: int) -> Machine:
     """The baseline; Q, W."""
 
-    def victims(candidates: list[Task], enough: Callable[[list[Task]], bool]) -> list[Task] | None:
-        for count in range(1, len(candidates) + 1):
-            if enough(candidates[:count]):
-                return candidates[:count]
-        return None
-
-    def choose(machine: Machine, task: Task) -> int | None:
+    def choose(machine: Machine, task: Task, now: int) -> int | None:
         counts = []
         for node in range(nodes):
             here = machine.here(node)
             if len(here) - len(machine.running(node)) < queued:
                 counts.append((len(here), node))
         return min(counts)[1] if counts else None
+
+    def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:
+        return by_length(candidates, enough)
 
     return Machine(nodes, capacity, tasks, victims, choose, spare)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.attained import Task, fewest, greedy
+from scheduler.attained import Levels, Task, fewest, greedy, sparing
 from scheduler.events import NodeDown, NodeUp
 from scheduler.model import Cluster, Job, Pool, Stop
 from scheduler.policy import View
@@ -145,6 +145,51 @@ def test_equal_service_displaces_nobody() -> None:
     assert result(outcomes) == {1: (0, 5, 0), 2: (5, 10, 0)}
 
 
+def test_a_large_new_task_starves_in_las_and_not_in_las_prompt() -> None:
+    """Ten long tasks hold a tenth of the node each; one that needs it whole wants more than N = 4 of them."""
+    rows: list[Row] = [(0, 500, (0.1, 0.1))] * 10
+    rows.append((10, 5, (1, 1)))
+    assert result(run(create("las"), world(1, *rows))[0])[11] == (500, 505, 0)
+    outcomes, _ = run(create("las-prompt"), world(1, *rows))
+    assert result(outcomes)[11] == (10, 15, 0)
+    assert all(result(outcomes)[i] == (0, 505, 1) for i in range(1, 11))
+
+
+def test_new_tasks_pass_old_ones_in_overload_with_las_prompt() -> None:
+    """Two long tasks lift the node above L; a short one waits in the queue until one has ended.
+
+    They take turns every 60 s, so that is when the first has had its ninth turn.
+    """
+    rows: list[Row] = [(0, 500, (1, 1)), (0, 500, (1, 1)), (10, 5, (1, 1))]
+    assert result(run(create("las"), world(1, *rows))[0])[3][0] == 980
+    assert result(run(create("las-prompt"), world(1, *rows))[0])[3][0] == 10
+
+
+def test_levels_end_the_taking_of_turns() -> None:
+    """Two tasks of like age take turns every W; in levels, only when one is a level below the other."""
+    rows: list[Row] = [(0, 1000, (1, 1)), (10, 900, (1, 1))]
+    taking_turns = sum(o.preemptions for o in run(create("las-prompt"), world(1, *rows))[0])
+    by_level = sum(o.preemptions for o in run(create("las-mq"), world(1, *rows))[0])
+    assert taking_turns > 20 and by_level <= 8
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12), st.integers(1, 20))
+def test_sparing_finds_a_set_if_there_is_one_and_none_of_it_can_be_spared(
+    demands: list[tuple[int, int]], wanted: int
+) -> None:
+    running = tasks(*demands)
+    found = sparing(running, (0, 0), (wanted, 1))
+    assert (found is None) == (greedy(running, (0, 0), (wanted, 1)) is None)
+    for spared in found or ():
+        rest = [t.demand for t in found or () if t is not spared]
+        assert sum(d[0] for d in rest) < wanted or sum(d[1] for d in rest) < 1
+
+
+def test_levels_begin_where_they_should() -> None:
+    levels = Levels(60.0, 2.0)
+    assert [levels.above_s(a) for a in (0, 59, 60, 119, 120, 1000)] == [60, 60, 120, 120, 240, 1920]
+
+
 # -- the whole ----------------------------------------------------------------------------------------
 
 EIGHTHS = st.integers(1, 8)
@@ -174,6 +219,19 @@ def test_las_is_the_straight_program(
     text = f"las,load-limit={limit},victims={most},spare-s={spare}"
     outcomes, _ = run(create(text), as_world(nodes, rows))
     assert result(outcomes) == straight_las.las(nodes, (8, 8), rows, limit**2, most, spare).simulate()
+
+
+@MANY
+@given(cases(), st.integers(1, 3), st.integers(1, 9), st.integers(0, 3), st.booleans())
+def test_las_prompt_and_las_mq_are_the_straight_program(
+    case: tuple[int, list[straight_las.Task]], most: int, spare: int, probe: int, levels: bool
+) -> None:
+    nodes, rows = case
+    text = f"las-prompt,victims={most},spare-s={spare},probe={probe}"
+    bounds = tuple(3 * 2**k for k in range(12)) if levels else ()
+    outcomes, _ = run(create(text + ",first-s=3,factor=2" * levels), as_world(nodes, rows))
+    straight = straight_las.las(nodes, (8, 8), rows, float("inf"), most, spare, True, probe, bounds)
+    assert result(outcomes) == straight.simulate()
 
 
 @MANY
@@ -231,7 +289,16 @@ def test_books_are_rebuilt_from_the_view() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["las,victims=0", "las,victims=13", "las,spare-s=0", "las,load-limit=0", "kairos,queued=0"]
+    "text",
+    [
+        "las,victims=0",
+        "las,victims=13",
+        "las,spare-s=0",
+        "las,load-limit=0",
+        "kairos,queued=0",
+        "las,probe=-1",
+        "las-mq,factor=1",
+    ],
 )
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
