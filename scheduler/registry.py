@@ -59,6 +59,7 @@ POLICIES = {
         "Mct",
         "mctbm, and each plan pays for what it takes from others while there is a queue",
         {"backfill": "true", "migrate": "true", "priced": "true"},
+    ),
     "las-prompt": PolicyEntry(
         "scheduler.policies.las",
         "Las",

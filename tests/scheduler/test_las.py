@@ -156,12 +156,10 @@ def test_a_large_new_task_starves_in_las_and_not_in_las_prompt() -> None:
 
 
 def test_new_tasks_pass_old_ones_in_overload_with_las_prompt() -> None:
-    """Two long tasks lift the node above L; a short one waits in the queue until one has ended.
-
-    They take turns every 60 s, so that is when the first has had its ninth turn.
-    """
-    rows: list[Row] = [(0, 500, (1, 1)), (0, 500, (1, 1)), (10, 5, (1, 1))]
-    assert result(run(create("las"), world(1, *rows))[0])[3][0] == 980
+    """Two long tasks lift the node above L and take turns; a short one waits until one of them has ended."""
+    rows: list[Row] = [(0, 500, (1, 1)), (5, 500, (1, 1)), (10, 5, (1, 1))]
+    starved = result(run(create("las"), world(1, *rows))[0])
+    assert starved[3][0] == min(starved[1][1], starved[2][1]) > 900
     assert result(run(create("las-prompt"), world(1, *rows))[0])[3][0] == 10
 
 
