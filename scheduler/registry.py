@@ -36,6 +36,11 @@ POLICIES = {
     "regions": PolicyEntry(
         "scheduler.policies.regions", "Regions", "the machine cut into regions by the size of jobs"
     ),
+    "soft-regions": PolicyEntry(
+        "scheduler.policies.soft_regions",
+        "SoftRegions",
+        "regions that lend idle units, with a latest start for every job",
+    ),
     "kairos": PolicyEntry(
         "scheduler.policies.kairos", "Kairos", "least attained service; tasks counted, not resources"
     ),
