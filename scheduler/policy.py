@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from scheduler.actions import Action
 from scheduler.costs import Costs
 from scheduler.events import Event, Started
+from scheduler.interference import Slowdowns
 from scheduler.model import Cluster, Job, Region
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class View(Protocol):
         regions: the current regions of each partitioned pool.
         region_used: units charged to each region, as (pool, region).
         costs: predicted costs of stopping, restarting and changing jobs.
+        slowdowns: what programs that share nodes are predicted to do to each other.
         power_w: power of all units in use. budget_w: what they may draw.
         profiles: what was measured of the machine, by name of pool.
     """
@@ -72,6 +74,8 @@ class View(Protocol):
     def region_used(self) -> Mapping[tuple[str, str], int]: ...
     @property
     def costs(self) -> Costs: ...
+    @property
+    def slowdowns(self) -> Slowdowns: ...
     @property
     def power_w(self) -> float: ...
     @property

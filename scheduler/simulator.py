@@ -53,7 +53,10 @@ class Simulator:
         self.progress = progress
         self.observer = observer
         self.state = State(
-            cluster, self.settings.planned_costs or self.settings.costs, self.settings.profiles
+            cluster,
+            self.settings.planned_costs or self.settings.costs,
+            self.settings.profiles,
+            self.settings.slowdowns,
         )
         self._loop: ClosedLoop | None = None
         if isinstance(arrivals, Iterable):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from scheduler.costs import FREE, Costs
 from scheduler.events import Event
 from scheduler.holdings import Holdings, RuleBroken
+from scheduler.interference import NOTHING_KNOWN, Slowdowns
 from scheduler.model import Cluster, Job, Placement, Stop
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class State(Holdings):
     cluster: Cluster
     costs: Costs = FREE
     profiles: Mapping[str, Profile] = field(default_factory=lambda: MappingProxyType({}))
+    slowdowns: Slowdowns = NOTHING_KNOWN
     now: float = 0.0
     upcoming: type[Event] | None = None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.costs import FREE, Costs
 from scheduler.events import BudgetChanged, NodeDown, NodeUp
+from scheduler.interference import NOTHING_KNOWN, Slowdowns
 from scheduler.model import Job, Placement
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Settings:
         planned_costs: what the policy believes they cost; None: the truth.
         kill_at_limit: whether jobs are killed at their limit.
         interference: how jobs on one node slow each other down; None: not at all.
+        slowdowns: what the policy believes of that.
         disturbances: (time, NodeDown | NodeUp | BudgetChanged), by time; may be endless.
         profiles: measured profiles of the machine, by name of pool.
         seed: decides which job a failing unit of a counted pool hits.
@@ -36,6 +38,7 @@ class Settings:
     planned_costs: Costs | None = None
     kill_at_limit: bool = True
     interference: Interference | None = None
+    slowdowns: Slowdowns = NOTHING_KNOWN
     disturbances: Iterable[Disturbance] = ()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     seed: int = 0
