@@ -38,7 +38,7 @@ def parse_cluster(text: str) -> Cluster:
     """
     text = text.strip()
     if text.isdecimal():
-        return _checked((Pool("node", int(text)),), None, text)
+        return checked((Pool("node", int(text)),), None, text)
     if Path(text).suffix in (".toml", ".json"):
         return _from_file(Path(text))
     if Path(text).suffix == ".csv":
@@ -52,7 +52,7 @@ def parse_cluster(text: str) -> Cluster:
         if match["resources"] is not None:
             given["capacity"] = _capacity(match["resources"], text)
         pools.append(_pool(given, rank, text))
-    return _checked(tuple(pools), None, text)
+    return checked(tuple(pools), None, text)
 
 
 def _capacity(text: str, where: str) -> dict[str, float]:
@@ -90,7 +90,7 @@ def _from_file(path: Path) -> Cluster:
         raise BadInput(f"cluster {path}: a pool is not a table", 'write [[pool]] name = "gpu", units = 512')
     pools = tuple(_pool(given, rank, str(path)) for rank, given in enumerate(content["pool"]))
     budget = content.get("budget_w")
-    return _checked(pools, None if budget is None else _number(budget, "budget_w", str(path)), str(path))
+    return checked(pools, None if budget is None else _number(budget, "budget_w", str(path)), str(path))
 
 
 def _from_node_list(path: Path) -> Cluster:
@@ -111,7 +111,7 @@ def _from_node_list(path: Path) -> Cluster:
         raise BadInput(f"cluster {path}: {error}", "write valid CSV") from error
     if not rows:
         raise BadInput(f"cluster {path}: no nodes", "list at least one")
-    return _checked(
+    return checked(
         (_pool({"name": "node", "nodes": len(rows), "capacities": rows}, 0, str(path)),), None, str(path)
     )
 
@@ -189,7 +189,12 @@ def _number(value: Any, name: str, at: str) -> float:
     return float(value)
 
 
-def _checked(pools: tuple[Pool, ...], budget_w: float | None, where: str) -> Cluster:
+def checked(pools: tuple[Pool, ...], budget_w: float | None, where: str) -> Cluster:
+    """The cluster of these pools.
+
+    Raises:
+        BadInput: it contradicts itself; ``where`` says who described it.
+    """
     names = [pool.name for pool in pools]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -25,7 +25,10 @@ from profiles.errors import TenbinError, Unavailable
 from profiles.fits import fit_samples
 from profiles.fits.power import fit
 from profiles.records import Coefficient, Settings
+from scheduler.measured import with_power
+from scheduler.model import Pool
 from tenbin.report.power import EXPLANATION, figures
+from tests.factory import make_profile
 from tests.test_powercap import LIMITS, write_zone
 
 
@@ -99,6 +102,11 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
     assert set(samples["kind"]) == {"idle", "uncapped", "cap", "reference"}
     assert samples[(samples["kind"] == "cap") & (samples["round"] == 0)]["cap_w"].nunique() >= 8
     assert models["W_base"]["W_base"].value == pytest.approx(expected.base_w, rel=0.05)
+    beside = models["beside_packages_w"]["beside_packages_w"]  # DRAM and what only psys sees
+    assert beside.value == pytest.approx(expected.base_w - 12.0, rel=0.05)
+    pool, _ = with_power(Pool("node", 1), make_profile(models=tuple(models.values())))
+    # Packages that draw what they draw at rest (12 W) are not in it twice.
+    assert pool.power_w(1, 12.0) == pytest.approx(expected.base_w, rel=0.05)
     assert models["power_w{load=compute}"]["power_w"].value == pytest.approx(64.0, rel=0.08)
     assert model.emulated
     assert not contradicts(knee, expected.knee_w, 2.0), knee
@@ -128,6 +136,7 @@ def test_amd_has_power_and_no_curve(tmp_path: Path) -> None:
     assert any("no power limits" in a for a in absents(events))
     titles = {m.title: m for m in fit(samples_of(events))}
     assert titles["W_base"]["W_base"].value == pytest.approx(12.0, rel=0.1)
+    assert titles["beside_packages_w"]["beside_packages_w"].value == 0.0  # its meter sees packages only
     assert titles["power_w{load=compute}"]["power_w"].value == pytest.approx(52.0, rel=0.1)
     assert not any("ratio" in t for t in titles)
 
@@ -272,7 +281,8 @@ def synthetic(rounds: int = 1, drift: float = 0.0, locked: bool = False) -> pd.D
     rng = np.random.default_rng(5)
     rows: list[dict[str, object]] = []
     for round_ in range(rounds):
-        rows += [{"kind": "idle", "total_w": 24 + rng.normal(0, 0.1), "round": round_} for _ in range(8)]
+        for noise in rng.normal(0, 0.1, 8):
+            rows.append({"kind": "idle", "package_w": 15.0, "total_w": 24 + noise, "round": round_})
         common = {"load": "compute", "round": round_}
         for cap in np.linspace(25, 60, 8).tolist() * 3:
             ratio = 1 - 0.025 * max(52 + drift * round_ - cap, 0) + rng.normal(0, 0.02)
@@ -286,7 +296,9 @@ def synthetic(rounds: int = 1, drift: float = 0.0, locked: bool = False) -> pd.D
 
 def test_the_fit_of_samples_with_known_truth() -> None:
     models = {m.title: m for m in fit_samples("power", synthetic())}
-    assert set(models) == {"W_base", "power_w{load=compute}", "power_speed_ratio{load=compute}"}
+    curves = {"power_w{load=compute}", "power_speed_ratio{load=compute}"}
+    assert set(models) == {"W_base", "beside_packages_w", *curves}
+    assert models["beside_packages_w"]["beside_packages_w"].value == pytest.approx(9.0, abs=0.1)
     curve = models["power_speed_ratio{load=compute}"]
     assert curve["knee_w"].value == pytest.approx(52.0, abs=2.0)
     assert curve["slope_per_w"].value == pytest.approx(0.025, rel=0.05)

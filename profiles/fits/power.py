@@ -1,6 +1,8 @@
 """From the power probe's samples to models.
 
 - ``W_base``: what the node draws with nothing running (paper C), over all that the meter sees.
+- ``beside_packages_w``: the same without the packages, which caps govern: the W_base of a scheduler that
+  counts ``n (p + W_base)`` watts for n nodes under the cap p.
 - ``power_w`` {load}: what it draws with the load on every core, under the limits as found.
 - ``power_speed_ratio`` {load}: speed over the cap (sum over the packages), relative to uncapped; knee model.
 - ``gpu_power_w`` {gpu, state}: an NVIDIA GPU at rest and busy.
@@ -23,9 +25,14 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     emulated = bool(samples["emulated"].iloc[0])
     rows = samples.reindex(columns=list(dict.fromkeys([*samples.columns, *COLUMNS])))
     models = []
-    idle = rows.loc[rows["kind"] == "idle", "total_w"].dropna()
+    at_rest = rows[rows["kind"] == "idle"]
+    idle = at_rest["total_w"].dropna()
     if len(idle):
         models.append(_constant(idle, "W_base", {}, emulated))
+    beside = (at_rest["total_w"] - at_rest["package_w"]).dropna()
+    if len(beside):  # often near 0, where a share of itself says nothing
+        scale = float(idle.median())
+        models.append(_constant(beside, "beside_packages_w", {}, emulated, scale if scale > 0 else None))
     for load, group in rows.groupby("load"):
         labels = {"load": str(load)}
         uncapped = group.loc[group["kind"].isin(["uncapped", "reference"]), "total_w"].dropna()
@@ -48,7 +55,13 @@ def sweep(samples: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["kind"] == "reference") | (rows["held"] == True)]  # noqa: E712 - the column may hold None
 
 
-def _constant(watts: pd.Series[float], quantity: str, labels: dict[str, str], emulated: bool) -> Model:
+def _constant(
+    watts: pd.Series[float],
+    quantity: str,
+    labels: dict[str, str],
+    emulated: bool,
+    scale: float | None = None,
+) -> Model:
     return constant.fit(
         list(watts),
         probe="power",
@@ -57,6 +70,7 @@ def _constant(watts: pd.Series[float], quantity: str, labels: dict[str, str], em
         unit="W",
         labels=labels,
         emulated=emulated,
+        scale=scale,
     )
 
 

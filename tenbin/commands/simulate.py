@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.options import JsonOption
+from tenbin.commands.options import JsonOption, StoreOption, complete_selector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
+    from scheduler.measured import Measured
     from scheduler.metrics import Metrics
     from scheduler.model import Cluster
     from scheduler.trace import Record, Sink
@@ -56,7 +57,8 @@ def complete_workload(incomplete: str) -> list[str]:
     from scheduler.workloads import GENERATORS, PREFIX, READERS
 
     names = [PREFIX + name for name in GENERATORS] + [f"{name}:" for name in READERS]
-    files = sorted(path + "/" * Path(path).is_dir() for path in glob(escape(incomplete) + "*"))  # noqa: PTH207 (as it was typed)
+    found = glob(escape(incomplete) + "*")  # noqa: PTH207 (as it was typed)
+    files = sorted(path + "/" * Path(path).is_dir() for path in found)
     return [name for name in names if name.startswith(incomplete)] + files
 
 
@@ -82,6 +84,14 @@ def simulate(
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="A count, 512xgpu+512xcpu, or a TOML or JSON file.")
     ],
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Costs of checkpoints and power as measured: a profile (see tenbin show), or CLASS=PROFILE.",
+            autocompletion=complete_selector,
+        ),
+    ] = None,
+    store: StoreOption = None,
     seed: Annotated[int, typer.Option(help="Of generators and policies.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     gantt: Annotated[
@@ -96,16 +106,21 @@ def simulate(
       tenbin simulate -p fcfs -p easy -w KTH-SP2-1996-2.swf.gz -c 100
 
       tenbin simulate -p easy -w generator:lublin,jobs=5000,load=0.9 -c 128 --gantt easy.html
+
+      tenbin simulate -p easy -w trace.swf -c 16xgpu+64xcpu --profile gpu=node7 --profile cpu=last
     """
     from rich.console import Console
 
     from scheduler.clusters import parse_cluster
 
     machine = parse_cluster(cluster)
+    taken = _measured(profile, machine, store) if profile else None
+    if taken is not None:
+        machine = taken.cluster
     errors = Console(stderr=True, highlight=False)
     results, drawn = [], []
     for text in dict.fromkeys(policy):
-        result, record, work = _run(text, workload, machine, seed, limit, gantt is not None, errors)
+        result, record, work = _run(text, workload, machine, seed, limit, gantt is not None, errors, taken)
         results.append(result)
         drawn.append((text, record))
     if gantt is not None:
@@ -113,14 +128,44 @@ def simulate(
     if json:
         import json as json_
 
-        head = {"cluster": cluster, "workload": workload, "source": work.source, "note": work.note}
+        head: dict[str, Any] = {
+            "cluster": cluster,
+            "workload": workload,
+            "source": work.source,
+            "note": work.note,
+        }
+        if taken is not None:
+            head["measured"] = list(taken.notes)
         print(json_.dumps({**head, "seed": seed, "results": results}, indent=1))
         return
-    _print_table(results, work, gantt)
+    _print_table(results, work, gantt, taken.notes if taken is not None else ())
+
+
+def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measured:
+    """What ``PROFILE`` (for every class) and ``CLASS=PROFILE`` say about the machine."""
+    from profiles.store import Store
+    from scheduler.measured import measured
+
+    chosen: dict[str, str] = {}
+    for text in given:
+        name, sign, selector = text.partition("=")
+        if sign and "/" not in name:
+            chosen[name] = selector
+        else:
+            chosen.update({pool.name: text for pool in machine.pools if pool.name not in chosen})
+    profiles = Store(store)
+    return measured(machine, {name: profiles.load(selector) for name, selector in chosen.items()})
 
 
 def _run(
-    text: str, workload: str, machine: Cluster, seed: int, limit: int | None, keep: bool, errors: Console
+    text: str,
+    workload: str,
+    machine: Cluster,
+    seed: int,
+    limit: int | None,
+    keep: bool,
+    errors: Console,
+    taken: Measured | None = None,
 ) -> tuple[dict[str, Any], Record, Workload]:
     """One policy on the whole workload: its figures, and the outcomes if they are kept."""
     from collections.abc import Iterable
@@ -143,7 +188,7 @@ def _run(
         arrivals = islice(arrivals, limit)
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     with _progress(text, errors) as progress:
-        settings = replace(work.settings, seed=seed)
+        settings = replace(work.settings if taken is None else taken.settings(work.settings), seed=seed)
         simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks, progress)
         summary = simulator.run()
     return _figures(text, metrics.metrics(), summary, work), record, work
@@ -209,7 +254,9 @@ def _span(seconds: float) -> str:
     return f"{number(seconds)} s"
 
 
-def _print_table(results: list[dict[str, Any]], work: Workload, gantt: Path | None) -> None:
+def _print_table(
+    results: list[dict[str, Any]], work: Workload, gantt: Path | None, taken: Sequence[str] = ()
+) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -236,7 +283,7 @@ def _print_table(results: list[dict[str, Any]], work: Workload, gantt: Path | No
         for kind in ("skipped", "refused"):
             for reason, count in result[f"{kind}_reasons"].items():
                 console.print(f"{kind}: {count:,} job{'s' * (count != 1)}: {reason}", markup=False)
-    if work.note:
-        console.print(work.note, markup=False)
+    for note in filter(None, (work.note, *taken)):
+        console.print(note, markup=False)
     if gantt is not None:
         console.print(f"picture: {gantt}", markup=False)
