@@ -6,8 +6,8 @@
 2. The second demand is dealt out anew among the jobs, in the order of normal scores that are correlated with
    the scores of the first (after Iman and Conover, Commun. Stat. Simul. Comput. 11, 1982; ties are broken by
    chance). The correlation of the scores is searched for with which the demands themselves have the wished
-   (Pearson) correlation. One job far out can make that a jump (with 400 lognormal jobs past the wish by up to
-   0.1): then demands of pairs drawn at random are swapped, where that brings it closer.
+   (Pearson) correlation. Few jobs make that a jump: then demands of pairs drawn at random are swapped, where
+   that brings it closer. (400 lognormal demands of a cv up to 1 meet it to 0.001; single ones far out may not.)
 
 Run times stay with the first demand, further demands with their jobs. What was reached is in the note.
 """
