@@ -34,6 +34,8 @@ from typing import IO
 
 import psutil
 
+from probes.obituary import LAUNCHER_SPEAKS, last_words, obituary
+from probes.rank_guard import RankEnd
 from profiles.errors import TenbinError, Unavailable
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
@@ -53,12 +55,6 @@ _ASK_LIBRARY = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 )
 _ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
-_LAUNCHER_SPEAKS = re.compile(  # on stdout (MPICH) or stderr, when a rank has died
-    r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page"
-    r"|^Abort\(|^\[(mpiexec|proxy)\S*\] (?!HYDU_create)|^\s*\^+$"
-)
-# One program for all ranks: mpiexec of Debian's Open MPI 5 crashes on several (open-mpi/ompi issue 13303).
-_BIND = 'exec taskset -c "$(echo "$0" | cut -d, -f$(({rank} + 1)))" "$@"'
 _INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
 
 
@@ -81,23 +77,24 @@ class MpiInstall:
         hosts: Sequence[str] = (),
         cores: Sequence[int] | None = None,
     ) -> list[str]:
-        """The command line that starts ``program`` as ``ranks`` ranks.
+        """The command line that starts ``program`` as ``ranks`` ranks, each under a ``probes.rank_guard``.
+
+        One program for all: mpiexec of Debian's Open MPI 5 crashes on several (open-mpi/ompi issue 13303).
 
         Args:
             hosts: one rank on each, in this order (``ranks`` must be their number); empty: on this node.
-            cores: rank i is bound to ``cores[i]`` (by taskset, so that every thread of it inherits that,
+            cores: rank i is bound to ``cores[i]`` (by its guard, so that every thread of it inherits that,
                 the same way under every MPI).
         """
         if hosts and len(hosts) != ranks:
             raise ValueError(f"{ranks} ranks for {len(hosts)} hosts")
-        start = [str(self.launcher), *self._options(hosts)]
-        if cores is None:
-            return [*start, "-n", str(ranks), *program]
-        if len(cores) != ranks:
+        if cores is not None and len(cores) != ranks:
             raise ValueError(f"{ranks} ranks for {len(cores)} cores")
-        rank = "OMPI_COMM_WORLD_RANK" if self.family == "openmpi" else "PMI_RANK"
-        bind = ["sh", "-c", _BIND.format(rank=rank), ",".join(map(str, cores))]
-        return [*start, "-n", str(ranks), *bind, *program]
+        start = [str(self.launcher), *self._options(hosts), "-n", str(ranks)]
+        # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
+        tied = [] if hosts else _die_with_parent("KILL")
+        bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
+        return [*start, *tied, sys.executable, "-P", "-m", "probes.rank_guard", *bound, *program]
 
     def _options(self, hosts: Sequence[str]) -> list[str]:
         launcher = os.environ.get("TENBIN_MPI_LAUNCHER")
@@ -256,8 +253,6 @@ def run_ranks(
         RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
     """
     mark = uuid.uuid4().hex
-    if not hosts:
-        program = [*_die_with_parent("KILL"), *program]  # Open MPI's launcher dies without ending its ranks
     environment = os.environ | install.environment(timeout_s) | {_MARK: mark} | (env or {})
     process = subprocess.Popen(
         [*_die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],
@@ -270,14 +265,16 @@ def run_ranks(
         start_new_session=True,
     )
     errors: deque[str] = deque(maxlen=60)
+    ends: list[RankEnd] = []
     try:
-        in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors)
+        in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors, ends)
     finally:
         _end(process, mark)
     if not in_time:
-        raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{_last_words(errors)}")
+        why = f": {obituary(0, errors, ends, ranks, hosts)}" if ends else last_words(errors)
+        raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{why}")
     if process.returncode != 0:
-        raise RanksFailed(_obituary(process.returncode, errors, hosts))
+        raise RanksFailed(obituary(process.returncode, errors, ends, ranks, hosts))
 
 
 def _die_with_parent(signal_name: str) -> list[str]:
@@ -285,7 +282,11 @@ def _die_with_parent(signal_name: str) -> list[str]:
 
 
 def _listen(
-    process: subprocess.Popen[str], deadline: float, on_line: Callable[[str], None], errors: deque[str]
+    process: subprocess.Popen[str],
+    deadline: float,
+    on_line: Callable[[str], None],
+    errors: deque[str],
+    ends: list[RankEnd],
 ) -> bool:
     """Hand lines on until the process has closed its output; False when the deadline came first."""
     assert process.stdout is not None and process.stderr is not None
@@ -297,7 +298,11 @@ def _listen(
         lines.put(None)
 
     def read_stderr(stream: IO[str]) -> None:
-        errors.extend(line.rstrip() for line in stream)
+        for line in stream:
+            if end := RankEnd.from_line(line):
+                ends.append(end)
+            else:
+                errors.append(line.rstrip())
 
     readers = (
         threading.Thread(target=read_stdout, args=(process.stdout,), daemon=True),
@@ -312,7 +317,7 @@ def _listen(
             return False
         if line is None:
             break
-        if _LAUNCHER_SPEAKS.search(line):
+        if LAUNCHER_SPEAKS.search(line):
             errors.append(line)
         else:
             on_line(line)
@@ -334,9 +339,11 @@ def _end(process: subprocess.Popen[str], mark: str) -> None:
             process.wait(timeout=3)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    for survivor in _marked(mark):  # launchers put their ranks into sessions of their own
+    survivors = list(_marked(mark))  # launchers put their ranks into sessions of their own
+    for survivor in survivors:
         with suppress(psutil.NoSuchProcess):
             survivor.kill()
+    psutil.wait_procs(survivors, timeout=3)
     process.wait()
     for segment in segments:  # ranks that are killed leave theirs
         segment.unlink(missing_ok=True)
@@ -357,52 +364,3 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
         with suppress(psutil.Error):
             if candidate.environ().get(_MARK) == mark:
                 yield candidate
-
-
-def _obituary(code: int, errors: Sequence[str], hosts: Sequence[str]) -> str:
-    """Who died of what, from the families' ways of saying so."""
-    text = "\n".join(errors)
-    rank, how, node, doubt = None, f"exit code {code}", "", ""
-    dead = _dead_ranks(text)
-    if len(dead) == 1:
-        rank, node, how = dead[0]
-    elif match := re.search(r"RUNNING AT (\S+)\n=   EXIT CODE: (\d+)", text):  # MPICH; the others were ended
-        node, how = match[1], _how(int(match[2]))
-        rank = hosts.index(node) if node in hosts else None
-        # MPICH ends the others by signals too, and may hear of one of those first.
-        doubt = " (or another rank: MPICH ended the rest by signal too)" if len(hosts) > 1 else ""
-    elif match := re.search(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+)", text):
-        rank, how, node = int(match[1]), f"signal {match[3]}", match[2]  # Open MPI
-    elif match := re.search(r"Process name: \[\S+?,(\d+)\]\s+Exit code:\s+(\d+)", text):  # Open MPI
-        rank, how = int(match[1]), f"exit code {match[2]}"
-    elif match := re.search(r"\(rank (\d+) in comm|process rank (\d+) with|invoked on rank (\d+)", text):
-        rank = int(next(group for group in match.groups() if group))
-    if rank is not None and hosts:
-        node = hosts[rank]  # one rank a host, in this order
-    who = ("a rank" if rank is None else f"rank {rank}") + (f" on {node}" if node else "")
-    return f"{who} ended with {how}{doubt}{_last_words(errors)}"
-
-
-def _dead_ranks(text: str) -> list[tuple[int, str, str]]:
-    """Rank, node and how, from MPICH's ``Exit codes: [node] status,status [node] status``.
-
-    After one death MPICH ends the other ranks by signal: those that ended otherwise come alone, if any.
-    """
-    match = re.search(r"Exit codes: (.*)", text)
-    nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1]) if match else []
-    status = [(node, int(one)) for node, several in nodes for one in several.split(",")]
-    dead = [(rank, node, one) for rank, (node, one) in enumerate(status) if one]
-    first = [one for one in dead if one[2] not in (signal.SIGKILL, signal.SIGTERM)]
-    return [(rank, node, _how(one)) for rank, node, one in first or dead]
-
-
-def _how(wait_status: int) -> str:
-    number = os.waitstatus_to_exitcode(wait_status)
-    return f"exit code {number}" if number >= 0 else f"signal {-number} ({signal.Signals(-number).name})"
-
-
-def _last_words(errors: Sequence[str]) -> str:
-    """The last lines of stderr that are not the launcher's own (Open MPI puts its own between dashes)."""
-    text = re.sub(r"^-{20,}\n.*?^-{20,}$", "", "\n".join(errors), flags=re.MULTILINE | re.DOTALL)
-    words = [line.strip("\0 ") for line in text.splitlines() if not _LAUNCHER_SPEAKS.search(line)]
-    return f"; last words: {' | '.join(words[-3:])}" if words else ""

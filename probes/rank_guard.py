@@ -1,0 +1,108 @@
+"""Starts one rank, and says how it ended before the launcher ends the others.
+
+``python -P -m probes.rank_guard [--cores 2,5,7] PROGRAM [ARGUMENT]...``: rank i on ``cores[i]``.
+
+When one rank has died, mpiexec ends the others by signal, and its account of them does not tell who was
+first: MPICH may name a rank that it ended itself. The guard is what the launcher takes for the rank. It stays
+in one process group with the rank proper, and launchers end process groups: what they end dies together with
+its guard, unsaid. So a guard that lives to tell has seen a rank end that no launcher ended. It tells before
+the launcher can see it otherwise, because it holds a copy of every file and socket that came from there until
+it ends itself, in the same way as its rank. It does so a moment later, since the death of one rank can crash
+another at once, whose guard must not hasten the end of all before both have been heard.
+
+What it says is a line on standard error, ``RankEnd.to_line``; nothing of a rank that ends with exit code 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import signal
+import sys
+import time
+from dataclasses import astuple, dataclass
+
+_MARK = "tenbin-rank-ended"
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_PR_SET_PDEATHSIG = 1
+_HOLD_S = 0.3
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended, where, and when by which clock."""
+
+    rank: int | None  # None: its launcher gave it none
+    wait_status: int
+    unix_s: float
+    boot: str  # hosts of one boot (containers, namespaces) have one kernel and one clock
+    host: str
+
+    def to_line(self) -> str:
+        return " ".join(map(str, (_MARK, *astuple(self))))
+
+    @classmethod
+    def from_line(cls, line: str) -> RankEnd | None:
+        """The report in a line, if there is a whole one."""
+        match = re.search(rf"{_MARK} (\d+|None) (\d+) ([\d.]+) (\S+) (\S+)$", line.rstrip())
+        if not match:
+            return None
+        rank = None if match[1] == "None" else int(match[1])
+        return cls(rank, int(match[2]), float(match[3]), match[4], match[5])
+
+
+def main(arguments: list[str]) -> None:
+    """Run the program in ``arguments``, then end as it did."""
+    rank, core = _rank(), None
+    if arguments[0] == "--cores":
+        core, arguments = int(arguments[1].split(",")[rank or 0]), arguments[2:]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _, status = os.waitpid(_start(arguments, core), 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        end = RankEnd(rank, status, time.time(), _boot(), os.uname().nodename)
+        os.write(2, f"\n{end.to_line()}\n".encode())  # in one write, so that lines do not mix
+        time.sleep(_HOLD_S)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is enough
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _rank() -> int | None:
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), None)
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123  (pathlib takes longer than all this)
+        return file.read().strip()
+
+
+def _start(program: list[str], core: int | None) -> int:
+    """Start the program as a child that dies with this process; its process id."""
+    guard = os.getpid()
+    libc = ctypes.CDLL(None)
+    child = os.fork()
+    if child:
+        return child
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guard:  # it has died meanwhile
+        os._exit(1)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        os.write(2, f"{program[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
