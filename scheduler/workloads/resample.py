@@ -7,7 +7,8 @@
    the scores of the first (after Iman and Conover, Commun. Stat. Simul. Comput. 11, 1982; ties are broken by
    chance). The correlation of the scores is searched for with which the demands themselves have the wished
    (Pearson) correlation. Few jobs make that a jump: then demands of pairs drawn at random are swapped, where
-   that brings it closer. (400 lognormal demands of a cv up to 1 meet it to 0.001; single ones far out may not.)
+   that brings it closer. (400 lognormal demands of a cv up to 1 meet it to 0.001; with one far out they may
+   not.)
 
 Run times stay with the first demand, further demands with their jobs. What was reached is in the note.
 """
@@ -27,6 +28,7 @@ from scheduler.model import Cluster, instant
 from scheduler.trace import Arrival
 from scheduler.workloads import Workload, load
 from scheduler.workloads.closed import Closed, stretched
+from scheduler.workloads.multiresource import SHAPES
 
 Floats = NDArray[np.float64]
 SMALLEST, LARGEST_POWER = 1e-9, 1e12
@@ -43,11 +45,9 @@ class Spread(NamedTuple):
     run_cv: float | None = None
 
 
-# Yabuuchi and Shinagawa 2019, table 1
 LIKE = {
     "itself": Spread(),
-    "google": Spread(0.81, 0.91, 0.33, 2.97),
-    "alibaba": Spread(0.38, 0.34, 0.28, 6.60),
+    **{name: Spread(*shape.demand_cvs, shape.correlation, shape.run_cv) for name, shape in SHAPES.items()},
 }
 
 
