@@ -33,11 +33,15 @@ class Holdings:
         self.power_w = 0.0
         self.budget_w = self.cluster.budget_w
         self._pools = {pool.name: pool for pool in self.cluster.pools}
+        # A job of no more units than this fits on some class, unless it names the classes.
+        self._surely = max((pool.units for pool in self.cluster.pools if pool.counted), default=0)
         self._plain = {pool.name for pool in self.cluster.pools if pool.counted and not pool.has_power}
         self._has_power = any(pool.has_power for pool in self.cluster.pools)
 
     def misfit(self, job: Job) -> str:
         """Why the job can never run on this cluster, as a clause; "" if it can."""
+        if job.units <= self._surely and not job.estimates_s:
+            return ""
         reasons = []
         for pool in self.cluster.pools:
             if not job.runs_on(pool.name):

@@ -143,7 +143,7 @@ class EasyLine(Line):
         if job.units > in_service:
             at, spare = math.inf, free
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
-        while free and len(queue) > 1:
+        while free and len(waiting) > 1:
             found = queue.first(((min(spare, free), math.inf), (free, window)))
             if found is None:
                 break

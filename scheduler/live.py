@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.model import Known, Placement, Pool
+from scheduler.model import Known, Placement, Pool, instant
 from scheduler.state import JobState, Phase, estimate_under
 from scheduler.trace import Arrival, Outcome, Segment
 
@@ -21,42 +21,24 @@ class Live:
         moving_to: where a migration under way leads.
     """
 
-    __slots__ = (
-        "arrival",
-        "began_s",
-        "energy_j",
-        "full_s",
-        "job",
-        "killed",
-        "moving_to",
-        "overhead_s",
-        "progress",
-        "run_s",
-        "saved",
-        "saved_service_s",
-        "segments",
-        "state",
-        "version",
-        "work_began_s",
-        "works_from_s",
-    )
+    # Most jobs keep most of these: as the class's they cost nothing to make.
+    progress = saved = saved_service_s = 0.0
+    full_s = run_s = overhead_s = energy_j = 0.0
+    began_s = work_began_s = works_from_s = 0.0
+    killed = False
+    version = 0
+    moving_to: Placement | None = None
 
     def __init__(self, arrival: Arrival, state: JobState) -> None:
         self.arrival = arrival
         self.job = arrival.job
         self.state = state
-        self.progress = self.saved = self.saved_service_s = 0.0
-        self.full_s = self.run_s = self.overhead_s = self.energy_j = 0.0
-        self.began_s = self.work_began_s = self.works_from_s = 0.0
-        self.killed = False
-        self.version = 0
-        self.moving_to: Placement | None = None
         self.segments: list[Segment] = []
 
     def set_out(self, now: float, cost_s: float) -> None:
         """A segment begins: ``cost_s`` of restart or change, then work."""
         self.began_s = now
-        self.work_began_s = self.works_from_s = round(now + cost_s, 6) if cost_s else now
+        self.work_began_s = self.works_from_s = instant(now + cost_s) if cost_s else now
 
     def plan(self, kill_at_limit: bool, factor: float) -> float:
         """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
@@ -67,14 +49,14 @@ class Live:
         if speed is not None:
             full /= speed(placement.units, placement.cap_w)
         full *= factor
-        self.killed = False
+        killed = False
         if kill_at_limit and job.known is LIMIT:
             limit = estimate_under(job, placement)
             if full > limit:
-                full, self.killed = limit, True
-        self.full_s = full
+                full, killed = limit, True
+        self.full_s, self.killed = full, killed
         self.version += 1
-        return round(self.works_from_s + (1.0 - self.progress) * full, 6)
+        return instant(self.works_from_s + (1.0 - self.progress) * full)
 
     def advance(self, now: float) -> None:
         """Book the work done up to now."""
@@ -84,21 +66,26 @@ class Live:
             self.run_s += worked
             self.works_from_s = now
 
-    def close(self, now: float, pool: Pool) -> None:
-        """The segment under way ends here: what it did and cost is booked."""
-        state, placement = self.state, self.state.placement
+    def close(self, now: float, powered: Pool | None) -> None:
+        """The segment under way ends here: what it did and cost is booked.
+
+        ``powered`` is the pool it ran on, if anything is known of its power.
+        """
+        state, placement, turn = self.state, self.state.placement, self.work_began_s
         assert placement is not None
-        power = pool.power_w(placement.units, placement.cap_w) if pool.has_power else 0.0
+        power = powered.power_w(placement.units, placement.cap_w) if powered else 0.0
         if state.phase is STOPPING:
             self._segment("checkpoint", placement, self.began_s, now, power)
             return
-        turn = min(self.work_began_s, now)
+        turn = min(turn, now)
         if turn > self.began_s:
             self._segment("restart", placement, self.began_s, turn, power)
-        self.advance(now)
+        if now > self.works_from_s:
+            self.advance(now)
         if now > turn or not self.segments:
             self.segments.append(Segment("run", placement, turn, now))
-            self.energy_j += power * (now - turn)
+            if power:
+                self.energy_j += power * (now - turn)
         state.works_from_s = self.work_began_s  # the books may have believed in another restart time
 
     def _segment(self, kind: str, placement: Placement, begin: float, end: float, power_w: float) -> None:

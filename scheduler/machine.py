@@ -51,6 +51,7 @@ class Machine:
         self.live: dict[int, Live] = {}
         self.ready: deque[Event] = deque()
         self._pools = {pool.name: pool for pool in state.cluster.pools}
+        self._powered = {pool.name: pool for pool in state.cluster.pools if pool.has_power}
         self._random = random.Random(settings.seed)
         self._interferes = settings.interference is not None
         self.do: dict[type, Callable[..., None]] = {
@@ -76,7 +77,7 @@ class Machine:
         """A job ends."""
         job, placement, now = live.job, live.state.placement, self.state.now
         assert placement is not None
-        live.close(now, self._pools[placement.pool])
+        live.close(now, self._powered.get(placement.pool))
         self.state.finish(live.state)
         del self.live[job.id]
         outcome = live.outcome(now)
@@ -107,7 +108,7 @@ class Machine:
         """The job is suspended; where it was."""
         before = live.state.placement
         assert before is not None
-        live.close(self.state.now, self._pools[before.pool])
+        live.close(self.state.now, self._powered.get(before.pool))
         self.state.end_stop(live.state)
         live.keep()
         if self._interferes:
@@ -151,7 +152,7 @@ class Machine:
         """The job loses its units."""
         before = live.state.placement
         assert before is not None
-        live.close(self.state.now, self._pools[before.pool])
+        live.close(self.state.now, self._powered.get(before.pool))
         self.state.fail(live.state, live.fall_back(), live.saved_service_s)
         if self._interferes:
             self._disturb_neighbours(live.job.id, before)
@@ -196,7 +197,7 @@ class Machine:
         live.version += 1
         cost = self.settings.costs.stop_s(live.job, state.placement.pool)
         if cost > 0 or live.moving_to is not None:
-            live.close(self.state.now, self._pools[state.placement.pool])
+            live.close(self.state.now, self._powered.get(state.placement.pool))
             self.state.begin_stop(state)
             live.began_s = self.state.now
             self.agenda.push(instant(self.state.now + cost), STOPPED, live, live.version)
@@ -208,7 +209,7 @@ class Machine:
         state = self.state.check_running("resize", action.job_id)
         live, before, after = self.live[action.job_id], state.placement, action.placement
         assert before is not None
-        live.close(self.state.now, self._pools[before.pool])
+        live.close(self.state.now, self._powered.get(before.pool))
         self.state.resize(state, after)
         planned = self.state.costs.resize_s(live.job, before, after)
         self._change(live, planned, self.settings.costs.resize_s(live.job, before, after))
@@ -220,7 +221,7 @@ class Machine:
         state = self.state.check_running("set power cap", action.job_id)
         live, before = self.live[action.job_id], state.placement
         assert before is not None
-        live.close(self.state.now, self._pools[before.pool])
+        live.close(self.state.now, self._powered.get(before.pool))
         self.state.set_cap(state, action.cap_w)
         planned = self.state.costs.cap_s(live.job, before)
         self._change(live, planned, self.settings.costs.cap_s(live.job, before))

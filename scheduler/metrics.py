@@ -22,6 +22,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from dataclasses import asdict, dataclass
+from struct import Struct
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from scheduler.model import Cluster, Job, Placement
 from scheduler.trace import Outcome
 
 BSLD_BOUND_S = 10.0
+ROW = Struct("6d")
+BOOKED = 4096 * ROW.size  # bytes that are added up at a time
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Accumulator:
 
     def __init__(self, cluster: Cluster) -> None:
         self._pools = {pool.name: pool for pool in cluster.pools}
+        self._rows = bytearray()  # submission, end, run, overhead, lost, energy of jobs still to be booked
         self._waits = array("d")
         self._slowdowns = array("d")
         self._turnaround = self._run = self._overhead = self._bsld = self._energy = 0.0
@@ -87,34 +91,42 @@ class Accumulator:
         self._jobs = 0
 
     def add(self, outcome: Outcome) -> None:
-        job = outcome.job
-        turnaround = outcome.end_s - job.submit_s
-        run = outcome.run_s - outcome.lost_s
-        wait = turnaround - outcome.run_s - outcome.overhead_s
-        self._jobs += 1
-        self._waits.append(wait if wait > 1e-6 else 0.0)
-        if run > 0:
-            self._slowdowns.append(turnaround / run)
-        bounded = turnaround / (run if run > BSLD_BOUND_S else BSLD_BOUND_S)
-        self._bsld += bounded if bounded > 1.0 else 1.0
-        self._turnaround += turnaround
-        self._longest = max(self._longest, turnaround)
-        self._run += run
-        self._overhead += outcome.overhead_s + outcome.lost_s
-        self._energy += outcome.energy_j
-        self._first = min(self._first, job.submit_s)
-        self._last = outcome.end_s  # outcomes come in the order of their ends
-        for _, placement, start, end in outcome.segments:
+        job, _, end, how, run, overhead, lost, preemptions, migrations, failures, energy, segments = outcome
+        self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy)
+        if len(self._rows) >= BOOKED:
+            self._book()
+        for _, placement, start, until in segments:
             pool = placement.pool
             if pool in self._counted:
-                self._held[pool] += placement.units * (end - start)
+                self._held[pool] += placement.units * (until - start)
             else:
-                self._held[pool] += self._nodes_worth(placement, job) * (end - start)
-        if outcome.how == "killed" or outcome.preemptions or outcome.migrations or outcome.failures:
-            self._count["killed"] += outcome.how == "killed"
-            self._count["preemptions"] += outcome.preemptions
-            self._count["migrations"] += outcome.migrations
-            self._count["failures"] += outcome.failures
+                self._held[pool] += self._nodes_worth(placement, job) * (until - start)
+        if how == "killed" or preemptions or migrations or failures:
+            self._count["killed"] += how == "killed"
+            self._count["preemptions"] += preemptions
+            self._count["migrations"] += migrations
+            self._count["failures"] += failures
+
+    def _book(self) -> None:
+        """Add the rows up, and keep what the percentiles need."""
+        if not self._rows:
+            return
+        submit, end, gross, overhead, lost, energy = np.frombuffer(bytes(self._rows)).reshape(-1, 6).T
+        self._rows.clear()
+        turnaround, run = end - submit, gross - lost
+        wait = turnaround - gross - overhead
+        self._waits.frombytes(np.where(wait > 1e-6, wait, 0.0).tobytes())
+        ran = run > 0
+        self._slowdowns.frombytes((turnaround[ran] / run[ran]).tobytes())
+        self._bsld += float(np.maximum(turnaround / np.maximum(run, BSLD_BOUND_S), 1.0).sum())
+        self._turnaround += float(turnaround.sum())
+        self._longest = max(self._longest, float(turnaround.max()))
+        self._run += float(run.sum())
+        self._overhead += float((overhead + lost).sum())
+        self._energy += float(energy.sum())
+        self._first = min(self._first, float(submit.min()))
+        self._last = float(end[-1])  # outcomes come in the order of their ends
+        self._jobs += len(end)
 
     def _nodes_worth(self, placement: Placement, job: Job) -> float:
         """How many whole nodes the placement amounts to, by the first resource."""
@@ -123,6 +135,7 @@ class Accumulator:
 
     def metrics(self) -> Metrics:
         """The figures of all jobs so far."""
+        self._book()
         n = self._jobs
         makespan = self._last - self._first if n else 0.0
         units = sum(pool.units for pool in self._pools.values())

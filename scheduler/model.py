@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol
 
@@ -27,7 +28,7 @@ def instant(time_s: float) -> float:
 
     A planned time meets the event it was planned for only if both were rounded: plan with ``instant``.
     """
-    return round(time_s, 6)
+    return time_s if time_s % 1.0 == 0.0 else round(time_s, 6)  # most logs have whole seconds
 
 
 class Stop(StrEnum):
@@ -111,6 +112,8 @@ class Job:
         Raises:
             KeyError: the job cannot run on that class.
         """
+        if self.speed is None and not self.estimates_s:  # most jobs
+            return math.inf if self.estimate_s is None else self.estimate_s
         estimate = self.reference_s(pool)
         return estimate if self.speed is None else estimate / self.speed(units or self.units, cap_w)
 
@@ -135,6 +138,12 @@ class Placement:
     cap_w: float | None = None
     region: str = ""
     binding: str = ""
+
+
+@cache
+def counted(pool: str, units: int) -> Placement:
+    """The placement on units without identity; most are asked for again and again."""
+    return Placement(pool, units)
 
 
 @dataclass(frozen=True, slots=True)

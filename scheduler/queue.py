@@ -48,11 +48,18 @@ class IndexedQueue:
         self._orders[size_order].remove(sequence)
 
     def first(self, stairs: Sequence[Stair]) -> int | None:
-        """The first job that has at most the units and at most the length of one of the ``stairs``."""
+        """The first job that has at most the units and at most the length of one of the ``stairs``.
+
+        The stairs go from few units to many.
+        """
         best = math.inf
         found = None
+        most = stairs[-1][0]
         for order in self._orders.values():
-            smallest, shortest = order.units[1], order.lengths[1]
+            smallest = order.units[1]
+            if smallest > most:
+                continue
+            shortest = order.lengths[1]
             for units, length in stairs:
                 if smallest <= units and shortest <= length:
                     slot = order.first(units, length)

@@ -63,7 +63,6 @@ class Simulator:
             stream: Iterator[Arrival] = iter(arrivals)
         else:
             self._loop, stream = arrivals, iter(())
-        self._picky = type(policy).refuses is not Policy.refuses
         self._stream = stream
         self._ended: list[Job] = []
         self._jobs = self._idle = 0
@@ -77,7 +76,9 @@ class Simulator:
         """
         began = time.perf_counter()
         state, policy, observer, loop = self.state, self.policy, self.observer, self._loop
-        agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), self._refuses)
+        picky = type(policy).refuses is not Policy.refuses
+        refuses = self._refuses if picky else state.misfit
+        agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), refuses)
         self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
         live, ready, do = self._machine.live, self._machine.ready, self._machine.do
         ignores, decide = policy.ignores, policy.decide
@@ -142,8 +143,7 @@ class Simulator:
 
     def _refuses(self, job: Job) -> str:
         """Why the job can never run."""
-        why = self.state.misfit(job)
-        return self.policy.refuses(job, self.state.cluster) if self._picky and not why else why
+        return self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
 
     def _ask_loop(self) -> None:
         """Let a closed loop submit what follows on the jobs that ended at this instant, when it is over."""

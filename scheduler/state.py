@@ -18,7 +18,7 @@ from scheduler.costs import FREE, Costs
 from scheduler.events import Event
 from scheduler.holdings import Holdings, RuleBroken
 from scheduler.interference import NOTHING_KNOWN, Slowdowns
-from scheduler.model import Cluster, Job, Placement, Stop
+from scheduler.model import Cluster, Job, Placement, Stop, instant
 
 if TYPE_CHECKING:
     from profiles.records import Profile
@@ -133,7 +133,8 @@ class State(Holdings):
         if job is None:
             self._not("start", job_id, "waiting")
         state = self._jobs[job_id]
-        self._check_shape("start", job, placement)
+        if placement.units != job.units or job.estimates_s:
+            self._check_shape("start", job, placement)
         self._take("start", job, placement)
         del self.waiting[job_id]
         if state.start_s is None:
@@ -254,7 +255,7 @@ class State(Holdings):
         assert state.placement is not None
         state.works_from_s = works_from_s
         whole = estimate_under(state.job, state.placement)
-        state.expected_end_s = round(works_from_s + (1.0 - state.done) * whole, 6)
+        state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
 
     def _not(self, rule: str, job_id: int, phase: str) -> NoReturn:
         state = self._jobs.get(job_id)

@@ -26,7 +26,7 @@ from scheduler.actions import Action, Start
 from scheduler.availability import expected_start
 from scheduler.events import Event, Failed, Finished, Started, Submitted
 from scheduler.lines import EasyLine
-from scheduler.model import Job, Placement
+from scheduler.model import Job, counted
 from scheduler.policy import Policy, Reason, View, units
 
 
@@ -49,16 +49,17 @@ class Easy(Policy):
         line, pool = self._line, self._pool
         if isinstance(event, Submitted):
             line.add(event.job)
-        elif isinstance(event, Finished | Failed):
+        elif isinstance(event, Finished):
             line.ended(event.job.id)
-            if isinstance(event, Failed):
-                line.add_first(event.job)
+        elif isinstance(event, Failed):
+            line.ended(event.job.id)
+            line.add_first(event.job)
         else:
             line.changed()
         if view.upcoming is not None:
             return ()
         chosen = line.choose(view.now, view.free[pool], view.in_service[pool])
-        return [Start(job.id, Placement(pool, job.units)) for job in chosen]
+        return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
 
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))

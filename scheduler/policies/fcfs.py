@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from profiles.errors import BadInput
 from scheduler.actions import Action, Start
 from scheduler.events import Event
-from scheduler.model import Job, Placement
+from scheduler.model import Job, counted
 from scheduler.policy import Policy, Reason, View, free, units
 
 
@@ -31,6 +31,8 @@ class Fcfs(Policy):
                 )
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if not view.waiting:
+            return ()
         actions: list[Action] = []
         left = dict(view.free)  # the view shows no action before it has been carried out
         for job in view.waiting.values():
@@ -38,7 +40,7 @@ class Fcfs(Policy):
             if pool is None:
                 break
             left[pool] -= job.units
-            actions.append(Start(job.id, Placement(pool, job.units)))
+            actions.append(Start(job.id, counted(pool, job.units)))
         return actions
 
     def why(self, job: Job, view: View) -> Reason:

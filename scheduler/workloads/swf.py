@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
@@ -74,26 +74,28 @@ def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator
     """The jobs in the order of the lines."""
     seen = bytearray()  # one bit for each job number
     taken = 0
+    limit = parameters.limit
     for number, line in enumerate(lines_of(path), 1):
         fields = line.split()
-        if not fields or fields[0].startswith(";"):
+        if not fields or fields[0][0] == ";":
             continue
-        if taken == parameters.limit:
+        if taken == limit:
             return
         arrival = _arrival(fields, parameters)
-        if not isinstance(arrival, str):
-            place, bit = divmod(arrival.job.id, 8)
+        if type(arrival) is Arrival:
+            job_id = arrival.job.id
+            place, bit = job_id >> 3, 1 << (job_id & 7)
             if place >= len(seen):
                 seen.extend(bytes(place + 1024 - len(seen)))
-            if not seen[place] >> bit & 1:
-                seen[place] |= 1 << bit
+            if not seen[place] & bit:
+                seen[place] |= bit
                 taken += 1
                 yield arrival
                 continue
             arrival = "a job number that came before"
         if parameters.strict:
             raise BadInput(f"{path}, line {number}: {arrival}", "mend the line, or read without strict")
-        skipped[arrival] += 1
+        skipped[str(arrival)] += 1
 
 
 def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
@@ -115,14 +117,17 @@ def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
         return "no processors"
     units = int(processors)
     memory_mb = kb * units * MB_PER_KB if 0 < kb < math.inf else None
-    user = fields[11] if len(fields) > 11 else "-1"
-    program = fields[13] if len(fields) > 13 else "-1"
+    user = program = "-1"
+    if len(fields) > 13:
+        user, program = fields[11], fields[13]
+    elif len(fields) > 11:
+        user = fields[11]
     known, estimate = Known.LIMIT, limit if 0 < limit < math.inf else None
     if parameters.estimate != "requested":
         known, estimate = (Known.EXACT, run) if parameters.estimate == "exact" else (known, None)
-    job = Job(job_id, submit, units, estimate, "" if user == "-1" else user, memory_mb, known)
-    if program != "-1":
-        job = replace(job, program=program)
+    user = "" if user == "-1" else user
+    program = "" if program == "-1" else program
+    job = Job(job_id, submit, units, estimate, user, memory_mb, known, program=program)
     return Arrival(job, run)
 
 
