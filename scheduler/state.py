@@ -201,9 +201,33 @@ class State(Holdings):
         self._leave(state)
         del self._jobs[state.job.id]
 
+    def withdraw(self, job_id: int) -> None:
+        """A job that waits or is suspended leaves the books."""
+        del self._jobs[job_id]
+        if self.waiting.pop(job_id, None) is None:
+            del self.suspended[job_id]
+
+    def restore(self, state: JobState) -> None:
+        """After a restart: a job is again what it was; one that runs is charged its units."""
+        job, phase = state.job, state.phase
+        self._jobs[job.id] = state
+        if phase is Phase.WAITING:
+            self.waiting[job.id] = job
+        elif phase is Phase.SUSPENDED:
+            self.suspended[job.id] = state
+        else:
+            assert state.placement is not None
+            self._take("restore", job, state.placement)
+            self.running[job.id] = state
+            if phase is RUNNING:
+                self.expect(state, state.works_from_s)
+
     def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
-        """The job lost its units and waits ahead of all others, with the share of its work that was kept."""
-        self._leave(state)
+        """The job was lost and waits ahead of all others, with the share of its work that was kept."""
+        if state.phase is Phase.SUSPENDED:
+            del self.suspended[state.job.id]
+        else:
+            self._leave(state)
         state.phase = Phase.WAITING
         state.since_s = self.now
         state.expected_end_s = math.inf

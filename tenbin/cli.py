@@ -8,7 +8,8 @@ import sys
 import typer
 
 from profiles.errors import TenbinError
-from tenbin.commands import compare, doctor, export, profile, reproduce, show, simulate
+from tenbin.commands import compare, doctor, export, jobs, profile, reproduce, show, simulate, submit, up
+from tenbin.errors import TenbinError as ClientError
 
 INTERRUPTED = 130
 
@@ -32,6 +33,18 @@ app.command("export")(export.export)
 app.command("report")(export.report)
 app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
+app.command("up")(up.up)
+app.command("down")(up.down)
+app.command("status")(up.status)
+app.command("nodes")(up.nodes)
+app.command("submit")(submit.submit)
+app.command("jobs")(jobs.jobs)
+app.command("info")(jobs.info)
+app.command("logs")(jobs.logs)
+app.command("wait")(jobs.wait)
+app.command("cancel")(jobs.cancel)
+app.command("suspend")(jobs.suspend)
+app.command("resume")(jobs.resume)
 app.command("restore")(doctor.restore)
 
 
@@ -51,7 +64,7 @@ def main() -> None:
     """Run the command line; an error that the user can act on is one line, not a traceback."""
     try:
         app()
-    except TenbinError as error:
+    except (TenbinError, ClientError) as error:
         print(f"tenbin: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has seen enough

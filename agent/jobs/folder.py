@@ -1,0 +1,235 @@
+"""The files of one attempt to run a job, and who may write which.
+
+    order.json    what to run and where; the coordinator, before anything else
+    claim         made once, by whoever comes first: the supervisor that runs the attempt, or a coordinator
+                  that revokes it; so an attempt runs at most once, however late a supervisor comes
+    alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
+    request.json  what the coordinator wants now (its number grows); a signal says that there is something new
+    state.json    what runs now; the supervisor
+    result.json   how it ended; the supervisor, durably, last; its room is reserved before the job starts, so
+                  that a full disk does not lose it
+
+JSON files are written aside and renamed: a half-written one is never seen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+How = Literal[
+    "exited",
+    "signalled",
+    "not-started",
+    "time-limit",
+    "memory-limit",
+    "cancelled",
+    "interrupted",
+    "checkpointed",
+]
+RESULT_BYTES = 4096
+Want = Literal["run", "pause", "checkpoint", "end"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run.
+
+    Attributes:
+        job_id, attempt: which job, and its how manieth attempt.
+        mark: value of ``TENBIN_MARK`` in the job's environment; its processes are found by it.
+        command, environment, folder: as for ``execvpe``, in that working directory.
+        stdout, stderr: files that output is appended to.
+        cores: numbers of the logical CPUs that it may use; empty: all.
+        time_limit_s: of running, without the time it was paused; None: none.
+        memory_limit_mb: resident memory of the whole process tree; None: none.
+        checkpoint_signal: asks the job for a checkpoint; None: it cannot make one.
+        checkpoint_code: exit code by which the job says that it left after a checkpoint.
+        grace_s: from SIGTERM to SIGKILL.
+    """
+
+    job_id: int
+    attempt: int
+    mark: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    stdout: str
+    stderr: str
+    cores: tuple[int, ...] = ()
+    time_limit_s: float | None = None
+    memory_limit_mb: float | None = None
+    checkpoint_signal: int | None = None
+    checkpoint_code: int = 85
+    grace_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the coordinator wants of a running attempt: ``end`` for which reason, ``run`` on which cores."""
+
+    number: int
+    want: Want
+    why: How = "cancelled"
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What runs now. ``done`` is the number of the last request that was carried out."""
+
+    supervisor_pid: int
+    pid: int
+    started_s: float
+    paused: bool = False
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an attempt used: the whole process tree."""
+
+    wall_s: float
+    running_s: float
+    user_s: float
+    system_s: float
+    peak_memory_mb: float
+    read_mb: float = 0.0
+    written_mb: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an attempt ended: exit code, or signal that killed it, or why it never started."""
+
+    how: How
+    ended_s: float
+    code: int | None = None
+    signal: int | None = None
+    trouble: str = ""
+    usage: Usage = field(default_factory=lambda: Usage(0.0, 0.0, 0.0, 0.0, 0.0))
+
+
+class Attempt:
+    """The folder of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def place(self, order: Order) -> None:
+        """Make the folder, readable for its owner only, with the order in it."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write("order.json", asdict(order))
+
+    def order(self) -> Order:
+        found = self._read("order.json")
+        assert found is not None
+        return Order(**{**found, "command": tuple(found["command"]), "cores": tuple(found["cores"])})
+
+    def claim(self) -> bool:
+        """Whether the caller is the first: only then it may run, or revoke, the attempt."""
+        try:
+            os.close(os.open(self.path / "claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def claimed(self) -> bool:
+        return (self.path / "claim").exists()
+
+    def hold(self) -> int | None:
+        """Lock the sign of life; the descriptor to keep open, None if a supervisor lives."""
+        descriptor = os.open(self.path / "alive", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def lives(self) -> bool:
+        """Whether a supervisor lives."""
+        descriptor = self.hold()
+        if descriptor is None:
+            return True
+        os.close(descriptor)
+        return False
+
+    def ask(self, request: Request) -> None:
+        self._write("request.json", asdict(request))
+
+    def request(self) -> Request | None:
+        found = self._read("request.json")
+        return None if found is None else Request(**{**found, "cores": tuple(found["cores"])})
+
+    def tell(self, state: RunState) -> None:
+        self._write("state.json", asdict(state))
+
+    def state(self) -> RunState | None:
+        found = self._read("state.json")
+        return None if found is None else RunState(**found)
+
+    def reserve(self) -> int:
+        """Set room aside for the result; a descriptor to note it with. OSError if there is none."""
+        descriptor = os.open(self._reserved, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESULT_BYTES)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def note(self, reserved: int, result: Result) -> None:
+        """Write the result into the reserved room, in microseconds: it survives the supervisor's death."""
+        os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(RESULT_BYTES), 0)
+
+    def publish(self, reserved: int) -> None:
+        """What was noted is the result, durably."""
+        os.fsync(reserved)
+        self._reserved.replace(self.path / "result.json")
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def last_words(self) -> Result | None:
+        """What a dead supervisor had noted and not published."""
+        try:
+            return _result(json.loads(self._reserved.read_bytes()))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def result(self) -> Result | None:
+        found = self._read("result.json")
+        return None if found is None else _result(found)
+
+    @property
+    def _reserved(self) -> Path:
+        return self.path / ".result.json"
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        aside = self.path / f".{name}.{os.getpid()}"
+        try:
+            descriptor = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(content, file)
+            aside.replace(self.path / name)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+
+def _result(found: dict[str, Any]) -> Result:
+    return Result(**{**found, "usage": Usage(**found["usage"])})

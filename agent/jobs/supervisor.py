@@ -1,0 +1,239 @@
+"""Supervises one attempt to run a job, from its claim to its durable result.
+
+It outlives the coordinator. If it is killed itself the job's main process dies with it (the kernel sees to
+that) and no result is written: the coordinator then kills what is left and runs the job again.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from agent.jobs import tree
+from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
+
+AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+SAMPLE_S = 1.0
+Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
+
+
+def supervise(attempt: Attempt, report: Report) -> None:
+    """Run the attempt's order if nobody has claimed it, until its result is on disk."""
+    descriptor = attempt.hold()
+    if descriptor is None:
+        return
+    try:
+        if attempt.claim():
+            Supervisor(attempt, attempt.order(), report).run()
+    finally:
+        os.close(descriptor)
+
+
+class Supervisor:
+    """The one who waits for a job; ``run`` it once, in a process of its own."""
+
+    def __init__(self, attempt: Attempt, order: Order, report: Report) -> None:
+        self.attempt, self.order, self.report = attempt, order, report
+        self.me = os.getpid()
+        self.pid = 0
+        self.began = time.monotonic()
+        self.ran_s = 0.0  # up to the last pause
+        self.runs_since: float | None = None  # None: paused
+        self.peak_mb = 0.0
+        self.ending: How | None = None
+        self.kill_at: float | None = None
+        self.done = 0
+        self.started_s = 0.0
+
+    def run(self) -> None:
+        """From the start of the command to its result."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        tree.adopt_orphans()
+        reserved = self.attempt.reserve()  # no room: this process dies, and its coordinator sees to the job
+        try:
+            trouble = self._start()
+        except OSError as error:
+            trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
+        if trouble:
+            self.attempt.note(reserved, Result("not-started", time.time(), trouble=trouble))
+        else:
+            self.report("started")
+            self._obey()  # a request may have come before there was anybody to obey it
+            self.attempt.note(reserved, self._result(self._wait()))
+            tree.kill(self.me)
+        self._publish(reserved)
+        self.report("ended")
+
+    def _wait(self) -> int:
+        """Do what is asked and mind the limits until the main process has ended; its status."""
+        while True:
+            got = signal.sigtimedwait(AWAITED, self._patience())
+            status = self._reap()
+            if status is not None:
+                return status
+            if got is not None and got.si_signo == signal.SIGUSR1:
+                self._obey()
+            elif got is not None and got.si_signo != signal.SIGCHLD:
+                self._terminate("interrupted")
+            self._mind_limits()
+
+    def _start(self) -> str:
+        """Start the command; why it could not be started, "" if it runs."""
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _become(self.order, self.me, writer)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            trouble = pipe.read()
+        if trouble:
+            os.waitpid(pid, 0)
+            return trouble
+        self.pid = pid
+        self.runs_since = time.monotonic()
+        self.started_s = time.time()
+        self._tell()
+        return ""
+
+    def _obey(self) -> None:
+        """Carry out the last request, once."""
+        request = self.attempt.request()
+        if request is None or request.number <= self.done:
+            return
+        self._carry_out(request)
+        self.done = request.number
+        self._tell()
+        self.report("changed")
+
+    def _carry_out(self, request: Request) -> None:
+        if request.want == "pause" and self.runs_since is not None:
+            tree.stop(self.me)
+            self.ran_s += time.monotonic() - self.runs_since
+            self.runs_since = None
+        elif request.want == "run":
+            tree.pin(tree.descendants(self.me), request.cores)
+            self._go_on()
+        elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:
+            self._go_on()
+            tree.send([self.pid], self.order.checkpoint_signal)
+        elif request.want == "end":
+            self._terminate(request.why)
+
+    def _go_on(self) -> None:
+        if self.runs_since is None:
+            self.runs_since = time.monotonic()
+            tree.send(tree.descendants(self.me), signal.SIGCONT)
+
+    def _terminate(self, why: How) -> None:
+        """Ask the job to end; after its grace it is killed."""
+        if self.ending is None:
+            self.ending = why
+            self.kill_at = time.monotonic() + self.order.grace_s
+            below = tree.descendants(self.me)
+            tree.send(below, signal.SIGTERM)
+            tree.send(below, signal.SIGCONT)
+            if self.runs_since is None:
+                self.runs_since = time.monotonic()
+
+    def _mind_limits(self) -> None:
+        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+            tree.send(tree.descendants(self.me), signal.SIGKILL)
+            self.kill_at = time.monotonic() + 1.0
+        if self.runs_since is None:
+            return
+        used = tree.memory_mb(self.me)
+        self.peak_mb = max(self.peak_mb, used)
+        if self.order.time_limit_s is not None and self._running_s() >= self.order.time_limit_s:
+            self._terminate("time-limit")
+        if self.order.memory_limit_mb is not None and used > self.order.memory_limit_mb:
+            self._terminate("memory-limit")
+
+    def _running_s(self) -> float:
+        return self.ran_s + (time.monotonic() - self.runs_since if self.runs_since is not None else 0.0)
+
+    def _patience(self) -> float:
+        """Seconds until something is to be looked at."""
+        wait = SAMPLE_S
+        if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
+            wait = min(wait, self.order.time_limit_s - self._running_s())
+        if self.kill_at is not None:
+            wait = min(wait, self.kill_at - time.monotonic())
+        return max(wait, 0.001)
+
+    def _reap(self) -> int | None:
+        """Collect the dead; the status of the main process if it is among them."""
+        status = None
+        with suppress(ChildProcessError):
+            while True:
+                pid, found = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid == self.pid:
+                    status = found
+        return status
+
+    def _result(self, status: int) -> Result:
+        ended = time.time()
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = Usage(
+            wall_s=time.monotonic() - self.began,
+            running_s=self._running_s(),
+            user_s=usage.ru_utime,
+            system_s=usage.ru_stime,
+            peak_memory_mb=max(self.peak_mb, usage.ru_maxrss * 1024 / 1e6),
+            read_mb=usage.ru_inblock * 512 / 1e6,
+            written_mb=usage.ru_oublock * 512 / 1e6,
+        )
+        code = os.waitstatus_to_exitcode(status)
+        how: How = "exited" if code >= 0 else "signalled"
+        if self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
+            how = "checkpointed"
+        elif self.ending is not None:
+            how = self.ending
+        return Result(how, ended, code if code >= 0 else None, -code if code < 0 else None, usage=used)
+
+    def _publish(self, reserved: int) -> None:
+        while True:  # a result is never lost, however long the folder cannot be written
+            try:
+                return self.attempt.publish(reserved)
+            except OSError:
+                time.sleep(1.0)
+
+    def _tell(self) -> None:
+        with suppress(OSError):  # the result has its room reserved; this is told again at the next change
+            self.attempt.tell(RunState(self.me, self.pid, self.started_s, self.runs_since is None, self.done))
+
+
+def _become(order: Order, parent: int, writer: int) -> None:
+    """In the new process: turn into the command; what goes wrong is written to ``writer``."""
+    trouble = "?"
+    try:
+        tree.die_with_parent(parent)
+        os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        trouble = order.folder
+        os.chdir(order.folder)
+        for descriptor, path, flags in (
+            (0, os.devnull, os.O_RDONLY),
+            (1, order.stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+            (2, order.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+        ):
+            trouble = path
+            opened = os.open(path, flags, 0o600)
+            os.dup2(opened, descriptor)
+        if order.cores:
+            trouble = f"cores {', '.join(map(str, order.cores))}"
+            os.sched_setaffinity(0, order.cores)
+        trouble = order.command[0]
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvpe(order.command[0], order.command, {**order.environment, tree.MARK: order.mark})
+    except BaseException as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+        os.write(writer, f"{trouble}: {reason}".encode())
+    finally:
+        os._exit(127)

@@ -1,0 +1,112 @@
+"""The process tree of a job: finding, stopping, killing and measuring it.
+
+The supervisor is a subreaper: whatever the job starts stays below it, also what forks away and becomes a
+session of its own. Should the supervisor be killed, the job's processes are found by their environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
+MARK = "TENBIN_MARK"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """From now on orphaned descendants become this process's children."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies, also if it already has."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``, parents first; costs only as much as the tree is large."""
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        parent = frontier.pop()
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):  # noqa: PTH208 (Path is four times slower)
+                with suppress(OSError), open(f"/proc/{parent}/task/{task}/children") as file:  # noqa: PTH123
+                    children = [int(word) for word in file.read().split()]
+                    found += children
+                    frontier += children
+    return found
+
+
+def send(pids: list[int], number: int) -> None:
+    """Send a signal to each that is still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def pin(pids: list[int], cores: tuple[int, ...]) -> None:
+    """Let all threads of the processes run on these cores only (none given: as before)."""
+    for pid in pids if cores else ():
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                with suppress(OSError):
+                    os.sched_setaffinity(int(task), cores)
+
+
+def stop(root: int) -> None:
+    """Stop everything below ``root``, also what is being started meanwhile."""
+    stopped: set[int] = set()
+    while fresh := [pid for pid in descendants(root) if pid not in stopped]:
+        send(fresh, signal.SIGSTOP)
+        stopped.update(fresh)
+
+
+def kill(root: int) -> None:
+    """Kill everything below ``root`` and reap it; ``root`` must be this process."""
+    while alive := descendants(root):
+        send(alive, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
+
+
+def memory_mb(root: int) -> float:
+    """Resident memory of everything below ``root``; pages shared by several processes count for each."""
+    total = 0.0
+    for pid in descendants(root):
+        with suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:  # noqa: PTH123
+            total += int(file.read().split()[1]) * PAGE_MB
+    return total
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of ours that carry the mark in the environment they were started with."""
+    sought = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if sought in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def kill_marked(mark: str, limit_s: float = 10.0) -> bool:
+    """Kill all marked processes; whether none was left within ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while pids := marked(mark):
+        send(pids, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True

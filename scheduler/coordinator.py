@@ -1,0 +1,421 @@
+"""Schedules real jobs: the loop around one policy and one engine, with a durable journal.
+
+A turn: what the engine reports and what users asked for happens in the books, the policy decides, the journal
+is committed, and only then are the decisions carried out. So it can be killed at any instant: started again
+it reads the journal, has the engine find out what became of each attempt, and completes what was half done.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+
+from agent.jobs.folder import How, Result, Want
+from profiles.errors import BadInput
+from scheduler import actions as act
+from scheduler.engines import Engine, Report
+from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Submitted, Timer
+from scheduler.journal import Entry, Journal, Stage
+from scheduler.ledger import PHASES, Ledger
+from scheduler.model import Placement, Stop, instant
+from scheduler.policy import Reason
+from scheduler.registry import create
+from scheduler.specs import JobSpec, as_job
+from scheduler.state import RuleBroken, State
+from scheduler.verdicts import judge
+
+MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
+Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the books
+log = logging.getLogger("tenbin")
+
+
+class Coordinator:
+    """The one who decides; call ``turn`` whenever the engine has something or a timer is due.
+
+    Args:
+        policy: name and parameters, as for the simulator.
+        clock: seconds since 1970.
+
+    Raises:
+        BadInput: jobs of the journal run on a machine that was divided otherwise.
+    """
+
+    def __init__(
+        self, journal: Journal, engine: Engine, policy: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.journal, self.engine, self.clock = journal, engine, clock
+        self.policy_text = policy
+        self.policy = create(policy)
+        self.state = State(engine.cluster, now=instant(clock()))
+        self.ledger = Ledger(journal, engine.cluster)
+        self._happenings: list[Happening] = []
+        self._starts: list[Entry] = []
+        self._asks: list[tuple[Entry, Want, How]] = []
+        self._moving: dict[int, Placement] = {}
+        self._timers = [(at, number, tag) for number, (at, tag) in enumerate(journal.timers())]
+        heapq.heapify(self._timers)
+        self._timers_made = len(self._timers)
+        self._timers_changed = False
+        self._stale = False
+        self._recover()
+
+    # -- what users ask for ---------------------------------------------------------------------------
+
+    def submit(self, specs: Sequence[JobSpec], environment: dict[str, str]) -> list[int]:
+        """Take jobs in, all or none; their numbers. When this returns they are safe.
+
+        Raises:
+            BadInput: one can never run here, or waits for a job that does not exist.
+            NoRoom: the journal cannot be written; nothing was taken in.
+        """
+        now = instant(self.clock())
+        for spec in specs:
+            for other in spec.after:
+                if self.ledger.stage(other) is None:
+                    raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
+            job = as_job(0, now, spec, self.state.cluster, self.ledger.user)
+            why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+            if why:
+                raise BadInput(f"the job can never run here: {why}", "ask for less")
+        entries = self.ledger.take_in(specs, environment, now)
+        for entry in entries:
+            self._admit(entry)
+        self.turn()
+        return [entry.id for entry in entries]
+
+    def cancel(self, job_ids: Sequence[int]) -> None:
+        """End jobs, whether they wait or run; BadInput if one has ended or never was."""
+        for entry in [self.ledger.open(job_id) for job_id in job_ids]:
+            self.ledger.tell(entry, self.state.now, "cancel")
+            if entry.alive:
+                self._ask(entry, "end")
+            else:
+                self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED))
+        self.turn()
+
+    def suspend(self, job_ids: Sequence[int]) -> None:
+        """Pause jobs until their owner resumes them; their cores are free for others."""
+        entries = [self.ledger.open(job_id) for job_id in job_ids]
+        for entry in entries:
+            if entry.held_by_user:
+                raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
+        for entry in entries:
+            self._happen(Finished, partial(self._shelve, entry))
+        self.turn()
+
+    def resume(self, job_ids: Sequence[int]) -> None:
+        """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
+        entries = [self.ledger.open(job_id) for job_id in job_ids]
+        for entry in entries:
+            if not entry.held_by_user:
+                raise BadInput(f"job {entry.id} is {entry.stage}, not suspended by you", "see: tenbin jobs")
+        for entry in entries:
+            entry.held_by_user = False
+            self.ledger.tell(entry, self.state.now, "resumed")
+            self._admit(entry)
+        self.turn()
+
+    def why(self, job_id: int) -> Reason:
+        """Why a job does not run; an empty sentence if it does."""
+        entry = self.ledger.open(job_id)
+        if entry.held_by_user:
+            return Reason(f"suspended by its owner; go on with: tenbin resume {job_id}")
+        if entry.stage is Stage.HELD:
+            others = ", ".join(str(other) for other in entry.spec.after if other in self.ledger.entries)
+            return Reason(f"waits for job {others} to succeed")
+        if entry.stage is Stage.WAITING:
+            return self.policy.why(self.ledger.job(entry), self.state)
+        if entry.stage is Stage.SUSPENDED:
+            return Reason("paused by the policy in favour of other jobs")
+        return Reason("")
+
+    # -- the turn -------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Let everything happen that is due, decide, make it durable, carry it out."""
+        self._once()
+        while self.engine.urgent():
+            self._once()
+
+    def _once(self) -> None:
+        self.state.now = max(instant(self.clock()), self.state.now)
+        for report in self.engine.poll():
+            self._note(report)
+        while self._timers and self._timers[0][0] <= self.state.now:
+            at, _, tag = heapq.heappop(self._timers)
+            self._timers_changed = True
+            self._happen(Timer, partial(Timer, at, tag))
+        self._decide()
+        self._carry_out()
+
+    def next_timer_s(self) -> float | None:
+        """When ``turn`` should be called at the latest, in seconds since 1970."""
+        return self._timers[0][0] if self._timers else None
+
+    def _happen(self, kind: type[Event], what: Callable[[], Event | None]) -> None:
+        self._happenings.append((kind, what))
+
+    def _decide(self) -> None:
+        """Let the happenings happen, in the order of the events' kinds; after each the policy decides."""
+        while self._happenings:
+            self._happenings.sort(key=lambda happening: ORDER[happening[0]])
+            due, self._happenings = self._happenings, []
+            for position, (_, what) in enumerate(due):
+                if self._happenings:  # an action at no cost has taken effect: it comes in its order
+                    self._happenings += due[position:]
+                    break
+                self.state.upcoming = due[position + 1][0] if position + 1 < len(due) else None
+                self._ask_policy(what())
+
+    def _ask_policy(self, event: Event | None) -> None:
+        if self._stale:
+            # A waiting job is gone, for which there is no event: the policy begins anew with what is there.
+            self.policy = create(self.policy_text)
+            self.policy.begin(self.state)
+            self._stale = False
+        # What has become void is still an event: the policy may have been told to wait for it.
+        event = event or Timer(self.state.now)
+        if type(event) in self.policy.ignores:
+            return
+        for action in self.policy.decide(self.state, event):
+            try:
+                self._book(action)
+            except RuleBroken as error:  # a fault to be seen, but no reason to stop
+                log.error("policy %s: %s", self.policy_text, error)
+
+    def _carry_out(self) -> None:
+        """The journal first, then the engine."""
+        timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
+        self.ledger.commit(timers)
+        self._timers_changed = False
+        asks, self._asks = self._asks, []
+        for entry, want, why in asks:  # first those that give way
+            self.engine.ask(entry, want, why)
+        starts, self._starts = self._starts, []
+        if starts:
+            self.engine.start([(entry, self.journal.environment(entry.environment)) for entry in starts])
+
+    # -- what the engine reports ----------------------------------------------------------------------
+
+    def _note(self, report: Report) -> None:
+        entry = self.ledger.entries.get(report.job_id)
+        if entry is None or entry.attempt != report.attempt:
+            return  # an attempt that nobody waits for any more
+        if report.what == "started":
+            self.ledger.tell(entry, self.state.now, "started", f"attempt {entry.attempt}")
+            self._happen(Started, partial(Started, self.ledger.job(entry)))
+        elif report.what == "ended":
+            assert report.result is not None
+            entry.alive = False
+            self._ended(entry, report.result)
+        elif report.what in ("lost", "never"):
+            entry.alive = False
+            self._lost(entry, report)
+
+    def _ended(self, entry: Entry, result: Result) -> None:
+        entry.usage = asdict(result.usage)
+        again = entry.spec.requeue and entry.want != "end"
+        if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
+            self._happen(Checkpointed, partial(self._checkpointed, entry))
+        elif result.how in ("checkpointed", "interrupted") and again:
+            self._happen(Failed, partial(self._requeue, entry, f"it was {result.how}"))
+        else:
+            entry.code, entry.signal = result.code, result.signal
+            stage, trouble = judge(entry.spec, result)
+            self._happen(Finished, partial(self._finish, entry, stage, trouble, result.ended_s))
+
+    def _lost(self, entry: Entry, report: Report) -> None:
+        """No result will come of the attempt."""
+        if entry.want == "end":
+            self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED))
+        elif report.trouble or not entry.spec.requeue or entry.failures >= MOST_FAILURES:
+            trouble = report.trouble or "its supervisor was killed"
+            self._happen(Finished, partial(self._finish, entry, Stage.FAILED, trouble))
+        elif report.what == "never" and entry.stage is Stage.RUNNING:
+            self._new_attempt(entry)  # decided, and not carried out when the coordinator was killed: now
+        else:
+            self._happen(Failed, partial(self._requeue, entry, "its supervisor was killed"))
+
+    # -- what happens in the books --------------------------------------------------------------------
+
+    def _admit(self, entry: Entry) -> None:
+        """Let a job wait for its turn, or for others to end first."""
+        stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
+        failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
+        entry.stage = Stage.HELD
+        if failed:
+            trouble = f"job {failed[0]}, which it waited for, did not succeed"
+            self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED, trouble))
+        elif any(stage is not Stage.DONE for _, stage in stages):
+            self.ledger.hold(entry)
+        else:
+            entry.stage = Stage.WAITING
+            self._happen(Submitted, partial(self._enter, entry))
+
+    def _enter(self, entry: Entry) -> Event | None:
+        if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:
+            return None
+        self.state.restore(self.ledger.as_state(entry))
+        return Submitted(self.ledger.job(entry))
+
+    def _leave(self, entry: Entry) -> Placement | None:
+        """Take a job out of the books; where it ran, if it did."""
+        if entry.id in self.state.running:
+            state = self.state.state(entry.id)
+            self.state.finish(state)
+            self.ledger.follow(entry, state)
+            self.engine.free(entry)
+            return state.placement
+        if entry.id in self.state.waiting or entry.id in self.state.suspended:
+            self.state.withdraw(entry.id)
+            self._stale = True
+        return None
+
+    def _finish(self, entry: Entry, stage: Stage, trouble: str = "", ended_s: float = 0.0) -> Event | None:
+        """A job has ended; those that wait for it may go on."""
+        if entry.id not in self.ledger.entries:
+            return None
+        job, placement = self.ledger.job(entry), self._leave(entry)
+        entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
+        self.ledger.tell(entry, self.state.now, stage.value, trouble)
+        self.ledger.drop(entry)
+        for follower in self.ledger.followers(entry):
+            self._admit(follower)
+        how = "killed" if stage is Stage.KILLED else "done"
+        return Finished(job, placement, how) if placement else None
+
+    def _shelve(self, entry: Entry) -> Event | None:
+        """A job's owner suspends it: for the policy it is gone."""
+        placement = self._leave(entry)
+        entry.stage, entry.held_by_user = Stage.HELD, True
+        self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
+        if entry.alive:
+            self._ask(entry, "pause")
+        return Finished(self.ledger.job(entry), placement) if placement else None
+
+    def _requeue(self, entry: Entry, trouble: str) -> Event | None:
+        """An attempt is lost; the job waits again, ahead of all others."""
+        self.ledger.tell(entry, self.state.now, "lost", trouble)
+        if entry.id not in self.state.running and entry.id not in self.state.suspended:
+            return None  # it waits, or its owner holds it: it stays as it is
+        state = self.state.state(entry.id)
+        if entry.id in self.state.running:
+            self.engine.free(entry)
+        self.state.fail(state, entry.kept, entry.kept_s)
+        self.ledger.follow(entry, state)
+        entry.stage = Stage.WAITING
+        return Failed(state.job, state.placement) if state.placement else None
+
+    def _checkpointed(self, entry: Entry) -> Event:
+        """A checkpoint is written and the job has left; one that moves goes on where it is to go."""
+        state = self.state.state(entry.id)
+        before = state.placement
+        assert before is not None
+        self.state.end_stop(state)
+        self.engine.free(entry)
+        entry.kept, entry.kept_s = state.done, state.served_s
+        entry.stage = Stage.SUSPENDED
+        self.ledger.follow(entry, state)
+        self.ledger.tell(entry, self.state.now, "checkpointed")
+        target = self._moving.pop(entry.id, None)
+        resumed = target is not None and not self.state.obstacle(state.job, target)
+        if target is not None and resumed:
+            self._book(act.Resume(entry.id, target))
+        return Checkpointed(state.job, before, resumed)
+
+    # -- what the policy decides ----------------------------------------------------------------------
+
+    def _book(self, action: act.Action) -> None:
+        """Enter an action in the books and note what the engine has to do.
+
+        Raises:
+            RuleBroken: it cannot be.
+        """
+        if isinstance(action, act.Start | act.Resume):
+            change = self.state.start if isinstance(action, act.Start) else self.state.resume
+            state = change(action.job_id, action.placement)
+            self._run(self.ledger.entries[action.job_id], action.placement)
+            self.ledger.follow(self.ledger.entries[action.job_id], state)
+        elif isinstance(action, act.Suspend):
+            self._stop(action.job_id)
+        elif isinstance(action, act.Migrate):
+            self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
+            self._moving[action.job_id] = action.placement
+            self._stop(action.job_id)
+        elif isinstance(action, act.Repartition):
+            self.state.repartition(action.pool, action.regions)
+            self.journal.keep_regions(action.pool, action.regions)
+        elif isinstance(action, act.WakeAt):
+            self._timers_made += 1
+            heapq.heappush(self._timers, (max(action.at_s, self.state.now), self._timers_made, action.tag))
+            self._timers_changed = True
+        else:
+            self.state.broken(None, type(action).__name__, "this engine cannot do that")
+
+    def _run(self, entry: Entry, placement: Placement) -> None:
+        entry.cores = self.engine.place(entry, placement)
+        entry.stage = Stage.RUNNING
+        if entry.alive:
+            self._ask(entry, "run")
+        else:
+            self._new_attempt(entry)
+
+    def _new_attempt(self, entry: Entry) -> None:
+        entry.attempt += 1
+        entry.alive, entry.want = True, ""
+        self._starts.append(entry)
+        self.ledger.tell(entry, self.state.now, "start", f"attempt {entry.attempt}")
+
+    def _stop(self, job_id: int) -> None:
+        """Pause a job, whose cores are free at once, or ask for a checkpoint."""
+        state, entry = self.state.check_stop("suspend", job_id), self.ledger.entries[job_id]
+        before = state.placement
+        assert before is not None
+        self.state.begin_stop(state)
+        entry.stage = Stage.STOPPING
+        if state.job.stop is Stop.CHECKPOINT:
+            self._ask(entry, "checkpoint")
+        else:
+            self.state.end_stop(state)
+            self.engine.free(entry)
+            entry.stage = Stage.SUSPENDED
+            self._ask(entry, "pause")
+            self._happen(Checkpointed, partial(Checkpointed, state.job, before))
+        self.ledger.follow(entry, state)
+        self.ledger.tell(entry, self.state.now, entry.stage.value)
+
+    def _ask(self, entry: Entry, want: Want, why: How = "cancelled") -> None:
+        entry.request += 1
+        entry.want = want
+        self._asks.append((entry, want, why))
+
+    # -- after a restart ------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Take up what the journal left; the first turn hears what became of each attempt."""
+        for pool, regions in self.journal.regions().items():
+            if any(pool == known.name for known in self.state.cluster.pools):
+                self.state.repartition(pool, regions)
+        for entry in self.ledger.entries.values():
+            if entry.stage in PHASES:
+                try:
+                    self.state.restore(self.ledger.as_state(entry))
+                except (RuleBroken, BadInput) as error:
+                    raise BadInput(
+                        f"job {entry.id} was started on a machine that was divided otherwise ({error})",
+                        "start with the same --nodes and --cores as before",
+                    ) from error
+            if entry.stage in (Stage.RUNNING, Stage.STOPPING):
+                self.engine.occupy(entry)
+            if entry.stage is Stage.HELD and not entry.held_by_user:
+                self._admit(entry)
+            if entry.alive:
+                self.engine.recover(entry)
+                if entry.want:
+                    self._asks.append((entry, entry.want, "cancelled"))
+        self.policy.begin(self.state)
+        self._happen(Timer, partial(Timer, self.state.now))

@@ -1,0 +1,75 @@
+"""What carries decisions out, and tells what happened.
+
+An engine starts attempts of jobs under a supervisor and hands requests on to it. It may be called again for
+what it has already done (a coordinator that was killed does so): nothing then happens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from agent.jobs.folder import How, Result, Want
+from scheduler.journal import Entry
+from scheduler.model import Cluster, Placement
+
+
+class Report(NamedTuple):
+    """What happened to an attempt.
+
+    "started"; "changed": requests up to ``done`` were carried out; "ended": ``result`` says how; "lost": its
+    supervisor died without a result, nothing of it runs any more; "never": it was not and will not be
+    started, ``trouble`` says why if it cannot be.
+    """
+
+    job_id: int
+    attempt: int
+    what: Literal["started", "changed", "ended", "lost", "never"]
+    at_s: float
+    done: int = 0
+    result: Result | None = None
+    trouble: str = ""
+
+
+class Engine(Protocol):
+    """Contract of all engines.
+
+    Attributes:
+        cluster: what there is to run jobs on.
+    """
+
+    cluster: Cluster
+
+    def place(self, job: Entry, placement: Placement) -> tuple[int, ...]:
+        """Cores (of the placement's nodes) for a placement; they are the job's until ``free``."""
+
+    def occupy(self, job: Entry) -> None:
+        """After a restart: the job's cores are its own again."""
+
+    def free(self, job: Entry) -> None:
+        """The job's cores are free."""
+
+    def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
+        """Start the current attempts of jobs with their environments."""
+
+    def ask(self, job: Entry, want: Want, why: How = "cancelled") -> None:
+        """Hand request number ``job.request`` on."""
+
+    def recover(self, job: Entry) -> None:
+        """After a restart: find out what became of the current attempt; a report follows, if it has ended."""
+
+    def poll(self) -> list[Report]:
+        """What has happened, without waiting."""
+
+    def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
+        """Where the job's output goes."""
+
+    def urgent(self) -> bool:
+        """Whether ``poll`` has something already."""
+
+    def fileno(self) -> int:
+        """Readable when ``poll`` has something."""
+
+    def close(self) -> None:
+        """Let go; what runs goes on."""

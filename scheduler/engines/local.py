@@ -1,0 +1,317 @@
+"""The local engine: this machine, with nothing else installed.
+
+Supervisors are started by a small process that forks them (``agent.jobs.spawner``); they outlive it and the
+coordinator. They report over a datagram socket; because a report can be lost, their process descriptors are
+watched too, and every few seconds each attempt's folder is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent.jobs import tree
+from agent.jobs.folder import Attempt, How, Order, Request, Want
+from scheduler.engines import Report
+from scheduler.journal import Entry
+from scheduler.model import Cluster, Placement
+
+SWEEP_S = 5.0
+LARGEST_REPORT = 65536
+
+
+@dataclass(slots=True)
+class Watched:
+    """An attempt that was started: its folder, and the supervisor's process descriptor (None: unknown)."""
+
+    job_id: int
+    number: int
+    attempt: Attempt
+    mark: str
+    pidfd: int | None = None
+
+
+class LocalEngine:
+    """Runs jobs on this machine's cores.
+
+    Args:
+        store: folder of the coordinator; job 7 has ``store/jobs/7``.
+        socket_path: where supervisors report (at most about 100 bytes long).
+        cores: numbers of the logical CPUs that jobs may use, node by node.
+    """
+
+    def __init__(
+        self, store: Path, socket_path: Path, cluster: Cluster, cores: Sequence[Sequence[int]]
+    ) -> None:
+        self.store, self.cluster = store, cluster
+        self._free = [sorted(node) for node in cores]
+        self._node_of = {core: number for number, node in enumerate(cores) for core in node}
+        self._watched: dict[tuple[int, int], Watched] = {}
+        self._ended: list[Report] = []
+        self._selector = selectors.DefaultSelector()
+        self._socket = _listen(socket_path)
+        self._socket_path = socket_path
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._spawner: subprocess.Popen[str] | None = None
+        self._sweep_at = time.monotonic() + SWEEP_S
+
+    # -- cores ----------------------------------------------------------------------------------------
+
+    def place(self, job: Entry, placement: Placement) -> tuple[int, ...]:
+        if not placement.nodes:
+            return self._take(0, placement.units)
+        taken: list[int] = []
+        for node, tasks in placement.nodes:
+            taken += self._take(node, tasks * job.spec.cores)
+        return tuple(taken)
+
+    def _take(self, node: int, count: int) -> tuple[int, ...]:
+        """The lowest free cores of a node; fewer if a paused job has not let go in time."""
+        taken = tuple(self._free[node][:count])
+        del self._free[node][:count]
+        return taken
+
+    def occupy(self, job: Entry) -> None:
+        for core in job.cores:
+            node = self._free[self._node_of.get(core, 0)]
+            if core in node:
+                node.remove(core)
+
+    def free(self, job: Entry) -> None:
+        for core in job.cores:
+            if core in self._node_of:
+                node = self._free[self._node_of[core]]
+                node.append(core)
+                node.sort()
+
+    # -- attempts -------------------------------------------------------------------------------------
+
+    def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
+        started = []
+        for job, environment in jobs:
+            watched = self._watch(job)
+            try:
+                watched.attempt.place(self._order(job, environment, watched.mark))
+            except OSError as error:
+                trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
+                self._end(watched, Report(job.id, job.attempt, "never", time.time(), trouble=trouble))
+                continue
+            started.append(watched)
+        for watched, pid in zip(started, self._spawn(started), strict=True):
+            self._observe(watched, pid)
+
+    def _order(self, job: Entry, environment: dict[str, str], mark: str) -> Order:
+        spec, home = job.spec, self._folder(job.id)
+        environment = {**environment, "TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
+        if spec.array_index is not None:
+            environment["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
+        total_mb = None if spec.memory_mb is None else spec.memory_mb * spec.tasks
+        return Order(
+            job.id,
+            job.attempt,
+            mark,
+            spec.command,
+            environment,
+            spec.folder,
+            str(self.output(job, "stdout")),
+            str(self.output(job, "stderr")),
+            job.cores,
+            spec.time_s,
+            total_mb,
+            spec.checkpoint_signal,
+            spec.checkpoint_code,
+            spec.grace_s,
+        )
+
+    def ask(self, job: Entry, want: Want, why: How = "cancelled") -> None:
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None:
+            return
+        watched.attempt.ask(Request(job.request, want, why, job.cores if want == "run" else ()))
+        if watched.pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
+
+    def recover(self, job: Entry) -> None:
+        watched = self._watch(job)
+        attempt = watched.attempt
+        if not attempt.path.exists() or attempt.claim():
+            self._end(watched, Report(job.id, job.attempt, "never", time.time()))
+            return
+        state = attempt.state()
+        if state is not None and attempt.lives():
+            self._observe(watched, state.supervisor_pid)
+        self._look(watched)
+
+    def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
+        named: str = getattr(job.spec, stream)
+        return Path(job.spec.folder, named) if named else self._folder(job.id) / stream
+
+    def _folder(self, job_id: int) -> Path:
+        """Where a job's output and attempts are."""
+        return self.store / "jobs" / str(job_id)
+
+    def _watch(self, job: Entry) -> Watched:
+        attempt = Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
+        mark = f"{self.store}:{job.id}:{job.attempt}"
+        watched = Watched(job.id, job.attempt, attempt, mark)
+        self._watched[job.id, job.attempt] = watched
+        return watched
+
+    # -- what happens ---------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def urgent(self) -> bool:
+        return bool(self._ended)
+
+    def poll(self) -> list[Report]:
+        reports, self._ended = self._ended, []
+        for key, _ in self._selector.select(0):
+            if isinstance(key.data, Watched):
+                self._look(key.data, gone=True)
+            else:
+                reports += self._read()
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_S
+            for watched in list(self._watched.values()):
+                self._look(watched)
+        reports += self._ended
+        self._ended = []
+        return reports
+
+    def _read(self) -> list[Report]:
+        """What supervisors have told."""
+        reports = []
+        with suppress(BlockingIOError):
+            while True:
+                path, what = json.loads(self._socket.recv(LARGEST_REPORT))
+                folder = Path(path)
+                key = (int(folder.parent.name), int(folder.name.removeprefix("attempt-")))
+                watched = self._watched.get(key)
+                if watched is None:
+                    continue
+                if what == "ended":
+                    self._look(watched)
+                    continue
+                state = watched.attempt.state()
+                if state is not None:
+                    self._observe(watched, state.supervisor_pid)
+                    at = state.started_s if what == "started" else time.time()
+                    reports.append(Report(*key, what, at, state.done))
+        return reports
+
+    def _look(self, watched: Watched, gone: bool = False) -> None:
+        """Whether an attempt has ended; a lost one is over when none of its processes is left.
+
+        ``gone``: its supervisor is known to have ended.
+        """
+        attempt, key = watched.attempt, (watched.job_id, watched.number)
+        if key not in self._watched:
+            return  # two signs of the same end
+        result = attempt.result()
+        if result is None:
+            if not attempt.claimed():
+                if gone and attempt.claim():
+                    self._end(watched, Report(*key, "never", time.time()))
+                return  # its supervisor has yet to come
+            if attempt.lives():
+                return
+            result = attempt.result()  # it may just have been written
+        if result is None:  # its supervisor was killed
+            if not tree.kill_marked(watched.mark, limit_s=1.0):
+                return
+            result = attempt.last_words()
+        if result is not None:
+            self._end(watched, Report(*key, "ended", result.ended_s, result=result))
+        else:
+            self._end(watched, Report(*key, "lost", time.time()))
+
+    def _end(self, watched: Watched, report: Report) -> None:
+        self._ended.append(report)
+        self._forget(watched)
+        del self._watched[watched.job_id, watched.number]
+
+    def _observe(self, watched: Watched, pid: int) -> None:
+        """Be told when the supervisor's process ends."""
+        if watched.pidfd is not None or (watched.job_id, watched.number) not in self._watched:
+            return
+        try:
+            watched.pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._look(watched, gone=True)
+            return
+        self._selector.register(watched.pidfd, selectors.EVENT_READ, watched)
+
+    def _forget(self, watched: Watched) -> None:
+        if watched.pidfd is not None:
+            self._selector.unregister(watched.pidfd)
+            os.close(watched.pidfd)
+            watched.pidfd = None
+
+    # -- the spawner ----------------------------------------------------------------------------------
+
+    def _spawn(self, attempts: Sequence[Watched]) -> list[int]:
+        """Have supervisors started; their process numbers."""
+        pids: list[int] = []
+        while len(pids) < len(attempts):
+            process = self._running_spawner()
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                for watched in attempts[len(pids) :]:
+                    process.stdin.write(json.dumps(str(watched.attempt.path)) + "\n")
+                    process.stdin.flush()
+                    pids.append(int(process.stdout.readline()))
+            except (BrokenPipeError, ValueError):
+                # It was killed. Of two supervisors of one attempt the second finds it claimed and goes away.
+                process.kill()
+                process.wait()
+        return pids
+
+    def _running_spawner(self) -> subprocess.Popen[str]:
+        if self._spawner is None or self._spawner.poll() is not None:
+            self._spawner = subprocess.Popen(
+                [sys.executable, "-P", "-m", "agent.jobs.spawner", str(self._socket_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        return self._spawner
+
+    def close(self) -> None:
+        for watched in self._watched.values():
+            self._forget(watched)
+        if self._spawner is not None:
+            assert self._spawner.stdin is not None and self._spawner.stdout is not None
+            self._spawner.stdin.close()
+            self._spawner.wait()
+            self._spawner.stdout.close()
+        self._socket.close()
+        self._selector.close()
+        self._socket_path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A datagram socket that only its owner may write to."""
+    path.unlink(missing_ok=True)
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel.setblocking(False)
+    before = os.umask(0o177)
+    try:
+        channel.bind(str(path))
+    finally:
+        os.umask(before)
+    return channel

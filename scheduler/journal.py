@@ -1,0 +1,287 @@
+"""The journal: every job and what happened to it, durable before it takes effect (SQLite).
+
+One row a job, and a history of events. A batch of changes is one transaction: after a crash at any instant
+all of it is there or none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.jobs.folder import Want
+from profiles.errors import BadInput, Busy
+from scheduler.model import Placement, Region
+from scheduler.specs import JobSpec
+
+VERSION = 1
+LOCK_HINT = "use that one, or stop it with: tenbin down"
+
+
+class Stage(StrEnum):
+    """Where a job is; the last four are final."""
+
+    HELD = "held"  # waits for other jobs
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUSPENDED = "suspended"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"  # at its limit of time or memory
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+
+FINAL = (Stage.DONE, Stage.FAILED, Stage.CANCELLED, Stage.KILLED)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job as the journal has it; times in seconds since 1970.
+
+    Attributes:
+        environment: key of ``Journal.environment``.
+        attempt: number of the last attempt, 0 before the first.
+        alive: that attempt was started and is not known to have ended (it runs, or is paused).
+        kept, kept_s: share of the work and attained service that the last checkpoint saved.
+        placement, cores: of the last attempt.
+        request: number of the last request to its supervisor, and what it was: ``want``.
+        held_by_user: suspended by its owner: no policy resumes it.
+        trouble: why it failed, as a sentence; "" if it did not.
+    """
+
+    id: int
+    spec: JobSpec
+    environment: str
+    submit_s: float
+    stage: Stage = Stage.WAITING
+    attempt: int = 0
+    alive: bool = False
+    placement: Placement | None = None
+    cores: tuple[int, ...] = ()
+    request: int = 0
+    want: Want | Literal[""] = ""
+    held_by_user: bool = False
+    start_s: float | None = None
+    since_s: float = 0.0
+    served_s: float = 0.0
+    done: float = 0.0
+    kept: float = 0.0
+    kept_s: float = 0.0
+    preemptions: int = 0
+    migrations: int = 0
+    failures: int = 0
+    end_s: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    trouble: str = ""
+    usage: dict[str, float] | None = None
+
+
+COLUMNS = tuple(field.name for field in fields(Entry))
+AS_JSON = {"placement", "cores", "usage"}
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")});
+CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
+CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, variables TEXT);
+CREATE TABLE IF NOT EXISTS events
+    (number INTEGER PRIMARY KEY, at_s REAL, job INTEGER, kind TEXT, detail TEXT);
+CREATE INDEX IF NOT EXISTS by_job ON events (job);
+CREATE TABLE IF NOT EXISTS timers (at_s REAL, tag TEXT);
+CREATE TABLE IF NOT EXISTS regions (pool TEXT, name TEXT, units INTEGER, max_units INTEGER);
+"""
+# What a job asked for never changes: only the rest is written again.
+ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+CHANGING = COLUMNS[COLUMNS.index("stage") :]
+CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)} WHERE id = ?"
+
+
+class Journal:
+    """The journal of one store; one coordinator holds it at a time.
+
+    Raises:
+        Busy: another coordinator holds it.
+        BadInput: the file is damaged, or of another version.
+    """
+
+    def __init__(self, store: Path) -> None:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store = store
+        self._lock = _hold(store)
+        try:
+            self._db = _open(store / "journal.sqlite")
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()[0])
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)
+
+    def next_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    def commit(
+        self,
+        changed: Iterable[Entry],
+        events: Iterable[tuple[float, int, str, str]] = (),
+        added: Iterable[Entry] = (),
+        timers: Iterable[tuple[float, object]] | None = None,
+    ) -> None:
+        """Write jobs, (time, job, kind, detail) and all pending timers in one transaction, durably."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(ADD, [_row(entry, COLUMNS) for entry in added])
+            self._db.executemany(CHANGE, [[*_row(entry, CHANGING), entry.id] for entry in changed])
+            self._db.executemany("INSERT INTO events (at_s, job, kind, detail) VALUES (?, ?, ?, ?)", events)
+            if timers is not None:
+                self._db.execute("DELETE FROM timers")
+                rows = [(at, json.dumps(tag)) for at, tag in timers]
+                self._db.executemany("INSERT INTO timers VALUES (?, ?)", rows)
+
+    def keep_environment(self, variables: dict[str, str]) -> str:
+        """Store an environment once, however many jobs have it; its key."""
+        text = json.dumps(variables, sort_keys=True)
+        key = sha256(text.encode()).hexdigest()
+        self._db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (key, text))
+        return key
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The variables; KeyError if it was never stored."""
+        found = self._db.execute("SELECT variables FROM environments WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            raise KeyError(key)
+        variables: dict[str, str] = json.loads(found[0])
+        return variables
+
+    def open_jobs(self) -> list[Entry]:
+        """All jobs that have not ended, in the order of their numbers."""
+        marks = ", ".join("?" * len(FINAL))
+        return list(self._select(f"WHERE stage NOT IN ({marks}) ORDER BY id", FINAL))
+
+    def entry(self, job_id: int) -> Entry | None:
+        return next(self._select("WHERE id = ?", (job_id,)), None)
+
+    def entries(self, limit: int | None = None) -> list[Entry]:
+        """The last jobs (all), in the order of their numbers."""
+        found = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
+        return found[::-1]
+
+    def last_id(self) -> int:
+        """Number of the last job, 0 before the first."""
+        return self._last
+
+    def history(self, job_id: int) -> list[tuple[float, str, str]]:
+        """(time, kind, detail) of what happened to a job."""
+        query = "SELECT at_s, kind, detail FROM events WHERE job = ? ORDER BY number"
+        return self._db.execute(query, (job_id,)).fetchall()
+
+    def count_ended(self) -> dict[str, int]:
+        """How many jobs have ended, by stage."""
+        marks = ", ".join("?" * len(FINAL))
+        query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({marks}) GROUP BY stage"
+        return {stage.value: 0 for stage in FINAL} | dict(self._db.execute(query, FINAL).fetchall())
+
+    def keep_regions(self, pool: str, regions: Sequence[Region]) -> None:
+        """How a pool is divided from now on; durable, and before anything is placed there."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM regions WHERE pool = ?", (pool,))
+            rows = [(pool, region.name, region.units, region.max_units) for region in regions]
+            self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", rows)
+
+    def regions(self) -> dict[str, tuple[Region, ...]]:
+        """How each pool that is divided is divided."""
+        found: dict[str, tuple[Region, ...]] = {}
+        for pool, *region in self._db.execute("SELECT pool, name, units, max_units FROM regions"):
+            found[pool] = (*found.get(pool, ()), Region(*region))
+        return found
+
+    def timers(self) -> list[tuple[float, object]]:
+        return [(at, _thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
+
+    def _select(self, where: str, values: tuple[Any, ...]) -> Iterator[Entry]:
+        for row in self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM jobs {where}", values):
+            yield _entry(row)
+
+
+def _hold(store: Path) -> int:
+    descriptor = os.open(store / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+        os.close(descriptor)
+        raise Busy(f"a coordinator already runs on {store}: pid {pid}", LOCK_HINT) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    remedy = f"move {path} away; the jobs' own folders are not touched"
+    try:
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        fault = db.execute("PRAGMA quick_check").fetchone()[0]
+        if fault != "ok":
+            raise BadInput(f"{path} is damaged: {fault}", remedy)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise BadInput(f"{path} is of version {version}, this tenbin writes {VERSION}", "use that tenbin")
+        db.executescript(SCHEMA)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    except sqlite3.DatabaseError as error:
+        raise BadInput(f"{path}: {error}", remedy) from error
+    path.chmod(0o600)
+    return db
+
+
+def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
+    row: list[Any] = []
+    for name in columns:
+        value = getattr(entry, name)
+        if name == "spec":
+            value = value.model_dump_json()
+        elif name == "placement" and value is not None:
+            shown = (value.pool, value.units, value.nodes, value.cap_w, value.region, value.binding)
+            value = json.dumps(shown)
+        elif name in AS_JSON:
+            value = json.dumps(value)
+        row.append(value)
+    return row
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    values = dict(zip(COLUMNS, row, strict=True))
+    values["spec"] = JobSpec.model_validate_json(values["spec"])
+    values["stage"] = Stage(values["stage"])
+    values["held_by_user"], values["alive"] = bool(values["held_by_user"]), bool(values["alive"])
+    for name in AS_JSON:
+        values[name] = json.loads(values[name]) if values[name] is not None else None
+    if values["placement"] is not None:
+        pool, units, nodes, cap_w, region, binding = values["placement"]
+        nodes = tuple((node, there) for node, there in nodes)
+        values["placement"] = Placement(pool, units, nodes, cap_w, region, binding)
+    values["cores"] = tuple(values["cores"])
+    return Entry(**values)
+
+
+def _thaw(tag: object) -> object:
+    """JSON has no tuples; tags are hashable."""
+    return tuple(map(_thaw, tag)) if isinstance(tag, list) else tag

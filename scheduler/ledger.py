@@ -1,0 +1,147 @@
+"""The jobs that have not ended, as journal and policy see them, and what is to be journalled next."""
+
+from __future__ import annotations
+
+import getpass
+import sqlite3
+from collections.abc import Sequence
+
+from profiles.errors import BadInput, TenbinError
+from scheduler.journal import Entry, Journal, Stage
+from scheduler.model import Cluster, Job
+from scheduler.specs import JobSpec, as_job
+from scheduler.state import JobState, Phase
+
+PHASES = {
+    Stage.WAITING: Phase.WAITING,
+    Stage.RUNNING: Phase.RUNNING,
+    Stage.STOPPING: Phase.STOPPING,
+    Stage.SUSPENDED: Phase.SUSPENDED,
+}
+
+
+class NoRoom(TenbinError):
+    """The journal cannot be written."""
+
+
+class Ledger:
+    """Entries in memory, written to the journal by ``commit``: all changes since the last one, or none.
+
+    Attributes:
+        entries: all jobs that have not ended, by number.
+    """
+
+    def __init__(self, journal: Journal, cluster: Cluster) -> None:
+        self.journal, self.cluster = journal, cluster
+        self.user = getpass.getuser()
+        self.entries = {entry.id: entry for entry in journal.open_jobs()}
+        self._jobs: dict[int, Job] = {}
+        self._followers: dict[int, set[int]] = {}  # job -> jobs that are held until it ends
+        self._added: dict[int, Entry] = {}
+        self._changed: dict[int, Entry] = {}
+        self._history: list[tuple[float, int, str, str]] = []
+
+    def take_in(self, specs: Sequence[JobSpec], environment: dict[str, str], now: float) -> list[Entry]:
+        """New jobs, durable when this returns.
+
+        Raises:
+            NoRoom: the journal cannot be written; nothing was taken in.
+        """
+        added: list[Entry] = []
+        try:
+            key = self.journal.keep_environment(environment)
+            added = [Entry(self.journal.next_id(), spec, key, now, since_s=now) for spec in specs]
+            self._added.update((entry.id, entry) for entry in added)
+            self._history += [(now, entry.id, "submitted", "") for entry in added]
+            self.commit(None)
+        except sqlite3.Error as error:
+            gone = {entry.id for entry in added}
+            self._added = {i: entry for i, entry in self._added.items() if i not in gone}
+            self._history = [line for line in self._history if line[1] not in gone]
+            raise NoRoom(
+                f"the journal cannot be written: {error}", "free some space, then submit again"
+            ) from error
+        self.entries.update((entry.id, entry) for entry in added)
+        return added
+
+    def drop(self, entry: Entry) -> None:
+        """A job has ended."""
+        del self.entries[entry.id]
+        self._jobs.pop(entry.id, None)
+
+    def hold(self, entry: Entry) -> None:
+        """A job waits until those before it have ended."""
+        for other in entry.spec.after:
+            self._followers.setdefault(other, set()).add(entry.id)
+
+    def followers(self, ended: Entry) -> list[Entry]:
+        """The jobs that were held for one that has ended, and are not held by their owner as well."""
+        ids = sorted(self._followers.pop(ended.id, ()))
+        held = [self.entries[i] for i in ids if i in self.entries]
+        return [entry for entry in held if entry.stage is Stage.HELD and not entry.held_by_user]
+
+    def open(self, job_id: int) -> Entry:
+        """A job that has not ended.
+
+        Raises:
+            BadInput: it has, or there is none of that number.
+        """
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            return entry
+        stage = self.stage(job_id)
+        raise BadInput(
+            f"there is no job {job_id}" if stage is None else f"job {job_id} has ended ({stage})",
+            "see: tenbin jobs",
+        )
+
+    def stage(self, job_id: int) -> Stage | None:
+        """Where a job is, ended or not; None if there is none of that number."""
+        for entries in (self.entries, self._changed):
+            if job_id in entries:
+                return entries[job_id].stage
+        entry = self.journal.entry(job_id)
+        return None if entry is None else entry.stage
+
+    def job(self, entry: Entry) -> Job:
+        """The job as the policy sees it."""
+        if entry.id not in self._jobs:
+            self._jobs[entry.id] = as_job(entry.id, entry.submit_s, entry.spec, self.cluster, self.user)
+        return self._jobs[entry.id]
+
+    def as_state(self, entry: Entry) -> JobState:
+        """What the books say of a job that is in them."""
+        return JobState(
+            self.job(entry),
+            entry.since_s,
+            PHASES[entry.stage],
+            entry.placement,
+            entry.start_s,
+            entry.since_s,
+            entry.served_s,
+            entry.done,
+            preemptions=entry.preemptions,
+            migrations=entry.migrations,
+            failures=entry.failures,
+        )
+
+    def follow(self, entry: Entry, state: JobState) -> None:
+        """The entry takes over what the books say."""
+        entry.placement, entry.since_s = state.placement, state.since_s
+        entry.start_s, entry.served_s, entry.done = state.start_s, state.served_s, state.done
+        entry.preemptions, entry.migrations = state.preemptions, state.migrations
+        entry.failures = state.failures
+        self._changed[entry.id] = entry
+
+    def tell(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
+        """Something happened to a job."""
+        self._history.append((now, entry.id, kind, detail))
+        self._changed[entry.id] = entry
+
+    def commit(self, timers: list[tuple[float, object]] | None) -> None:
+        """Make all of it durable; ``timers``: all that are pending, None if they have not changed."""
+        if not (self._changed or self._added or self._history or timers is not None):
+            return
+        changed = [entry for entry in self._changed.values() if entry.id not in self._added]
+        self.journal.commit(changed, self._history, self._added.values(), timers)
+        self._added, self._changed, self._history = {}, {}, []

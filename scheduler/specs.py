@@ -1,0 +1,93 @@
+"""What a user asks for: a command and what it needs; and the ``Job`` that a policy sees of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from profiles.errors import BadInput
+from scheduler.model import Cluster, Job, Known, Stop
+
+Text = Annotated[str, Field(max_length=4096)]
+
+
+class JobSpec(BaseModel):
+    """A job as it is submitted.
+
+    Attributes:
+        command: program and arguments; no shell in between.
+        name: for people; need not be unique.
+        tasks, cores, memory_mb: how many tasks, and what each needs.
+        time_s: limit of the run time; the job is ended there.
+        after: numbers of jobs that must have succeeded before.
+        folder: working directory.
+        array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
+        stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
+        requeue: whether it is run again when its node or its supervisor was lost.
+        checkpoint_signal: a signal on which it writes a checkpoint and leaves with ``checkpoint_code``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: Annotated[tuple[Annotated[str, Field(max_length=131_072)], ...], Field(min_length=1)]
+    name: Annotated[str, Field(max_length=200)] = ""
+    tasks: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    cores: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    memory_mb: Annotated[float, Field(gt=0)] | None = None
+    time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    after: tuple[int, ...] = ()
+    folder: Text = Field(default_factory=os.getcwd)
+    array_index: Annotated[int, Field(ge=0)] | None = None
+    stdout: Text = ""
+    stderr: Text = ""
+    requeue: bool = True
+    checkpoint_signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    checkpoint_code: Annotated[int, Field(ge=1, le=125)] = 85
+    grace_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+
+    @field_validator("command", "folder", "stdout", "stderr")
+    @classmethod
+    def _no_zero_bytes(cls, value: object) -> object:
+        if any("\0" in text for text in (value if isinstance(value, tuple) else (str(value),))):
+            raise ValueError("contains a zero byte")
+        return value
+
+    @field_validator("folder")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return value
+
+
+def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: str) -> Job:
+    """The job that policies see, in the terms of the cluster: counted cores, or nodes with cores and memory.
+
+    Raises:
+        BadInput: it can never run on this cluster.
+    """
+    pool = cluster.pools[0]
+    units = spec.tasks * spec.cores
+    demand: tuple[float, ...] = ()
+    if not pool.counted:
+        units = spec.tasks
+        demand = (float(spec.cores), spec.memory_mb or 0.0)
+    elif units > pool.units:
+        raise BadInput(
+            f"the job needs {units} cores ({spec.tasks} x {spec.cores}), there are {pool.units}",
+            "ask for fewer",
+        )
+    return Job(
+        job_id,
+        submit_s,
+        units,
+        spec.time_s,
+        user=user,
+        memory_mb=spec.memory_mb,
+        known=Known.LIMIT,
+        stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
+        demand=demand,
+        program=spec.name or spec.command[0],
+    )

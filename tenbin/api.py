@@ -1,0 +1,228 @@
+"""The coordinator's HTTP API: what the command line and ``tenbin.Client`` speak."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
+
+from profiles.errors import TenbinError
+from scheduler.coordinator import Coordinator
+from scheduler.journal import FINAL, Entry, Stage
+from scheduler.specs import JobSpec
+
+LONGEST_WAIT_S = 300.0
+
+
+class Submission(BaseModel):
+    """Jobs to take in, all or none, with the environment of their commands."""
+
+    model_config = ConfigDict(extra="forbid")
+    specs: Annotated[list[JobSpec], Field(min_length=1, max_length=100_000)]
+    environment: dict[str, str] = {}
+
+
+class Ids(BaseModel):
+    """Which jobs."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[int]
+
+
+class News:
+    """Wakes those who wait for the end of a job."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+
+
+def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> FastAPI:
+    """The application over one coordinator; ``stop`` ends the process that serves it."""
+    from importlib.metadata import version
+
+    api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "")
+
+    def change(what: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            result = what(*arguments)
+        except TenbinError as error:
+            raise HTTPException(422, str(error)) from error
+        news.tell()
+        return result
+
+    @api.post("/jobs")
+    async def submit(submission: Submission) -> dict[str, list[int]]:
+        return {"ids": change(coordinator.submit, submission.specs, submission.environment)}
+
+    @api.get("/jobs")
+    async def jobs(
+        all: bool = False, limit: Annotated[int | None, Query(ge=1)] = None
+    ) -> list[dict[str, Any]]:
+        entries = list(coordinator.ledger.entries.values())
+        if all:
+            entries = coordinator.journal.entries(limit)
+        return [brief(entry) for entry in entries[-limit if limit else 0 :]]
+
+    @api.get("/jobs/{job_id}")
+    async def job(
+        job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    ) -> dict[str, Any]:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while (found := describe(coordinator, job_id))["stage"] not in FINAL:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            await news.wait(left)
+        return found
+
+    @api.post("/cancel")
+    async def cancel(which: Ids) -> dict[str, list[int]]:
+        change(coordinator.cancel, which.ids)
+        return {"ids": which.ids}
+
+    @api.post("/suspend")
+    async def suspend(which: Ids) -> dict[str, list[int]]:
+        change(coordinator.suspend, which.ids)
+        return {"ids": which.ids}
+
+    @api.post("/resume")
+    async def resume(which: Ids) -> dict[str, list[int]]:
+        change(coordinator.resume, which.ids)
+        return {"ids": which.ids}
+
+    @api.get("/status")
+    async def status() -> dict[str, Any]:
+        return summary(coordinator)
+
+    @api.get("/nodes")
+    async def nodes() -> list[dict[str, Any]]:
+        return node_table(coordinator)
+
+    @api.get("/metrics")
+    async def metrics() -> Response:
+        return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
+
+    @api.post("/down")
+    async def down() -> dict[str, int]:
+        asyncio.get_running_loop().call_soon(stop)
+        return {"pid": os.getpid()}
+
+    return api
+
+
+def brief(entry: Entry) -> dict[str, Any]:
+    """What a list shows of a job."""
+    return {
+        "id": entry.id,
+        "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
+        "stage": entry.stage.value,
+        "held_by_user": entry.held_by_user,
+        "cores": entry.spec.tasks * entry.spec.cores,
+        "submit_s": entry.submit_s,
+        "start_s": entry.start_s,
+        "end_s": entry.end_s,
+        "time_limit_s": entry.spec.time_s,
+        "code": entry.code,
+        "trouble": entry.trouble,
+    }
+
+
+def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
+    """Everything that is known of one job; 404 if there is none."""
+    entry = coordinator.ledger.entries.get(job_id)
+    reason = None
+    if entry is not None:
+        reason = coordinator.why(job_id)
+    else:
+        entry = coordinator.journal.entry(job_id)
+    if entry is None:
+        raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
+    return {
+        **brief(entry),
+        "spec": entry.spec.model_dump(mode="json"),
+        "stdout": str(coordinator.engine.output(entry, "stdout")),
+        "stderr": str(coordinator.engine.output(entry, "stderr")),
+        "why": reason.sentence if reason else "",
+        "expected_start_s": reason.expected_start_s if reason else None,
+        "attempt": entry.attempt,
+        "placement": None if entry.placement is None else entry.placement.pool,
+        "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
+        "cpus": list(entry.cores),
+        "signal": entry.signal,
+        "preemptions": entry.preemptions,
+        "migrations": entry.migrations,
+        "failures": entry.failures,
+        "usage": entry.usage,
+        "history": [
+            {"at_s": at, "what": what, "detail": detail}
+            for at, what, detail in coordinator.journal.history(job_id)
+        ],
+    }
+
+
+def summary(coordinator: Coordinator) -> dict[str, Any]:
+    """What the coordinator is and does."""
+    counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
+    for entry in coordinator.ledger.entries.values():
+        counts[entry.stage.value] += 1
+    return {
+        "pid": os.getpid(),
+        "home": str(coordinator.journal.store),
+        "policy": coordinator.policy_text,
+        "jobs": counts,
+        "nodes": node_table(coordinator),
+    }
+
+
+def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """Each node, or each pool of counted units: what it has and what is free."""
+    table: list[dict[str, Any]] = []
+    for pool in coordinator.state.cluster.pools:
+        if pool.counted:
+            table.append({"name": pool.name, "units": pool.units, "free": coordinator.state.free[pool.name]})
+            continue
+        nodes = coordinator.state.nodes[pool.name]
+        for number in range(pool.units):
+            table.append(
+                {
+                    "name": f"{pool.name}{number}",
+                    "capacity": dict(zip(pool.resources, pool.capacity_of(number), strict=True)),
+                    "free": dict(zip(pool.resources, nodes.free[number].tolist(), strict=True)),
+                    "up": bool(nodes.up[number]),
+                    "jobs": sorted(nodes.jobs[number]),
+                }
+            )
+    return table
+
+
+def prometheus(coordinator: Coordinator) -> bytes:
+    """The metrics in Prometheus's text format."""
+    registry = CollectorRegistry()
+    jobs = Gauge("tenbin_jobs", "Jobs that have not ended, by stage", ["stage"], registry=registry)
+    for stage, count in summary(coordinator)["jobs"].items():
+        jobs.labels(stage).set(count)
+    ended = Counter("tenbin_jobs_ended", "Jobs that have ended, by stage", ["stage"], registry=registry)
+    for stage, count in coordinator.journal.count_ended().items():
+        ended.labels(stage).inc(count)
+    free = Gauge(
+        "tenbin_free_units", "Free units (cores, or whole nodes), by pool", ["pool"], registry=registry
+    )
+    units = Gauge("tenbin_units", "Units in service, by pool", ["pool"], registry=registry)
+    for pool in coordinator.state.cluster.pools:
+        free.labels(pool.name).set(coordinator.state.free[pool.name])
+        units.labels(pool.name).set(coordinator.state.in_service[pool.name])
+    return generate_latest(registry)

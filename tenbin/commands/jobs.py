@@ -1,0 +1,258 @@
+"""``tenbin jobs``, ``info``, ``logs``, ``wait``, ``cancel``, ``suspend``, ``resume``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenbin.commands.options import JsonOption
+from tenbin.commands.up import HomeOption
+
+if TYPE_CHECKING:
+    from tenbin.client import Client
+
+SHOWN = 50
+LOST = 125  # exit code of wait for a job without one of its own: cancelled, killed, never started
+SIGNALLED = 128
+
+
+def complete_job(incomplete: str) -> list[str]:
+    """Jobs that have not ended, and the selectors."""
+    from tenbin.client import Client
+    from tenbin.errors import TenbinError
+
+    try:
+        ids = [str(job["id"]) for job in Client().call("GET", "/jobs", timeout_s=1.0)]
+    except TenbinError:
+        ids = []
+    return [name for name in ("last", "all", *ids) if name.startswith(incomplete)]
+
+
+Which = Annotated[
+    list[str],
+    typer.Argument(
+        help="Numbers (7, 3-9), 'last', or 'all' that have not ended.",
+        metavar="JOB...",
+        autocompletion=complete_job,
+    ),
+]
+
+
+def select(client: Client, which: list[str]) -> list[int]:
+    """The numbers that selectors mean.
+
+    Raises:
+        BadInput: one is no selector, or there are no jobs.
+    """
+    from profiles.errors import BadInput
+
+    ids: list[int] = []
+    for word in which:
+        low, dash, high = word.partition("-")
+        if word == "all":
+            ids += [job["id"] for job in client.call("GET", "/jobs")]
+        elif word == "last":
+            ids += [job["id"] for job in client.call("GET", "/jobs?all=true&limit=1")]
+        elif low.isdecimal() and (not dash or high.isdecimal()):
+            ids += range(int(low), int(high or low) + 1)
+        else:
+            raise BadInput(f"{word!r} is no job", "give a number, 3-9, last or all")
+    return list(dict.fromkeys(ids))
+
+
+def jobs(
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the last ones.")] = SHOWN,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the jobs that wait or run."""
+    from tenbin.client import Client
+
+    found = Client(home).call("GET", f"/jobs?all={'true' if everything else 'false'}&limit={limit}")
+    if json:
+        _dump(found)
+        return
+    import time
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1))
+    for column, side in (
+        ("job", "right"),
+        ("name", "left"),
+        ("stage", "left"),
+        ("cores", "right"),
+        ("since", "right"),
+        ("", "left"),
+    ):
+        table.add_column(column, justify=side)  # type: ignore[arg-type]
+    for job in found:
+        since = job["end_s"] or job["start_s"] or job["submit_s"]
+        stage = "suspended" if job["held_by_user"] else job["stage"]
+        table.add_row(
+            str(job["id"]),
+            escape(job["name"]),
+            stage,
+            str(job["cores"]),
+            _ago(time.time() - since),
+            escape(job["trouble"]),
+        )
+    Console(highlight=False).print(table)
+
+
+def info(
+    job: Annotated[str, typer.Argument(autocompletion=complete_job)],
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say everything about a job: also why it waits, and when it should start."""
+    import time
+
+    from tenbin.client import Client
+
+    client = Client(home)
+    for job_id in select(client, [job]):
+        found = client.job(job_id).info()
+        if json:
+            _dump(found)
+            continue
+        import shlex
+
+        lines = [f"job {found['id']}: {found['stage']}{': ' + found['trouble'] if found['trouble'] else ''}"]
+        lines.append(f"  {shlex.join(found['spec']['command'])}, in {found['spec']['folder']}")
+        if found["why"]:
+            lines.append(f"  {found['why']}")
+        if found["expected_start_s"]:
+            lines.append(
+                f"  should start at {time.strftime('%H:%M:%S', time.localtime(found['expected_start_s']))}"
+            )
+        if found["cpus"] and found["start_s"]:
+            lines.append(f"  cores {', '.join(map(str, found['cpus']))}; attempt {found['attempt']}")
+        if found["usage"]:
+            used = found["usage"]
+            lines.append(
+                f"  ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, "
+                f"memory {used['peak_memory_mb']:.0f} MB at most"
+            )
+        lines.append(f"  output: {found['stdout']}, {found['stderr']}")
+        for event in found["history"]:
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
+            lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
+        print("\n".join(lines))
+
+
+def logs(
+    job: Annotated[str, typer.Argument(autocompletion=complete_job)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    error: Annotated[
+        bool, typer.Option("--error", "-e", help="Standard error instead of standard output.")
+    ] = False,
+    home: HomeOption = None,
+) -> None:
+    """Print a job's output."""
+    import shutil
+    import sys
+    import time
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from tenbin.client import FINAL, Client
+
+    client = Client(home)
+    for job_id in select(client, [job]):
+        with ExitStack() as stack:
+            source = None
+            while True:
+                found = client.job(job_id).info()
+                path = Path(found["stderr" if error else "stdout"])
+                if source is None and path.exists():
+                    source = stack.enter_context(path.open("rb"))
+                if source is not None:
+                    shutil.copyfileobj(source, sys.stdout.buffer)
+                    sys.stdout.buffer.flush()
+                if not follow or found["stage"] in FINAL:
+                    break
+                time.sleep(0.2)
+
+
+def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+    """End jobs: SIGTERM, and SIGKILL after their grace."""
+    _change("cancel", which, home, json)
+
+
+def suspend(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Pause jobs; their cores are free for others until ``tenbin resume``."""
+    _change("suspend", which, home, json)
+
+
+def resume(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Let suspended jobs go on, as soon as there is room."""
+    _change("resume", which, home, json)
+
+
+def wait(
+    which: Which,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds; exit code 124 when they are over.")
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Wait for the end of jobs; exit with the first exit code that is not 0."""
+    from tenbin.client import Client
+
+    client = Client(home)
+    raise typer.Exit(wait_for(client, select(client, which), timeout))
+
+
+def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, quiet: bool = False) -> int:
+    """Wait for all of them; the exit code to hand on."""
+    import time
+
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    code = 0
+    for job_id in ids:
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        try:
+            found = client.job(job_id).wait(left)
+        except TimeoutError:
+            typer.echo(f"tenbin: job {job_id} has not ended", err=True)
+            return 124
+        if found["trouble"] and not quiet:
+            typer.echo(f"job {job_id}: {found['stage']}: {found['trouble']}", err=True)
+        code = code or exit_code(found)
+    return code
+
+
+def exit_code(found: dict[str, Any]) -> int:
+    """A job's own exit code; 128 + signal; 125 if it has neither and did not succeed."""
+    if found["code"] is not None:
+        return int(found["code"])
+    if found["signal"]:
+        return SIGNALLED + int(found["signal"])
+    return 0 if found["stage"] == "done" else LOST
+
+
+def _change(what: str, which: list[str], home: Any, as_json: bool) -> None:
+    from tenbin.client import Client
+
+    client = Client(home)
+    ids = select(client, which)
+    found = client.call("POST", f"/{what}", {"ids": ids})
+    if as_json:
+        _dump(found)
+
+
+def _dump(found: Any) -> None:
+    import json
+
+    print(json.dumps(found, indent=1))
+
+
+def _ago(seconds: float) -> str:
+    from tenbin.text import duration
+
+    return duration(seconds) if seconds < 3600 else f"{seconds / 3600:.1f} h"

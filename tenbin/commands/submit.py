@@ -1,0 +1,129 @@
+"""``tenbin submit``: hand a job to the coordinator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenbin.commands.options import JsonOption
+from tenbin.commands.up import HomeOption
+
+UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+UNITS_MB = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1000.0, "GB": 1000.0, "MiB": 1.048576, "GiB": 1073.741824}
+MOST_IN_ARRAY = 100_000
+
+
+def duration_s(text: str) -> float:
+    """``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds.
+
+    Raises:
+        BadInput: it is none of these.
+    """
+    from profiles.errors import BadInput
+
+    if clock := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text):
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
+    if not found or found[2] not in UNITS_S or float(found[1]) <= 0:
+        raise BadInput(f"--time {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def size_mb(text: str) -> float:
+    """``500``, ``500M``, ``2G``, ``2GiB`` in MB (10^6 bytes).
+
+    Raises:
+        BadInput: it is none of these.
+    """
+    from profiles.errors import BadInput
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
+    if not found or found[2] not in UNITS_MB or float(found[1]) <= 0:
+        raise BadInput(f"--memory {text!r} is no size", "write for instance 500M, 2G or 2GiB")
+    return float(found[1]) * UNITS_MB[found[2]]
+
+
+def array_indices(text: str) -> list[int]:
+    """``1-4,8`` or ``0-10:5`` as numbers.
+
+    Raises:
+        BadInput: it is neither, or too large.
+    """
+    from profiles.errors import BadInput
+
+    indices: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
+        step = int(found[3] or 1) if found else 0
+        if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
+            raise BadInput(f"--array {text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31")
+        indices += range(int(found[1]), int(found[2] or found[1]) + 1, step)
+        if len(indices) > MOST_IN_ARRAY:
+            raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", "submit it in parts")
+    return indices
+
+
+def submit(
+    command: Annotated[
+        list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
+    ],
+    name: Annotated[str, typer.Option(help="For people.")] = "",
+    tasks: Annotated[int, typer.Option("--tasks", "-n", min=1, help="How many tasks.")] = 1,
+    cores: Annotated[int, typer.Option("--cores", "-c", min=1, help="Cores of each task.")] = 1,
+    memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
+    time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
+    after: Annotated[
+        list[int] | None, typer.Option(help="Only after this job has succeeded; repeatable.")
+    ] = None,
+    array: Annotated[
+        str | None, typer.Option(help="One job for each number: 1-10, 0-20:5; TENBIN_ARRAY_INDEX names it.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--chdir", help="Working directory. [default: this one]")
+    ] = None,
+    output: Annotated[str, typer.Option(help="File for standard output.")] = "",
+    error: Annotated[str, typer.Option(help="File for standard error.")] = "",
+    requeue: Annotated[bool, typer.Option(help="Run it again if it is lost with its supervisor.")] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit with its code.")] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Submit a job. When its number is printed it is safe: no crash loses it.
+
+    [bold]Examples[/bold]
+
+      tenbin submit -c 4 --time 10m -- ./simulate --steps 1000
+
+      tenbin submit --array 1-20 -- sh -c 'python fit.py $TENBIN_ARRAY_INDEX'
+    """
+    from tenbin.client import Client
+    from tenbin.commands.jobs import wait_for
+
+    spec = {
+        "command": command,
+        "name": name,
+        "tasks": tasks,
+        "cores": cores,
+        "memory_mb": size_mb(memory) if memory else None,
+        "time_s": duration_s(time) if time else None,
+        "after": after or [],
+        "folder": str((folder or Path.cwd()).absolute()),
+        "stdout": output,
+        "stderr": error,
+        "requeue": requeue,
+    }
+    specs = [spec] if array is None else [{**spec, "array_index": i} for i in array_indices(array)]
+    client = Client(home)
+    ids = [job.id for job in client.submit_all(specs)]
+    if json:
+        import json as json_
+
+        print(json_.dumps({"ids": ids}))
+    else:
+        print("\n".join(map(str, ids)))
+    if wait:
+        raise typer.Exit(wait_for(client, ids, quiet=True))

@@ -1,0 +1,150 @@
+"""``tenbin up``, ``down``, ``status``, ``nodes``: the coordinator itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tenbin.commands.options import JsonOption
+from tenbin.commands.simulate import complete_policy
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--home", help="The coordinator's folder.", envvar="TENBIN_HOME", show_default=False, file_okay=False
+    ),
+]
+START_S = 20.0
+
+
+def up(
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="Name, or name,k=v,k=v.", autocompletion=complete_policy)
+    ] = "easy",
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="Use so many cores. [default: all that this process may use]")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Split the machine into so many nodes, for policies that place.")
+    ] = None,
+    daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Start the coordinator: it takes jobs and runs them on this machine.
+
+    Its queue outlives it: stopped or killed and started again, it has every job exactly once, and jobs
+    that run go on meanwhile.
+
+    [bold]Examples[/bold]
+
+      tenbin up --daemon
+
+      tenbin up --policy conservative,depth=100 --cores 8
+    """
+    import logging
+
+    from tenbin.client import default_home
+    from tenbin.machine import divide
+    from tenbin.serve import serve
+
+    folder = (home or default_home()).absolute()
+    cluster, per_node = divide(policy, cores, nodes)
+    if daemon:
+        _go_into_background(folder)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    if not daemon:
+        count = sum(map(len, per_node))
+        cores_text = f"{count} core{'s' * (count != 1)}"
+        typer.echo(f"tenbin: policy {policy}, {cores_text}; Ctrl-C stops it, jobs go on")
+    serve(folder, policy, cluster, per_node)
+
+
+def down(home: HomeOption = None, json: JsonOption = False) -> None:
+    """Stop the coordinator. Jobs that run go on; the queue is kept for the next ``tenbin up``."""
+    import os
+    import time
+
+    from tenbin.client import Client
+
+    pid = Client(home).call("POST", "/down")["pid"]
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.02)
+    _print({"pid": pid}, json, f"stopped (pid {pid})")
+
+
+def status(home: HomeOption = None, json: JsonOption = False) -> None:
+    """Say whether the coordinator runs, by which policy, and what it has to do."""
+    from tenbin.client import Client
+
+    found = Client(home).call("GET", "/status")
+    counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
+    text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}\n{counts}"
+    _print(found, json, text)
+
+
+def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
+    """List the nodes: what each has, what is free, which jobs run there."""
+    from tenbin.client import Client
+
+    found = Client(home).call("GET", "/nodes")
+    lines = []
+    for node in found:
+        if "units" in node:
+            lines.append(f"{node['name']}: {node['free']} of {node['units']} free")
+            continue
+        free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node["capacity"].items())
+        jobs = ", ".join(map(str, node["jobs"])) or "none"
+        lines.append(f"{node['name']}: {free} free; jobs: {jobs}{'' if node['up'] else '; DOWN'}")
+    _print(found, json, "\n".join(lines))
+
+
+def _print(found: Any, as_json: bool, text: str) -> None:
+    import json
+
+    print(json.dumps(found, indent=1) if as_json else text)
+
+
+def _go_into_background(folder: Path) -> None:
+    """Return in a process of its own; the first one waits until that answers, then ends.
+
+    Raises:
+        typer.Exit: in the first process.
+    """
+    import os
+    import time
+
+    from tenbin.client import Client
+    from tenbin.errors import TenbinError
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = folder / "coordinator.log"
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        nothing, written = (
+            os.open(os.devnull, os.O_RDONLY),
+            os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        )
+        for descriptor, opened in ((0, nothing), (1, written), (2, written)):
+            os.dup2(opened, descriptor)
+        return
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            last = (log.read_text().splitlines() or ["it said nothing"])[-1]
+            typer.echo(last if last.startswith("tenbin:") else f"tenbin: {last}", err=True)
+            raise typer.Exit(1)
+        try:
+            if Client(folder).call("GET", "/status")["pid"] == pid:
+                typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
+                raise typer.Exit()
+        except TenbinError:
+            time.sleep(0.02)
+    typer.echo(f"tenbin: the coordinator does not answer; see {log}", err=True)
+    raise typer.Exit(1)

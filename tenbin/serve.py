@@ -1,0 +1,96 @@
+"""The coordinator's process: one event loop for engine, timers and API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sqlite3
+import time
+from pathlib import Path
+
+import uvicorn
+
+from profiles.errors import BadInput
+from scheduler.coordinator import Coordinator
+from scheduler.engines.local import SWEEP_S, LocalEngine
+from scheduler.journal import Journal
+from scheduler.model import Cluster
+from tenbin.api import News, make_api
+from tenbin.client import socket_folder
+
+log = logging.getLogger("tenbin")
+
+
+def serve(home: Path, policy: str, cluster: Cluster, cores: list[list[int]]) -> None:
+    """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
+
+    Raises:
+        Busy: another one runs there.
+        BadInput: its journal, its policy or its jobs do not fit this machine.
+    """
+    journal = Journal(home)
+    try:
+        sockets = private_folder(socket_folder(home))
+        engine = LocalEngine(home, sockets / "report.sock", cluster, cores)
+        try:
+            asyncio.run(_serve(Coordinator(journal, engine, policy), sockets / "api.sock"))
+        finally:
+            engine.close()
+            (sockets / "api.sock").unlink(missing_ok=True)
+    finally:
+        journal.close()
+
+
+async def _serve(coordinator: Coordinator, address: Path) -> None:
+    loop, news = asyncio.get_running_loop(), News()
+    pending: asyncio.TimerHandle | None = None
+
+    def turn() -> None:
+        nonlocal pending
+        if pending is not None:
+            pending.cancel()
+        try:
+            coordinator.turn()
+            news.tell()
+        except (sqlite3.Error, OSError) as error:  # a full disk: tried again, nothing was carried out
+            log.error("the journal cannot be written: %s", error)
+        due = coordinator.next_timer_s()
+        wait = SWEEP_S if due is None else min(SWEEP_S, max(due - time.time(), 0.0))
+        pending = loop.call_later(wait, turn)
+
+    loop.add_reader(coordinator.engine.fileno(), turn)
+    turn()
+    server = uvicorn.Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
+    server.config.app = make_api(coordinator, news, lambda: setattr(server, "should_exit", True))
+    await server.serve(sockets=[listen(address)])
+    loop.remove_reader(coordinator.engine.fileno())
+    if pending is not None:
+        pending.cancel()
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made if need be; nobody but its owner may be able to write there.
+
+    Raises:
+        BadInput: it belongs to somebody else, or others may write there.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise BadInput(f"{folder} is not private to you", f"chmod 700 {folder}, or choose another --home")
+    return folder
+
+
+def listen(address: Path) -> socket.socket:
+    """A listening socket that only its owner may open."""
+    address.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(address))
+    finally:
+        os.umask(before)
+    listener.listen(128)
+    return listener

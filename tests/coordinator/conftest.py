@@ -1,0 +1,74 @@
+"""A coordinator as users start it, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent.jobs import tree
+from tenbin.client import Client
+from tenbin.errors import TenbinError
+
+TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
+
+
+class Up:
+    """``tenbin up`` in a process of its own, which can be killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.client = Client(home)
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *options: str) -> None:
+        command = [*TENBIN, "up", "--home", str(self.home), *options]
+        with (self.home.parent / "coordinator.log").open("a") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with suppress(TenbinError):
+                if self.client.call("GET", "/status")["pid"] == self.process.pid:
+                    return
+            assert self.process.poll() is None, (self.home.parent / "coordinator.log").read_text()
+            time.sleep(0.01)
+        raise AssertionError("the coordinator does not answer")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        self.process.wait(20)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of the command line."""
+        environment = {**os.environ, "TENBIN_HOME": str(self.home)}
+        command = [*TENBIN, *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    def until(self, condition: Callable[[], object], limit_s: float = 30.0) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, self.client.call("GET", "/jobs?all=true")
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """Started by the test itself; nothing of it is left afterwards."""
+    home = tmp_path / "home"
+    one = Up(home)
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.kill()
+    for folder in (home / "jobs").glob("*/attempt-*"):
+        state = folder / "state.json"
+        if state.exists() and not (folder / "result.json").exists():
+            job, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
+            assert tree.kill_marked(f"{home}:{job}:{attempt}")

@@ -1,0 +1,303 @@
+"""The coordinator as its users see it: real processes, a real journal, real crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import BadInput, Busy
+from scheduler.journal import Entry, Journal, Stage
+from scheduler.model import Placement
+from scheduler.specs import JobSpec
+from tenbin.errors import TenbinError
+from tests.coordinator.conftest import Up
+
+
+def test_jobs_run_and_their_codes_are_handed_on(up: Up) -> None:
+    up.start("--cores", "2")
+    assert up.client.submit(["sh", "-c", "exit 3"]).result(20) == 3
+    assert (
+        up.client.submit(
+            ["sh", "-c", "printf '%s\\n' \"$0\" > out", "a b\n'c' -d é"], folder=str(up.home)
+        ).result(20)
+        == 0
+    )
+    assert (up.home / "out").read_text() == "a b\n'c' -d é\n"
+    missing = up.client.submit(["no-such-program"]).wait(20)
+    assert missing["stage"] == "failed" and "no-such-program: No such file" in missing["trouble"]
+
+
+def test_cores_are_not_shared(up: Up) -> None:
+    """Each job sees the cores that it may use; two at once never see the same."""
+    up.start("--cores", "2")
+    show = (
+        "import os, time; print(sorted(os.sched_getaffinity(0)), time.time()); "
+        "time.sleep(0.5); print(time.time())"
+    )
+    jobs = [up.client.submit(["python3", "-c", show]) for _ in range(4)]
+    spans = []
+    for job in jobs:
+        found = job.wait(30)
+        cores, begin, end = (
+            Path(found["stdout"]).read_text().replace("]", "|").replace("\n", "|").split("|")[:3]
+        )
+        assert json.loads(cores + "]") == found["cpus"] and len(found["cpus"]) == 1
+        spans.append((found["cpus"][0], float(begin), float(end)))
+    for i, (core, begin, end) in enumerate(spans):
+        for other, b, e in spans[i + 1 :]:
+            assert core != other or end <= b or e <= begin
+
+
+def test_policy_decides_and_says_why(up: Up) -> None:
+    """fcfs: the wide job holds up the narrow one behind it; easy would let it pass."""
+    up.start("--cores", "2", "--policy", "fcfs")
+    first = up.client.submit(["sleep", "1.5"], time_s=60)
+    wide = up.client.submit(["true"], cores=2, time_s=60)
+    narrow = up.client.submit(["true"], time_s=1)
+    up.until(lambda: first.info()["stage"] == "running")
+    assert "waits for 2 units" in wide.info()["why"] and wide.info()["expected_start_s"] is not None
+    assert f"waits for job {wide.id}" in narrow.info()["why"]
+    ends = [job.wait(20)["start_s"] for job in (first, wide, narrow)]
+    assert ends == sorted(ends)
+
+
+def test_dependencies(up: Up) -> None:
+    up.start("--cores", "2")
+    good, bad = up.client.submit(["sleep", "0.4"]), up.client.submit(["false"])
+    after_good = up.client.submit(["true"], after=[good.id])
+    after_both = up.client.submit(["true"], after=[good.id, bad.id])
+    assert f"waits for job {good.id} to succeed" in after_good.info()["why"]
+    assert after_good.wait(20)["stage"] == "done"
+    assert after_good.info()["start_s"] >= good.info()["end_s"] - 0.05
+    found = after_both.wait(20)
+    assert found["stage"] == "cancelled" and f"job {bad.id}" in found["trouble"]
+    with pytest.raises(TenbinError, match="no job 99"):
+        up.client.submit(["true"], after=[99])
+
+
+def test_suspended_jobs_give_their_cores_away(up: Up) -> None:
+    up.start("--cores", "1")
+    one = up.client.submit(["sh", "-c", "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.02; done"])
+    up.until(lambda: one.info()["stage"] == "running")
+    one.suspend()
+    assert up.client.submit(["true"]).wait(20)["stage"] == "done"
+    assert one.info()["held_by_user"] and "tenbin resume" in one.info()["why"]
+    with pytest.raises(TenbinError, match="suspended already"):
+        one.suspend()
+    one.resume()
+    assert one.wait(20)["stage"] == "done" and one.info()["attempt"] == 1
+
+
+def test_cancel_wherever_a_job_is(up: Up) -> None:
+    up.start("--cores", "1")
+    running, waiting = up.client.submit(["sleep", "60"]), up.client.submit(["sleep", "60"])
+    held, last = up.client.submit(["true"], after=[waiting.id]), up.client.submit(["true"])
+    up.until(lambda: running.info()["stage"] == "running")
+    waiting.cancel()
+    assert waiting.wait(20)["stage"] == "cancelled" and waiting.info()["attempt"] == 0
+    assert held.wait(20)["stage"] == "cancelled"
+    running.suspend()
+    running.cancel()
+    assert running.wait(20)["stage"] == "cancelled"
+    assert last.wait(20)["stage"] == "done"
+    with pytest.raises(TenbinError, match="has ended"):
+        running.cancel()
+
+
+def test_las_really_pauses_and_resumes(up: Up) -> None:
+    """A long task on a full node makes room for a new one, and goes on afterwards."""
+    from scheduler.registry import POLICIES
+
+    if "las" not in POLICIES:
+        pytest.skip("policy las is not there")
+    up.start("--cores", "1", "--policy", "las,spare_s=0.2")
+    long = up.client.submit(["sh", "-c", "i=0; while [ $i -lt 50 ]; do i=$((i+1)); sleep 0.02; done"])
+    up.until(lambda: long.info()["stage"] == "running")
+    time.sleep(0.3)
+    assert up.client.submit(["true"]).wait(20)["stage"] == "done"
+    assert (
+        long.wait(20)["stage"] == "done" and long.info()["preemptions"] >= 1 and long.info()["attempt"] == 1
+    )
+
+
+def test_regions_are_kept_over_a_restart(up: Up) -> None:
+    """Two regions of one core: of three jobs of one core two run, whoever is restarted in between."""
+    up.start("--cores", "2", "--policy", "regions,fixed=2")
+    jobs = [up.client.submit(["sleep", "1.5"], time_s=60) for _ in range(3)]
+    up.until(lambda: any(job.info()["stage"] == "running" for job in jobs))
+    up.kill()
+    up.start("--cores", "2", "--policy", "regions,fixed=2")
+    assert [job.wait(30)["stage"] for job in jobs] == ["done"] * 3
+    assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_running_jobs_survive_the_coordinator(up: Up, number: int, tmp_path: Path) -> None:
+    """Killed with a job that ends meanwhile, one that goes on, one paused and two that wait."""
+    up.start("--cores", "2")
+    ends = up.client.submit(["sh", "-c", f"sleep 0.3; echo ends >> {tmp_path}/log; exit 7"])
+    stays = up.client.submit(["sh", "-c", f"sleep 2; echo stays >> {tmp_path}/log"])
+    waits = up.client.submit(["sh", "-c", f"echo waits >> {tmp_path}/log"], cores=2)
+    follows = up.client.submit(["sh", "-c", f"echo follows >> {tmp_path}/log"], after=[waits.id])
+    up.until(lambda: stays.info()["stage"] == "running" and ends.info()["stage"] == "running")
+    stays.suspend()
+    up.kill(number)
+    time.sleep(0.6)
+    up.start("--cores", "2")
+    assert ends.result(20) == 7
+    assert stays.info()["held_by_user"]
+    stays.resume()
+    for job in (stays, waits, follows):
+        assert job.wait(20)["stage"] == "done"
+    assert all(job.info()["attempt"] == 1 for job in (ends, stays, waits, follows))
+    assert sorted((tmp_path / "log").read_text().split()) == ["ends", "follows", "stays", "waits"]
+
+
+def test_a_killed_supervisor_costs_one_attempt(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    script = f"echo begin >> {tmp_path}/log; [ -e {tmp_path}/go ] || sleep 60; echo end >> {tmp_path}/log"
+    job = up.client.submit(["sh", "-c", script])
+    once = up.client.submit(["sleep", "60"], requeue=False)
+    for current in (job, once):
+        up.until(lambda current=current: current.info()["stage"] == "running")  # type: ignore[misc]
+        state = up.home / "jobs" / str(current.id) / "attempt-1" / "state.json"
+        up.until(state.exists)
+        (tmp_path / "go").touch()
+        time.sleep(0.1)
+        os.kill(json.loads(state.read_text())["supervisor_pid"], signal.SIGKILL)
+        current.wait(20)
+    assert (job.info()["stage"], job.info()["attempt"], job.info()["failures"]) == ("done", 2, 1)
+    assert (tmp_path / "log").read_text().split() == ["begin", "begin", "end"]
+    assert once.info()["stage"] == "failed" and "supervisor was killed" in once.info()["trouble"]
+
+
+def test_a_killed_spawner_is_started_again(up: Up) -> None:
+    import psutil
+
+    up.start("--cores", "1")
+    assert up.process is not None
+    for _ in range(3):
+        assert up.client.submit(["true"]).result(20) == 0
+        for child in psutil.Process(up.process.pid).children():
+            child.kill()
+
+
+def test_a_second_coordinator_is_refused(up: Up) -> None:
+    up.start("--cores", "1")
+    done = up.run("up")
+    assert done.returncode == 3 and f"pid {up.process and up.process.pid}" in done.stderr
+    with pytest.raises(Busy):
+        Journal(up.home)
+    assert up.client.submit(["true"]).result(20) == 0
+
+
+def test_nobody_else_may_open_the_socket(up: Up) -> None:
+    up.start("--cores", "1")
+    for name in ("api.sock", "report.sock", "journal.sqlite"):
+        assert stat.S_IMODE((up.home / name).stat().st_mode) == 0o600, name
+    assert stat.S_IMODE(up.home.stat().st_mode) == 0o700
+
+
+def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
+    up.start("--cores", "1")
+    spec = {"command": ["true"], "folder": "/"}
+    cases: list[tuple[object, str]] = [
+        ({"specs": []}, "specs: List should have at least 1 item"),
+        ({"specs": [{"folder": "/"}]}, "specs.0.command: Field required"),
+        ({"specs": [{**spec, "command": []}]}, "specs.0.command"),
+        ({"specs": [{**spec, "command": ["a\0b"]}]}, "contains a zero byte"),
+        ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: Input should be greater"),
+        ({"specs": [{**spec, "folder": "here"}]}, "must be an absolute path"),
+        ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: Extra inputs"),
+        ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
+    ]
+    for body, message in cases:
+        with pytest.raises(TenbinError, match=message) as caught:
+            up.client.call("POST", "/jobs", body)
+        assert caught.value.exit_code == 2
+    assert up.client.call("GET", "/jobs?all=true") == []
+    assert up.client.submit(["true"]).id == 1
+
+
+def test_metrics_are_prometheus(up: Up) -> None:
+    up.start("--cores", "2")
+    up.client.submit(["true"]).wait(20)
+    text = up.client.call("GET", "/metrics")
+    assert 'tenbin_jobs_ended_total{stage="done"} 1.0' in text and 'tenbin_units{pool="core"} 2.0' in text
+
+
+def test_another_division_of_the_machine_is_refused_while_jobs_run(up: Up) -> None:
+    up.start("--cores", "2")
+    job = up.client.submit(["sleep", "3"], cores=2)
+    up.until(lambda: job.info()["stage"] == "running")
+    up.kill(signal.SIGTERM)
+    done = up.run("up", "--cores", "1")
+    assert done.returncode == 2 and "divided otherwise" in done.stderr
+    up.start("--cores", "2")
+    assert job.wait(20)["stage"] == "done"
+
+
+def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    spec = JobSpec(command=("a", "b c"), folder="/x", after=(1, 2), time_s=3.5)
+    entry = Entry(
+        1, spec, journal.keep_environment({"A": "1"}), 5.0, Stage.RUNNING, 2, True,
+        Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), (0, 5), 7, "pause", True, 6.0, 6.5, 0.5,
+        0.25, 0.1, 0.2, 1, 2, 3, None, None, None, "x", {"wall_s": 1.5},
+    )  # fmt: skip
+    journal.commit([], [(1.0, 1, "start", "d")], [entry], [(9.0, ("tag", 1))])
+    journal.close()
+    again = Journal(tmp_path / "j")
+    assert again.open_jobs() == [entry] and again.entry(1) == entry
+    assert again.history(1) == [(1.0, "start", "d")] and again.timers() == [(9.0, ("tag", 1))]
+    assert again.environment(entry.environment) == {"A": "1"} and again.next_id() == 2
+    entry.stage = Stage.DONE
+    again.commit([entry])
+    assert again.open_jobs() == [] and again.entries() == [entry] and again.count_ended()["done"] == 1
+    again.close()
+
+
+def test_a_damaged_journal_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "j" / "journal.sqlite"
+    Journal(tmp_path / "j").close()
+    path.write_bytes(b"\0" * 4096 + path.read_bytes()[4096:])
+    content = path.read_bytes()
+    with pytest.raises(BadInput, match=r"journal\.sqlite"):
+        Journal(tmp_path / "j")
+    assert path.read_bytes() == content
+
+
+def test_command_line(up: Up, tmp_path: Path) -> None:
+    assert up.run("jobs").returncode == 4
+    up.start("--cores", "2")
+    done = up.run(
+        "submit", "--wait", "--name", "a b", "--chdir", str(tmp_path), "--", "sh", "-c", "pwd; exit 9"
+    )
+    assert (done.returncode, done.stdout) == (9, "1\n")
+    assert up.run("logs", "last").stdout == f"{tmp_path}\n"
+    done = up.run("submit", "--array", "1-2,7", "--json", "--", "sh", "-c", "echo $TENBIN_ARRAY_INDEX")
+    assert json.loads(done.stdout) == {"ids": [2, 3, 4]}
+    assert up.run("wait", "2-4").returncode == 0
+    assert [up.run("logs", str(job)).stdout for job in (2, 3, 4)] == ["1\n", "2\n", "7\n"]
+    assert "a b" in up.run("jobs", "--all").stdout and "exit code 9" in up.run("info", "1").stdout
+    status = json.loads(up.run("status", "--json").stdout)
+    assert up.process is not None and status["pid"] == up.process.pid
+    for arguments, message in (
+        (("submit", "--time", "5 apples", "--", "true"), "--time '5 apples' is no duration"),
+        (("submit", "--memory", "much", "--", "true"), "--memory 'much' is no size"),
+        (("submit", "--array", "3-1", "--", "true"), "--array '3-1'"),
+        (("submit", "-c", "64", "--", "true"), "the job needs 64 cores"),
+        (("cancel", "x"), "'x' is no job"),
+        (("info", "77"), "no job 77"),
+        (("up", "--policy", "esay"), "did you mean easy"),
+    ):
+        done = up.run(*arguments)
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, arguments
+    assert up.run("down").returncode == 0
+    assert up.process.wait(20) == 0 and up.run("status").returncode == 4

@@ -1,0 +1,244 @@
+"""The supervisor: real processes, ended in every way there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent.jobs import tree
+from agent.jobs.folder import Attempt, Order, Request, Result
+
+Start = Callable[..., "Running"]
+
+
+class Running:
+    """A supervisor in a process of its own."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        code = (
+            "import sys; from pathlib import Path; from agent.jobs.folder import Attempt\n"
+            "from agent.jobs.supervisor import supervise\n"
+            "supervise(Attempt(Path(sys.argv[1])), lambda what: print(what, flush=True))"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, str(attempt.path)], stdout=subprocess.PIPE, text=True
+        )
+
+    def until(self, what: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == what
+
+    def result(self, limit_s: float = 30.0) -> Result:
+        self.process.wait(limit_s)
+        found = self.attempt.result()
+        assert found is not None
+        return found
+
+    def ask(self, number: int, want: str, **more: object) -> None:
+        self.attempt.ask(Request(number, want, **more))  # type: ignore[arg-type]
+        self.process.send_signal(signal.SIGUSR1)
+        self.until("changed")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[Running] = []
+
+    def begin(*command: str, **more: object) -> Running:
+        attempt = Attempt(tmp_path / f"attempt-{len(running) + 1}")
+        order = Order(
+            7, len(running) + 1, str(attempt.path), command, dict(os.environ), str(tmp_path),
+            str(tmp_path / "out"), str(tmp_path / "err"), **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+        attempt.place(order)
+        running.append(Running(attempt))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.process.kill()
+        one.process.wait()
+        assert tree.kill_marked(str(one.attempt.path))
+
+
+def test_exit_code_output_and_usage(start: Start, tmp_path: Path) -> None:
+    """A loop that measures its own processor time must agree with what the supervisor says of it."""
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('out'); import sys; sys.exit(5)"
+    result = start(sys.executable, "-c", burn).result()
+    assert (result.how, result.code, result.signal) == ("exited", 5, None)
+    assert (tmp_path / "out").read_text() == "out\n"
+    assert 0.28 <= result.usage.user_s + result.usage.system_s < 1.0
+    assert result.usage.running_s >= 0.3
+
+
+def test_signal_of_its_own(start: Start) -> None:
+    result = start("sh", "-c", "kill -SEGV $$").result()
+    assert (result.how, result.code, result.signal) == ("signalled", None, signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("change", "trouble"),
+    [
+        ({"command": ("no-such-program",)}, "no-such-program: No such file"),
+        ({"command": ("/etc/passwd",)}, "/etc/passwd: Permission denied"),
+        ({"folder": "/no/such/folder"}, "/no/such/folder: No such file"),
+        ({"stdout": "/no/such/file"}, "/no/such/file: No such file"),
+        ({"cores": (4095,)}, "cores 4095: Invalid argument"),
+    ],
+)
+def test_what_cannot_be_started_says_why(tmp_path: Path, change: dict[str, object], trouble: str) -> None:
+    values: dict[str, object] = {
+        "job_id": 1, "attempt": 1, "mark": str(tmp_path), "command": ("true",), "folder": str(tmp_path),
+        "environment": dict(os.environ), "stdout": str(tmp_path / "o"), "stderr": str(tmp_path / "e"),
+    }  # fmt: skip
+    attempt = Attempt(tmp_path / "a")
+    attempt.place(Order(**{**values, **change}))  # type: ignore[arg-type]
+    result = Running(attempt).result()
+    assert result.how == "not-started" and trouble in result.trouble
+
+
+def test_time_limit_counts_running_time_only(start: Start) -> None:
+    one = start("sleep", "60", time_limit_s=0.6)
+    one.until("started")
+    one.ask(1, "pause")
+    time.sleep(1.0)
+    assert one.process.poll() is None
+    one.ask(2, "run")
+    result = one.result()
+    assert result.how == "time-limit" and 0.6 <= result.usage.running_s < result.usage.wall_s - 0.9
+
+
+def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
+    beat = "while :; do echo x >> beat; sleep 0.01; done"
+    one = start("sh", "-c", f"({beat}) & setsid sh -c '{beat.replace('beat', 'beat2')}' & wait")
+    one.until("started")
+    time.sleep(0.5)
+    one.ask(1, "pause")
+    sizes = [(tmp_path / name).stat().st_size for name in ("beat", "beat2")]
+    assert all(sizes)
+    time.sleep(0.4)
+    assert [(tmp_path / name).stat().st_size for name in ("beat", "beat2")] == sizes
+    one.ask(2, "run")
+    time.sleep(0.4)
+    assert all((tmp_path / n).stat().st_size > s for n, s in zip(("beat", "beat2"), sizes, strict=True))
+    one.ask(3, "end", why="cancelled")
+    assert one.result().how == "cancelled"
+
+
+def test_memory_limit_is_of_the_whole_tree(start: Start) -> None:
+    hog = f"{sys.executable} -c 'x = bytearray(150_000_000); import time; time.sleep(60)'"
+    result = start("sh", "-c", f"{hog} & {hog} & wait", memory_limit_mb=250.0).result()
+    assert result.how == "memory-limit" and result.usage.peak_memory_mb > 250
+
+
+def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(start: Start) -> None:
+    one = start("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", grace_s=0.3)
+    one.until("started")
+    time.sleep(0.2)
+    began = time.monotonic()
+    one.ask(1, "end", why="cancelled")
+    result = one.result()
+    assert result.how == "cancelled" and result.signal == signal.SIGKILL
+    assert time.monotonic() - began >= 0.3
+
+
+def test_what_forks_away_does_not_outlive_the_job(start: Start, tmp_path: Path) -> None:
+    away = "setsid sh -c 'echo $$ > pid; exec sleep 300' & while [ ! -s pid ]; do sleep 0.01; done"
+    assert start("sh", "-c", away).result().how == "exited"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_an_attempt_runs_once_however_many_supervisors_come(start: Start, tmp_path: Path) -> None:
+    one = start("sh", "-c", "echo ran >> count; sleep 0.3")
+    others = [Running(one.attempt) for _ in range(3)]
+    for other in (one, *others):
+        other.process.wait(20)
+    late = Running(one.attempt)
+    late.process.wait(20)
+    assert (tmp_path / "count").read_text() == "ran\n"
+
+
+def test_a_revoked_attempt_never_runs(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "a")
+    out = str(tmp_path / "o")
+    attempt.place(Order(1, 1, out, ("touch", "ran"), dict(os.environ), str(tmp_path), out, out))
+    assert attempt.claim()
+    Running(attempt).process.wait(20)
+    assert not (tmp_path / "ran").exists() and attempt.result() is None and not attempt.lives()
+
+
+def test_a_killed_supervisor_takes_the_job_with_it(start: Start, tmp_path: Path) -> None:
+    one = start("sh", "-c", "setsid sh -c 'echo $$ > away; exec sleep 300' & echo $$ > pid; sleep 300")
+    one.until("started")
+    deadline = time.monotonic() + 10
+    while not ((tmp_path / "away").exists() and (tmp_path / "away").read_text()):
+        assert time.monotonic() < deadline
+    assert one.attempt.lives()
+    one.process.kill()
+    one.process.wait()
+    assert not one.attempt.lives() and one.attempt.result() is None
+    assert tree.kill_marked(str(one.attempt.path))
+    for name in ("pid", "away"):
+        with suppress(ProcessLookupError):  # a zombie still has its number, and no environment
+            os.kill(int((tmp_path / name).read_text()), 0)
+    assert tree.marked(str(one.attempt.path)) == []
+
+
+def test_a_terminated_supervisor_ends_the_job_in_order(start: Start, tmp_path: Path) -> None:
+    one = start("sh", "-c", "trap 'echo saved > saved; exit 0' TERM; while :; do sleep 0.02; done")
+    one.until("started")
+    time.sleep(0.2)
+    one.process.terminate()
+    assert one.result().how == "interrupted"
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_checkpoint_is_asked_for_by_signal_and_told_by_exit_code(start: Start) -> None:
+    job = "trap 'exit 85' USR2; while :; do sleep 0.02; done"
+    one = start("sh", "-c", job, checkpoint_signal=signal.SIGUSR2)
+    one.until("started")
+    time.sleep(0.2)
+    one.ask(1, "checkpoint")
+    assert one.result().how == "checkpointed"
+
+
+def test_a_request_from_before_the_start_is_obeyed(start: Start, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "early")
+    out = str(tmp_path / "o")
+    attempt.place(Order(1, 1, out, ("sleep", "60"), dict(os.environ), str(tmp_path), out, out))
+    attempt.ask(Request(1, "end", "cancelled"))
+    assert Running(attempt).result().how == "cancelled"
+
+
+def test_the_result_survives_a_full_disk(tmp_path: Path) -> None:
+    """A file system of 1 MB that the job itself fills to the last byte."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting needs root")
+    try:
+        attempt = Attempt(small / "a")
+        out = str(small / "out")
+        command = ("sh", "-c", "cat /dev/zero > fill; exit 3")
+        attempt.place(Order(1, 1, out, command, dict(os.environ), str(small), out, out))
+        result = Running(attempt).result()
+        assert (result.how, result.code) == ("exited", 3)
+        assert (small / "fill").stat().st_size > 900_000
+        full = Attempt(small / "b")
+        with pytest.raises(OSError, match="No space"):
+            full.place(Order(1, 2, out, command, dict(os.environ), str(small), out, out))
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
