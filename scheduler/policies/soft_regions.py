@@ -18,7 +18,7 @@ it if all jobs took as long as their limits. So where limits are exact no job ev
 ``fcfs`` without regions. (Proof: at any time from a job's fcfs start on, what runs or is planned before it
 also runs in the fcfs schedule, for all of it started no later than there; so the job fits.)
 While a latest start cannot be said (a job of unknown run time runs), no later job passes.
-Cost: O((running + depth) log) a decision while jobs wait; the plan is made anew each time, none is kept.
+Cost: O((running + waiting) log) a start, and a decision in which one of the waiting jobs would fit.
 Source: own, against the bursts that Takayama et al. (2021) left open; the plan is conservative backfilling's
 (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001) without holes filled ahead of time.
 """
@@ -26,13 +26,14 @@ Source: own, against the bursts that Takayama et al. (2021) left open; the plan 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from typing import NamedTuple
 
 from scheduler.actions import Action, Repartition, Start, WakeAt
-from scheduler.availability import Availability
 from scheduler.cutter import CutParameters, Cutter, size_range
 from scheduler.events import Event, Failed, Finished, Started, Submitted, Timer
 from scheduler.model import Job, Placement, instant
@@ -56,11 +57,30 @@ class SoftRegionsParameters(CutParameters):
 
 
 class Planned(NamedTuple):
-    """A waiting job with its latest start and the end that belongs to it."""
+    """A waiting job, its latest start, and the units that are left then."""
 
     job: Job
     start_s: float
-    end_s: float
+    left: int
+
+
+class Plan:
+    """The latest starts of jobs that cannot start now; ``free`` units are idle until the first of them."""
+
+    def __init__(self, later: list[Planned], free: int) -> None:
+        self._free = free
+        self._starts = [planned.start_s for planned in later]
+        self._start_of = {planned.job.id: planned.start_s for planned in later}
+        # Units only become fewer when a job starts: the fewest before a time are found at one of these.
+        self._fewest = list(accumulate((planned.left for planned in later), min, initial=free))
+
+    def lets_pass(self, job: Job, end_s: float) -> bool:
+        """Whether one of the jobs may start now, to end at ``end_s``, without delaying another.
+
+        From its own planned start on its units are set aside for it anyway.
+        """
+        until = min(end_s, self._start_of[job.id])
+        return job.units <= self._fewest[bisect_left(self._starts, until)]
 
 
 class SoftRegions(Policy):
@@ -88,8 +108,7 @@ class SoftRegions(Policy):
         return orders
 
     def why(self, job: Job, view: View) -> Reason:
-        planned = {plan.job.id: plan.start_s for plan in self._plan(view, _ends(view))}
-        at = planned.get(job.id)
+        at = self.latest_starts(view).get(job.id)
         before = list(view.waiting).index(job.id)
         turn = f"behind {before} job{'s' * (before != 1)}" if before else "is next"
         latest = "" if at is None else "; it starts by the time planned for it whatever comes later"
@@ -98,6 +117,12 @@ class SoftRegions(Policy):
         used, share = self._used(view)[index], self._cutter.layout.sizes[index]
         region = f"jobs of {of_size} units hold {used} of their {share}"
         return Reason(f"waits for {units(job)}, {view.free[self._pool]} free, {turn}; {region}{latest}", at)
+
+    def latest_starts(self, view: View) -> dict[int, float]:
+        """The latest start of each waiting job that has one."""
+        free = view.free[self._pool]
+        latest = self._latest(view, view.waiting.values(), _ends(view), free)
+        return {planned.job.id: planned.start_s for planned in latest}
 
     def _note(self, view: View, event: Event) -> None:
         """Keep the period's figures, and cut anew at its end."""
@@ -114,68 +139,58 @@ class SoftRegions(Policy):
     def _chosen(self, view: View) -> list[Job]:
         """Who starts now."""
         now, free = view.now, view.free[self._pool]
+        if all(job.units > free for job in view.waiting.values()):
+            return []
         held = _ends(view)
-        plan = self._plan(view, held)
-        chosen = [planned.job for planned in plan if planned.start_s <= now]
+        latest = self._latest(view, view.waiting.values(), held, free)
+        chosen = [planned.job for planned in latest if planned.start_s <= now]
         free -= sum(job.units for job in chosen)
-        later = [planned for planned in plan if planned.start_s > now]
-        if not any(planned.job.units <= free for planned in later):
-            return chosen
-        held.extend((planned.end_s, planned.job.units) for planned in plan if planned.start_s <= now)
-        table = Availability.beside(held, view.in_service[self._pool], now)
-        for planned in later:
-            table.reserve(planned.start_s, planned.end_s, planned.job.units)
+        held.extend((self._end(job, now), job.units) for job in chosen)
+        later = latest[len(chosen) :]
+        plan = Plan(later, free)
         used, sizes = self._used(view, chosen), self._cutter.layout.sizes
         for borrow in (False, True):
-            left = []
-            for planned in later:
-                job, index = planned.job, self._cutter.region_of(planned.job)
-                within = borrow or used[index] + job.units <= sizes[index]
-                if within and job.units <= free and self._passes(planned, table, now):
+            for job in [planned.job for planned in later if planned.job.units <= free]:
+                index = self._cutter.region_of(job)
+                if job.units > free or not (borrow or used[index] + job.units <= sizes[index]):
+                    continue
+                end = self._end(job, now)
+                if plan.lets_pass(job, end):
                     chosen.append(job)
                     free -= job.units
                     used[index] += job.units
-                else:
-                    left.append(planned)
-            later = left
+                    held.append((end, job.units))
+                    rest = [planned.job for planned in later if planned.job is not job]
+                    later = self._latest(view, rest, held, free)
+                    plan = Plan(later, free)
         return chosen
 
-    def _passes(self, planned: Planned, table: Availability, now: float) -> bool:
-        """Start the job now in the ``table`` if that keeps all latest starts; whether it does."""
-        job = planned.job
-        end = self._end(job, now)
-        # From its own planned start on its units are set aside for it anyway.
-        if table.least(now, min(end, planned.start_s)) < job.units:
-            return False
-        table.release(planned.start_s, planned.end_s, job.units)
-        table.reserve(now, end, job.units)
-        return True
-
-    def _plan(self, view: View, held: Sequence[tuple[float, int]]) -> list[Planned]:
-        """Latest starts, in the order of submission, up to the first job whose start cannot be said.
+    def _latest(
+        self, view: View, jobs: Iterable[Job], held: Iterable[tuple[float, int]], free: int
+    ) -> list[Planned]:
+        """Latest starts in the order of the jobs, up to the first job whose start cannot be said.
 
         A job that needs more units than are in service is passed over until they are back.
         """
-        ends = list(held)
+        ends, at, later = list(held), view.now, 0
         heapify(ends)
-        at, free = view.now, view.free[self._pool]
-        plan: list[Planned] = []
-        later = 0
-        for job in view.waiting.values():
-            if job.units > view.in_service[self._pool]:
+        in_service, depth = view.in_service[self._pool], self.parameters.depth
+        latest: list[Planned] = []
+        for job in jobs:
+            needed = job.units
+            if needed > in_service:
                 continue
-            while ends and (free < job.units or ends[0][0] <= at):
-                end, units_freed = heappop(ends)
-                free += units_freed
+            while ends and (free < needed or ends[0][0] <= at):
+                end, freed = heappop(ends)
+                free += freed
                 at = max(at, end)
             later += at > view.now
-            if free < job.units or at == math.inf or later > self.parameters.depth:
+            if free < needed or at == math.inf or later > depth:
                 break
-            free -= job.units
-            end = self._end(job, at)
-            heappush(ends, (end, job.units))
-            plan.append(Planned(job, at, end))
-        return plan
+            free -= needed
+            heappush(ends, (self._end(job, at), needed))
+            latest.append(Planned(job, at, free))
+        return latest
 
     def _end(self, job: Job, start_s: float) -> float:
         """When the job should end; even one that takes no time is not over before it starts."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model import Cluster, Job, Known, Pool
-from scheduler.policies.soft_regions import SoftRegions, SoftRegionsParameters, _ends
+from scheduler.policies.soft_regions import SoftRegions, SoftRegionsParameters
 from scheduler.policy import View
 from scheduler.registry import create
 from scheduler.trace import Arrival
@@ -41,8 +41,8 @@ class Watch:
 
     def __call__(self, view: View) -> None:
         if view.upcoming is None:
-            for planned in self.policy._plan(view, _ends(view)):
-                self.latest.setdefault(planned.job.id, []).append(planned.start_s)
+            for job_id, start_s in self.policy.latest_starts(view).items():
+                self.latest.setdefault(job_id, []).append(start_s)
 
 
 def by_limits(world: World) -> dict[int, int]:
