@@ -303,28 +303,31 @@ def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
     change = now + TICK_S if acted else min(_next_chance_s(node, task, now) for task in waiting)
     if change == math.inf:
         return math.inf
-    return min(_tick_of(other.since_s, spare_s, change) for other in node.running)
-
-
-def _tick_of(since_s: float, every_s: float, at_s: float) -> float:
-    """The first of ``since_s + k * every_s`` (k = 1, 2, ...) that is not before ``at_s``."""
-    count = max(1, math.ceil((at_s - since_s) / every_s - 1e-9))
-    tick = instant(since_s + count * every_s)
-    return tick if tick >= at_s else instant(since_s + (count + 1) * every_s)
+    first = math.inf
+    change -= TICK_S / 2  # the looks lie on the grid, up to the rounding of these sums
+    for other in node.running:
+        since_s = other.since_s
+        look = since_s + max(1, math.ceil((change - since_s) / spare_s)) * spare_s
+        if look < first:  # noqa: PLR1730 (min() is slower)
+            first = look
+    return instant(first)
 
 
 def _next_chance_s(node: Node, task: Task, now: float) -> float:
     """From when on the task could displace others although it cannot now."""
+    longer, started = task.above_s + TICK_S, task.started
     eligible = []
     for other in node.running:
-        if other.job.stop is Stop.NEVER:
-            continue
-        longer_s = instant(other.began_s + task.above_s + TICK_S)
-        eligible.append((max(longer_s, other.ripe_s) if task.started else longer_s, other))
-    eligible.sort(key=lambda pair: pair[0])
+        at = other.began_s + longer
+        if started and other.ripe_s > at:
+            at = other.ripe_s
+        eligible.append((at, other.id, other))
+    eligible.sort()
+    later = now + TICK_S / 2
     room: Sequence[float] = node.free
-    for at, other in eligible:
-        room = [f + d for f, d in zip(room, other.demand, strict=True)]
-        if at > now and covers(room, task.demand):
-            return at
+    for at, _, other in eligible:
+        if other.job.stop is not Stop.NEVER:
+            room = [f + d for f, d in zip(room, other.demand, strict=True)]
+            if at > later and covers(room, task.demand):
+                return at
     return math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import le
 from typing import TypeVar
 
 import numpy as np
@@ -41,6 +42,8 @@ class Nodes:
 
     def misfit(self, job: Job) -> str:
         """Why the job fits on no set of empty nodes, as a clause; "" if it does."""
+        if job.units == 1 and job.demand and self._holds_one(job.demand):
+            return ""
         name, resources = self.pool.name, self.pool.resources
         if len(job.demand) != len(resources):
             return f"it states {len(job.demand)} demands, {name} has the resources {', '.join(resources)}"
@@ -50,6 +53,11 @@ class Nodes:
         if room >= job.units:
             return ""
         return f"it needs {job.units} times {_vector(job.demand)}, {name} has room for {room}"
+
+    def _holds_one(self, demand: tuple[float, ...]) -> bool:
+        """Whether one unit fits on the first node: the usual case, and quick to see."""
+        first = self.pool.capacity_of(0)
+        return len(demand) == len(first) and min(demand) >= 0 < max(demand) and all(map(le, demand, first))
 
     def refusal(  # noqa: PLR0911 (one line a rule)
         self, job: Job, placement: Placement

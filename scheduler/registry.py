@@ -71,6 +71,12 @@ POLICIES = {
         "las in which no new task waits long, however large it or the overload is",
         {"load_limit": "inf", "thorough": "true", "probe": "8"},
     ),
+    "las-drf": PolicyEntry(
+        "scheduler.policies.las",
+        "Las",
+        "las-mq that is fair between users: who has least of the machine sends first",
+        {"thorough": "true", "probe": "8", "factor": "2", "fair": "true"},
+    ),
     "las-mq": PolicyEntry(
         "scheduler.policies.las",
         "Las",

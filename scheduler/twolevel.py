@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,6 +31,7 @@ from scheduler.events import (
     Submitted,
     Timer,
 )
+from scheduler.fairqueue import FairShare, Fifo
 from scheduler.model import Cluster, Job, Placement
 from scheduler.policy import Policy, Reason, View
 from scheduler.state import Phase
@@ -49,9 +49,9 @@ class TwoLevel(Policy):
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()
         self._tasks: dict[int, tuple[Task, Node | None]] = {}
-        self._queue: deque[Task] = deque()
         self._touched: set[int] = set()
         self._nodes = _nodes_of(view)
+        self._queue = self._new_queue()
         self._at = {(node.placement.pool, node.placement.nodes[0][0]): node for node in self._nodes}
         self._capacities = np.array([node.capacity for node in self._nodes])
         self._alike = bool((self._capacities == self._capacities[0]).all())
@@ -66,6 +66,10 @@ class TwoLevel(Policy):
     @abstractmethod
     def _node_rules(self) -> Rules:
         """How nodes decide."""
+
+    def _new_queue(self) -> Fifo | FairShare:
+        """Whose turn it is."""
+        return Fifo()
 
     @abstractmethod
     def _tally(self) -> None:
@@ -92,7 +96,7 @@ class TwoLevel(Policy):
         if isinstance(event, Submitted):
             task = Task(event.job)
             self._tasks[task.id] = task, None
-            self._queue.append(task)
+            self._queue.add(task)
         elif isinstance(event, Finished):
             self._ended(event.job.id)
         elif isinstance(event, Timer):
@@ -111,14 +115,15 @@ class TwoLevel(Policy):
             for index in sorted(self._touched):
                 self._settle(self._nodes[index], view, actions)
             self._touched.clear()
-        while self._queue:
-            chosen = self._choose(self._queue[0], view.now)
+        while (first := self._queue.first()) is not None:
+            chosen = self._choose(first, view.now)
             if chosen is None:
                 break
-            task, node = self._queue.popleft(), self._nodes[chosen]
-            self._tasks[task.id] = task, node
-            node.new.append(task)
-            node.charge(task, 1)
+            self._queue.sent(first)
+            node = self._nodes[chosen]
+            self._tasks[first.id] = first, node
+            node.new.append(first)
+            node.charge(first, 1)
             self._settle(node, view, actions)
         return actions
 
@@ -156,6 +161,7 @@ class TwoLevel(Policy):
             node.running.remove(task)
         node.give(task)
         node.charge(task, -1)
+        self._queue.ended(task)
         self._touched.add(node.index)
 
     def _stopped(self, job_id: int) -> None:
@@ -179,6 +185,7 @@ class TwoLevel(Policy):
             task.served_s, task.started = state.served_s, True
             self._tasks[task.id] = task, node
             node.charge(task, 1)
+            self._queue.held(task)
             if state.phase is Phase.RUNNING:
                 node.take(task, state.works_from_s, state.since_s, self._rules.spare_s)
             elif state.phase is Phase.STOPPING:
@@ -188,15 +195,14 @@ class TwoLevel(Policy):
         for job in view.waiting.values():
             task = Task(job)
             self._tasks[job.id] = task, None
-            self._queue.append(task)
+            self._queue.add(task)
 
     # -- words ----------------------------------------------------------------------------------------
 
     def why(self, job: Job, view: View) -> Reason:
         task, node = self._tasks[job.id]
         if node is None:
-            ahead = self._queue.index(task)
-            return Reason(f"waits in the central queue, {ahead} ahead of it: {self._full()}")
+            return Reason(f"waits in the central queue, {self._queue.ahead(task)}: {self._full()}")
         wanted = _share(job.demand, node)
         if not node.up:
             return Reason(f"waits for {_name(node)}, which is down")

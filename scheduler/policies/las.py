@@ -21,6 +21,11 @@ bound). Of the ``probe`` least loaded nodes it also takes the first on which the
 ``factor`` times as long as the one before. A paused task displaces only tasks of a higher level, so tasks of
 like age do not take turns.
 
+``las-drf`` is fair between users by dominant resource (see ``scheduler/fairqueue.py``): the queue sends the
+tasks of the user of least dominant share first, and L binds only users that have at least their part of the
+machine; so a user who submits more than the machine can do fills the queue with its own tasks, and others
+pass.
+
 Guarantee: a task displaces only tasks that have run longer than it.
 Cost: O(nodes) to send a task, O(2^N) to look for victims (O(tasks of the node) more if ``thorough``).
 Paper: Yabuuchi and Shinagawa, A cluster scheduler without run-time estimates for several, uneven resource
@@ -46,6 +51,7 @@ from scheduler.attained import (
     fewest,
     sparing,
 )
+from scheduler.fairqueue import FairShare, Fifo
 from scheduler.twolevel import TwoLevel
 
 
@@ -60,6 +66,9 @@ class LasParameters:
         thorough: a new task may displace more than ``victims`` tasks, if so many do not make room.
         probe: so many of the least loaded nodes are asked whether a task that fits nowhere can start there.
         first_s, factor: levels of attained service; None: as many as there are instants.
+        fair: the user of least dominant share sends first, and load_limit does not bind whoever has less than
+            its part.
+        weights: of users for ``fair``, as ``alice:2/bob:0.5``; 1 for all others.
     """
 
     load_limit: float = 1.5
@@ -69,6 +78,8 @@ class LasParameters:
     probe: int = 0
     first_s: float = 60.0
     factor: float | None = None
+    fair: bool = False
+    weights: str = ""
 
     def __post_init__(self) -> None:
         if not self.load_limit > 0:
@@ -81,6 +92,24 @@ class LasParameters:
             raise ValueError("probe must not be negative")
         if self.factor is not None and not 1 < self.factor < math.inf:
             raise ValueError("factor must be above 1")
+        self.by_user()
+
+    def by_user(self) -> dict[str, float]:
+        """The weights.
+
+        Raises:
+            ValueError: they are not understood.
+        """
+        weights = {}
+        for part in filter(None, self.weights.split("/")):
+            user, _, number = part.rpartition(":")
+            try:
+                weights[user] = float(number)
+            except ValueError:
+                raise ValueError(f"weights: {part!r} is not of the form user:number") from None
+            if not 0 < weights[user] < math.inf:
+                raise ValueError(f"weights: that of {user} must be above 0")
+        return weights
 
 
 class Las(TwoLevel):
@@ -104,6 +133,12 @@ class Las(TwoLevel):
     ) -> Victims | None:
         """Sets of the first N, or else more."""
         return self._few(longest, free, demand) or sparing(longest, free, demand)
+
+    def _new_queue(self) -> Fifo | FairShare:
+        if not self.parameters.fair:
+            return Fifo()
+        whole = [math.fsum(column) for column in zip(*(node.capacity for node in self._nodes), strict=True)]
+        return FairShare(whole, self.parameters.by_user())
 
     def _tally(self) -> None:
         capacity = np.array([node.capacity for node in self._nodes], dtype=np.float64).T
@@ -135,11 +170,12 @@ class Las(TwoLevel):
             return best
         load = self._load if self.every(task) else np.where(self.allowed(task), self._load, math.inf)
         best = int(load.argmin())
-        if not load[best] <= self.parameters.load_limit or load[best] == math.inf:
+        limit = math.inf if self._queue.entitled(task) else self.parameters.load_limit
+        if not load[best] <= limit or load[best] == math.inf:
             return None
         for index in load.argsort(kind="stable")[: self.parameters.probe].tolist():
             node = self._nodes[index]
-            if load[index] > self.parameters.load_limit:
+            if load[index] > limit:
                 break
             if not node.stopping and self._few(candidates(node, task, now), node.free, task.demand):
                 return int(index)

@@ -63,6 +63,7 @@ class Parameters:
         load: or else an open stream of random arrivals: demand * run time / capacity / time, of the resource
             that is demanded most.
         demand: mean demand of each resource as a share of a node; None: as the capacity was set.
+        run_median_s: median run time; None: that of the sample named above.
         users: tasks belong to so many users, the k-th of whom submits in proportion to 1/k.
     """
 
@@ -71,6 +72,7 @@ class Parameters:
     closed_load: float = math.sqrt(2)
     load: float | None = None
     demand: float | None = None
+    run_median_s: float | None = None
     users: int = 1
 
     def __post_init__(self) -> None:
@@ -82,6 +84,8 @@ class Parameters:
             raise ValueError("load must be above 0")
         if self.demand is not None and not 0 < self.demand <= 1:
             raise ValueError("demand must be above 0 and at most 1, a whole node")
+        if self.run_median_s is not None and not 0 < self.run_median_s < math.inf:
+            raise ValueError("run_median_s must be above 0")
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
@@ -101,7 +105,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
     note = (
         f"lognormal demands (cv {shape.demand_cvs[0]} and {shape.demand_cvs[1]}, correlation "
         f"{shape.correlation}) with a mean of {_share(parameters):.3g} of a node, and run times (cv "
-        f"{shape.run_cv}, median {shape.run_median_s:g} s) instead of the trace"
+        f"{shape.run_cv}, median {_median_s(parameters):g} s) instead of the trace"
     )
     if parameters.load is None:
         workload = Workload((), f"{source}, closed loop at load {parameters.closed_load:.3g}", note=note)
@@ -125,6 +129,11 @@ class Block(NamedTuple):
 
 def _share(parameters: Parameters) -> float:
     return SHAPES[parameters.like].mean_share if parameters.demand is None else parameters.demand
+
+
+def _median_s(parameters: Parameters) -> float:
+    given = parameters.run_median_s
+    return SHAPES[parameters.like].run_median_s if given is None else given
 
 
 def _gap_s(parameters: Parameters, capacity: Floats, whole: Floats, seed: int) -> float:
@@ -155,7 +164,7 @@ def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[Blo
     sigmas = [_sigma(cv) for cv in shape.demand_cvs]
     # correlation of the logarithms that gives the demands the wanted one
     inner = math.log1p(shape.correlation * math.prod(shape.demand_cvs)) / math.prod(sigmas)
-    mean, run_sigma = _share(parameters), _sigma(shape.run_cv)
+    mean, median_s, run_sigma = _share(parameters), _median_s(parameters), _sigma(shape.run_cv)
     weights = 1.0 / np.arange(1, parameters.users + 1)
     for begin in range(0, parameters.jobs, BLOCK):
         count = min(BLOCK, parameters.jobs - begin)
@@ -163,7 +172,7 @@ def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[Blo
         normal[:, 1] = inner * normal[:, 0] + math.sqrt(1.0 - inner**2) * normal[:, 1]
         shares = np.stack([mean * np.exp(s * normal[:, r] - s * s / 2) for r, s in enumerate(sigmas)], axis=1)
         demands = np.round(np.clip(shares, LEAST_SHARE, 1.0), 6) * capacity
-        runs = np.maximum(SHORTEST_S, shape.run_median_s * np.exp(run_sigma * normal[:, 2]))
+        runs = np.maximum(SHORTEST_S, median_s * np.exp(run_sigma * normal[:, 2]))
         gaps: Floats = rng.exponential(1.0, BLOCK)
         users = 1 + rng.choice(parameters.users, BLOCK, p=weights / weights.sum())
         yield Block(gaps[:count], demands[:count], runs.round(6)[:count], users[:count])

@@ -1,0 +1,35 @@
+"""The speed of ``las`` on the paper's larger workload: 648,052 tasks on 256 nodes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from scheduler.clusters import parse_cluster
+from scheduler.metrics import Accumulator
+from scheduler.registry import create
+from scheduler.simulator import Simulator
+from scheduler.workloads import load
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
+TASKS, LIMIT_S = 648_052, 120.0
+
+
+@pytest.mark.parametrize("policy", ["las", "kairos", "las-prompt", "las-mq"])
+def test_the_papers_larger_workload(policy: str) -> None:
+    cluster = parse_cluster("256xnode[cpu=1,memory=1]")
+    workload = load(f"generator:multiresource,like=alibaba,jobs={TASKS}", cluster)
+    metrics = Accumulator(cluster)
+    simulator = Simulator(cluster, workload.arrivals, create(f"{policy},spare-s=30"), sinks=[metrics])
+    began = time.process_time()
+    summary = simulator.run()
+    cpu_s = time.process_time() - began
+    found = metrics.metrics()
+    print(
+        f"BENCH {policy}, {TASKS} tasks on 256 nodes: {cpu_s:.1f} s of processor time, "
+        f"{1e6 * cpu_s / TASKS:.0f} us a task, {summary.decisions / TASKS:.1f} decisions and "
+        f"{found.preemptions / TASKS:.2f} preemptions a task"
+    )
+    assert summary.jobs == TASKS
+    assert policy != "las" or cpu_s < LIMIT_S
