@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from probes import direct_io
+from probes.folders import look
 from profiles.errors import Unavailable
 
 _PREFIX = ".tenbin-probe-"
@@ -25,10 +26,11 @@ def scratch(folder: Path) -> Iterator[Path]:
     """A new folder inside ``folder``; removed on the way out, with those that a killed probe left there.
 
     Raises:
-        Unavailable: ``folder`` is missing, cannot be written, or is full; with the remedy.
+        Unavailable: ``folder`` does not answer, is missing, cannot be written, or is full; with the remedy.
     """
-    if not folder.is_dir():
-        state = "not a folder" if folder.exists() else "missing"
+    seen = look(folder)
+    if not seen.is_folder:
+        state = "missing" if seen.is_folder is None else "not a folder"
         raise Unavailable(f"{folder} is {state}", f"mkdir -p {folder}, or name another folder")
     _remove_leftovers(folder)
     mine = folder / f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"

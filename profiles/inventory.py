@@ -120,7 +120,7 @@ class PowerZone(Part):
 class Missing(Part):
     """What could not be found out, why, and what would change that."""
 
-    what: str  # opencl, opencl platforms, opencl drivers, gpu, mpi
+    what: str  # opencl, opencl platforms, opencl drivers, gpu, mpi, storage FOLDER
     reason: str
     remedy: str = ""
 

@@ -23,8 +23,9 @@ from agent.inventory.files import Roots, cpu_list
 from agent.inventory.isolated import ask
 from agent.inventory.memory import read_limits, read_memory_mb, read_numa
 from agent.inventory.network import read_network
-from agent.inventory.storage import direct_io_works, mount_of, read_mounts, read_storage
+from agent.inventory.storage import mount_of, read_mounts, read_storage
 from agent.inventory.system import read_container, read_distribution, read_virtualisation
+from probes.folders import look
 from profiles.inventory import (
     Cache,
     Gpu,
@@ -395,10 +396,10 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert not read_storage(Roots.of(Settings()), tmp_path / "file").writable
 
 
-def test_the_try_of_direct_io_leaves_nothing(tmp_path: Path) -> None:
-    direct_io_works(tmp_path)
+def test_looking_at_a_folder_leaves_nothing(tmp_path: Path) -> None:
+    assert look(tmp_path).is_folder
     assert list(tmp_path.iterdir()) == []
-    assert not direct_io_works(Path("/proc"))
+    assert not look(Path("/proc")).direct_io
 
 
 def test_mounts_of_this_machine_as_findmnt_sees_them(tmp_path: Path) -> None:

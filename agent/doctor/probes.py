@@ -116,6 +116,9 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
         )
     for storage in case.inventory.storage:
         yield from _storage(storage)
+    for trouble in case.inventory.missing:
+        if trouble.what.startswith("storage "):
+            yield missing("checkpoint", f"no {trouble.what}", trouble.reason, trouble.remedy)
 
 
 def _storage(s: Storage) -> Iterator[Finding]:

@@ -7,7 +7,9 @@ their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from agent.inventory.cpu import read_cpu
 from agent.inventory.files import Roots
@@ -25,8 +27,8 @@ from agent.inventory.system import (
 )
 from probes.mpi import find_mpi
 from probes.powercap import zones
-from profiles.errors import TenbinError
-from profiles.inventory import Inventory, Missing, Mpi, PowerZone
+from profiles.errors import TenbinError, Unavailable
+from profiles.inventory import Inventory, Missing, Mpi, PowerZone, Storage
 from profiles.records import Settings
 
 
@@ -46,7 +48,7 @@ def gather(settings: Settings) -> Inventory:
         "opencl": opencl.opencl,
         "gpus": gpu.gpus,
         "mpi": mpi,
-        "missing": (*opencl.missing, *gpu.missing, *no_mpi),
+        "missing": (*machine.missing, *opencl.missing, *gpu.missing, *no_mpi),
     }
     return machine.model_copy(update=drivers)
 
@@ -56,6 +58,7 @@ def read_machine(settings: Settings) -> Inventory:
     roots = Roots.of(settings)
     cpu = read_cpu(roots)
     memory_mb = read_memory_mb(roots)
+    storage, no_storage = _storage(roots, settings.storage)
     return Inventory(
         hostname=read_hostname(roots),
         kernel=read_kernel(roots),
@@ -67,10 +70,21 @@ def read_machine(settings: Settings) -> Inventory:
         tuning=read_tuning(roots),
         numa=read_numa(roots),
         memory_mb=memory_mb,
-        storage=tuple(read_storage(roots, folder) for folder in settings.storage),
+        storage=storage,
         network=read_network(roots),
         power=_power(roots),
+        missing=no_storage,
     )
+
+
+def _storage(roots: Roots, folders: Sequence[Path]) -> tuple[tuple[Storage, ...], tuple[Missing, ...]]:
+    found, missing = [], []
+    for folder in folders:
+        try:
+            found.append(read_storage(roots, folder))
+        except Unavailable as error:
+            missing.append(Missing(what=f"storage {folder}", reason=error.what, remedy=error.remedy))
+    return tuple(found), tuple(missing)
 
 
 def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:

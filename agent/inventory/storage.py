@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
-import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.inventory.files import Roots, number, read
+from probes.folders import look
+from profiles.errors import Unavailable
 from profiles.inventory import Storage
 from profiles.records import MB
 
@@ -46,8 +44,6 @@ _MODELS = (
     ("Virtual", "virtual"),
     ("VBOX", "virtual"),
 )
-
-PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -89,40 +85,31 @@ def mount_of(folder: Path, mounts: list[Mount]) -> Mount | None:
 
 
 def read_storage(roots: Roots, folder: Path) -> Storage:
-    """What a checkpoint in ``folder`` would land on; of its nearest parent where it is not there yet."""
-    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if _is_folder(f)).resolve()
-    mount = mount_of(there, read_mounts(roots))
+    """What a checkpoint in ``folder`` would land on; of its nearest parent where it is not there yet.
+
+    Raises:
+        Unavailable: its file system does not answer (a lost server).
+    """
+    try:
+        seen = look(folder)
+    except Unavailable as error:
+        mount = mount_of(folder.absolute(), read_mounts(roots))
+        what = f"{error.what} ({mount.filesystem} from {mount.source})" if mount else error.what
+        raise Unavailable(what, error.remedy) from error
+    mount = mount_of(Path(seen.there), read_mounts(roots))
     block = _block(roots, mount)
     model = _model(block)
-    size_mb, free_mb = _space_mb(there)
     return Storage(
         folder=str(folder),
         device=mount.source if mount else "unknown",
         filesystem=mount.filesystem if mount else "unknown",
         kind=_kind(mount, block, model),
         model=model,
-        size_mb=size_mb,
-        free_mb=free_mb,
-        writable=_is_folder(folder) is not False and os.access(there, os.W_OK | os.X_OK),
-        direct_io=direct_io_works(there),
+        size_mb=None if seen.size_bytes is None else round(seen.size_bytes / MB, 1),
+        free_mb=round(seen.free_bytes / MB, 1),
+        writable=seen.writable,
+        direct_io=seen.direct_io,
     )
-
-
-def _is_folder(path: Path) -> bool | None:
-    """``None`` where nothing is there, or it may not be known."""
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except OSError:
-        return None
-
-
-def _space_mb(folder: Path) -> tuple[float | None, float]:
-    """Size and free space; none is free where the file system does not answer (a lost server)."""
-    try:
-        space = os.statvfs(folder)
-    except OSError:
-        return None, 0.0
-    return round(space.f_blocks * space.f_frsize / MB, 1), round(space.f_bavail * space.f_frsize / MB, 1)
 
 
 def _block(roots: Roots, mount: Mount | None) -> Path | None:
@@ -170,16 +157,3 @@ def _kind_of_disk(block: Path, model: str | None) -> str:
             return kind
     rotational = number(block / "queue/rotational")
     return {0: "ssd", 1: "hdd"}.get(-1 if rotational is None else rotational, "unknown")
-
-
-def direct_io_works(folder: Path) -> bool:
-    """Whether a page may be written past the page cache, tried with a file that is removed again."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tenbin-") as file, mmap.mmap(-1, PAGE) as page:
-            handle = os.open(file.name, os.O_RDWR | os.O_DIRECT)
-            try:
-                return os.pwrite(handle, page, 0) == PAGE
-            finally:
-                os.close(handle)
-    except OSError:  # not writable, no room, or EINVAL: a file system without direct I/O
-        return False

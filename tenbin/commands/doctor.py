@@ -23,7 +23,7 @@ def doctor(
     from agent.paths import default_storage
     from profiles.records import Settings
 
-    folders = tuple(path.resolve() for path in storage or []) or (default_storage(),)
+    folders = tuple(path.absolute() for path in storage or []) or (default_storage(),)
     findings = examine(Settings(storage=folders))
     if json:
         import json as json_

@@ -121,22 +121,32 @@ def _settings(
 ) -> Settings:
     from profiles.records import Settings
 
-    for folder in storage:
-        if not folder.is_dir():
-            raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
     if meter not in METERS:
         raise BadInput(f"--meter: no meter '{meter}'", f"choose from {', '.join(METERS)}")
     return Settings.model_validate(
         {
             "quick": quick,
             "only": tuple(name.strip() for name in only.split(",") if name.strip()),
-            "storage": tuple(folder.resolve() for folder in storage),
+            "storage": tuple(_resolved(folder) for folder in storage),
             "hosts": tuple(host.strip() for host in hosts.split(",") if host.strip()),
             "meter": meter,
             "set_gpu_limits": set_gpu_limits,
             "seed": seed,
         }
     )
+
+
+def _resolved(folder: Path) -> Path:
+    """The folder without links; one that does not answer as it is, for the probe to say so."""
+    from probes.folders import look
+
+    try:
+        seen = look(folder)
+    except Unavailable:
+        return folder.absolute()
+    if not seen.is_folder:
+        raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
+    return Path(seen.there)
 
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:

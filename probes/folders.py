@@ -1,0 +1,99 @@
+"""Looks at a folder from a process of its own: a network file system whose server is lost answers nobody.
+
+``python -P -m probes.folders FOLDER`` looks, and prints a ``Look`` as JSON. A process that waits for dead
+storage may not even be killed; whoever asks by ``look`` goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from profiles.errors import Unavailable
+
+ANSWER_S = 10.0  # a server that wakes its disks takes seconds
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is at a path; of what is not there yet, the nearest parent counts."""
+
+    is_folder: bool | None  # None: nothing is there, or it may not be known
+    there: str  # the folder, or its nearest parent that is one, without links
+    size_bytes: int | None  # of its file system; None: it does not say
+    free_bytes: int
+    writable: bool
+    direct_io: bool
+
+
+def look(folder: Path, timeout_s: float | None = None) -> Look:
+    """Look at ``folder``, for at most ``timeout_s`` (else ``ANSWER_S``).
+
+    Raises:
+        Unavailable: there was no answer.
+    """
+    limit_s = ANSWER_S if timeout_s is None else timeout_s
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "probes.folders", str(folder.absolute())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        answer, errors = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()  # and not waited for
+        raise Unavailable(
+            f"the file system of {folder} has not answered within {limit_s:g} s",
+            "see whether its server can be reached, or name another folder: --storage DIR",
+        ) from None
+    if child.returncode != 0:
+        words = (errors.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise Unavailable(f"{folder} cannot be looked at ({words})", "name another folder: --storage DIR")
+    return Look(**json.loads(answer))
+
+
+def _look(folder: Path) -> Look:
+    is_folder = _is_folder(folder)
+    there = next(f for f in (folder, *folder.parents) if _is_folder(f)).resolve()
+    size_bytes, free_bytes = None, 0
+    with suppress(OSError):
+        space = os.statvfs(there)
+        size_bytes, free_bytes = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    writable = is_folder is not False and os.access(there, os.W_OK | os.X_OK)
+    return Look(is_folder, str(there), size_bytes, free_bytes, writable, direct_io_works(there))
+
+
+def _is_folder(path: Path) -> bool | None:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def direct_io_works(folder: Path) -> bool:
+    """Whether a page may be written past the page cache, tried with a file that is removed again."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tenbin-") as file, mmap.mmap(-1, PAGE) as page:
+            handle = os.open(file.name, os.O_RDWR | os.O_DIRECT)
+            try:
+                return os.pwrite(handle, page, 0) == PAGE
+            finally:
+                os.close(handle)
+    except OSError:  # not writable, no room, or EINVAL: a file system without direct I/O
+        return False
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_look(Path(sys.argv[1])))))
