@@ -83,6 +83,30 @@ POLICIES = {
         "las-prompt with levels of attained service: fewer preemptions",
         {"load_limit": "inf", "thorough": "true", "probe": "8", "factor": "2"},
     ),
+    "fifo-min": PolicyEntry(
+        "scheduler.policies.fifo_cap",
+        "FifoCap",
+        "fcfs, each job on its fewest units at the lowest power cap",
+        {"level": "min"},
+    ),
+    "fifo-mid": PolicyEntry(
+        "scheduler.policies.fifo_cap",
+        "FifoCap",
+        "fcfs, each job on half its units at a middle power cap",
+        {"level": "mid"},
+    ),
+    "fifo-max": PolicyEntry(
+        "scheduler.policies.fifo_cap",
+        "FifoCap",
+        "fcfs, each job on all units it can use at the highest useful power cap",
+        {"level": "max"},
+    ),
+    "parm": PolicyEntry(
+        "scheduler.policies.parm", "Parm", "units and power caps of all jobs chosen at once, exactly"
+    ),
+    "parm-ga": PolicyEntry(
+        "scheduler.policies.parm_ga", "ParmGa", "parm by the paper's genetic algorithm (needs DEAP)"
+    ),
 }
 
 

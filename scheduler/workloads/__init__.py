@@ -46,6 +46,7 @@ class Workload:
 GENERATORS = {
     "k-mix": "scheduler.workloads.kmix",
     "lublin": "scheduler.workloads.lublin",
+    "power-set1": "scheduler.workloads.power_set1",
     "multiresource": "scheduler.workloads.multiresource",
     "resample": "scheduler.workloads.resample",
     "migration": "scheduler.workloads.migration",

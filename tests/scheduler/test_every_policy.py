@@ -6,16 +6,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy import View
+from scheduler.policy import Policy, View
 from scheduler.registry import POLICIES, create
 from scheduler.trace import Outcome
 from tests.scheduler.audit import audit, check_conserving, check_in_order, starts
 from tests.scheduler.worlds import WORLDS, World, run
 
 CASES = [(name, kind) for name, entry in POLICIES.items() for kind in sorted(entry.load().suits)]
+SMALLER = {"parm-ga": "parm-ga,population=20,parents=4,generations=4"}  # as it stands, a search takes 0.3 s
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
+
+
+def quick(name: str, seed: int = 0) -> Policy:
+    """The policy, smaller where it would take too long."""
+    return create(SMALLER.get(name, name), seed)
 
 
 def promising(promise: str) -> list[tuple[str, str]]:
@@ -38,9 +44,9 @@ def test_nothing_over_committed_no_job_lost_same_seed_same_schedule(name: str, k
     @QUICK
     @given(WORLDS[kind]())
     def check(world: World) -> None:
-        outcomes, summary = run(create(name, seed=3), world)
+        outcomes, summary = run(quick(name, seed=3), world)
         audit(world, outcomes, sum(summary.refused.values()))
-        again, _ = run(create(name, seed=3), world)
+        again, _ = run(quick(name, seed=3), world)
         assert again == outcomes
 
     check()
@@ -51,7 +57,7 @@ def test_every_waiting_job_gets_a_reason(name: str, kind: str) -> None:
     @QUICK
     @given(WORLDS[kind](most=5))
     def check(world: World) -> None:
-        policy = create(name)
+        policy = quick(name)
 
         def ask(view: View) -> None:
             if view.upcoming is None:
@@ -70,7 +76,7 @@ def test_starts_in_order(name: str, kind: str) -> None:
     @QUICK
     @given(WORLDS[kind]())
     def check(world: World) -> None:
-        check_in_order(run(create(name), world)[0])
+        check_in_order(run(quick(name), world)[0])
 
     check()
 
@@ -82,7 +88,7 @@ def test_later_jobs_change_nothing(name: str, kind: str) -> None:
     def check(world: World, data: st.DataObject) -> None:
         kept = data.draw(st.integers(1, len(world.arrivals)))
         part = World(world.cluster, world.arrivals[:kept], world.settings)
-        whole, few = starts(run(create(name), world)[0]), starts(run(create(name), part)[0])
+        whole, few = starts(run(quick(name), world)[0]), starts(run(quick(name), part)[0])
         assert few == {job: start for job, start in whole.items() if job in few}
 
     check()
@@ -93,7 +99,7 @@ def test_no_job_waits_while_it_fits(name: str, kind: str) -> None:
     @QUICK
     @given(WORLDS[kind]())
     def check(world: World) -> None:
-        outcomes: list[Outcome] = run(create(name), world)[0]
+        outcomes: list[Outcome] = run(quick(name), world)[0]
         check_conserving(world, outcomes)
 
     check()

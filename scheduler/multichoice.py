@@ -1,0 +1,293 @@
+"""One option for each job, within so many units and watts, for the greatest sum of values.
+
+The multiple-choice knapsack with two resources that equations 3.2 - 3.5 of paper C are. Each job takes
+exactly one option; column 0 is "it waits" (no value, no resources) where the job may.
+
+``solve`` proves how good its answer is, and does the dear work last:
+
+1. If every job can have its most valuable option, that is the optimum.
+2. Lagrangian bound: with prices on a unit and on a watt each job chooses for itself, and the jobs' net values
+   plus the priced capacities bound the optimum from above, at any prices. The best prices are those of the
+   linear relaxation; Kelley's cutting planes find them, a linear program in three variables each time.
+3. The choices at these prices, cut down to what fits and filled up greedily, are a solution; if it lies
+   within the gap, that is all.
+4. Fixing: an option whose net value lies further below its job's best than the bound lies above (1 + gap)
+   times the solution at hand is in no solution that is better by more than the gap, so it is left out.
+5. The rest goes to HiGHS. Identical jobs share integer columns: it need not try all their permutations.
+
+Cost: 2 and 3 take some dozens of passes over (jobs x options) numbers; what 5 takes is limited by branching
+nodes (the same answer on every machine) and, as a last resort, by time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+ROUNDING = 1e-9  # relative; what sums of watts and values may be off by
+CUTS = 40  # of Kelley's method; the bound holds after any number of them
+CLOSE = 1e-4  # relative; prices whose bound is so close to the best need no further cut
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Jobs (rows) and their options (columns); rows are filled up with options of value -inf.
+
+    Attributes:
+        values, units, watts: of each option. Column 0: the job waits (-inf where it must run); column 1: its
+            least option, which needs no more of either resource than any other; later columns are preferred
+            less when values are equal. Values that can be chosen are not negative.
+        max_units, max_watts: what all may take together.
+    """
+
+    values: Floats
+    units: Floats
+    watts: Floats
+    max_units: float
+    max_watts: float
+
+    @cached_property
+    def start(self) -> Integers:
+        """Waiting where allowed, else the least option: if this does not fit, nothing does."""
+        return np.where(np.isneginf(self.values[:, 0]), 1, 0)
+
+    def totals(self, choice: Integers) -> tuple[float, float, float]:
+        """Value, units and watts of a choice."""
+        rows = np.arange(len(choice))
+        return (
+            float(self.values[rows, choice].sum()),
+            float(self.units[rows, choice].sum()),
+            float(self.watts[rows, choice].sum()),
+        )
+
+    def fits(self, choice: Integers) -> bool:
+        """Whether the choice keeps to both limits."""
+        value, units, watts = self.totals(choice)
+        within = units <= self.max_units * (1 + ROUNDING) and watts <= self.max_watts * (1 + ROUNDING)
+        return within and value > -np.inf
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The option of each job; its value; no solution has more than ``bound``. ``how``: the step that ended
+    it."""
+
+    choice: Integers
+    value: float
+    bound: float
+    how: str  # the step that ended the search
+
+    @property
+    def gap(self) -> float:
+        """By how much, relatively, an optimum could be better at most."""
+        return max(0.0, self.bound - self.value) / self.value if self.value > 0 else 0.0
+
+
+def solve(
+    problem: Problem, gap: float = 0.001, time_limit_s: float = 10.0, node_limit: int = 20_000
+) -> Solution | None:
+    """The best choice, to within ``gap`` of the optimum unless a limit is met; None: not even ``start``
+    fits."""
+    if not problem.fits(problem.start):
+        return None
+    most_units, most_watts = problem.units.max(axis=1).sum(), problem.watts.max(axis=1).sum()
+    problem = replace(
+        problem,
+        max_units=min(problem.max_units, float(most_units)),
+        max_watts=min(problem.max_watts, float(most_watts)),
+    )
+    dearest = problem.values.argmax(axis=1)
+    if problem.fits(dearest):
+        value = problem.totals(dearest)[0]
+        return Solution(dearest, value, value, "everything fits")
+    prices, bound, choice = _prices(problem)
+    choice = _fill(problem, _cut_down(problem, choice, prices))
+    value = problem.totals(choice)[0]
+    how = "prices"
+    if bound > value * (1 + gap):
+        kept = _worth_keeping(problem, prices, bound, value * (1 + gap))
+        found, rest = _branch(problem, kept, choice, gap, time_limit_s, node_limit)
+        bound = min(bound, max(rest, value * (1 + gap)))
+        choice, how = _fill(problem, found), "branch and bound"
+        value = problem.totals(choice)[0]
+    choice = _earlier_first(problem, choice)
+    return Solution(choice, value, max(bound, value), how)
+
+
+# -- prices --------------------------------------------------------------------------------------------
+
+
+def _net(problem: Problem, prices: Floats) -> Floats:
+    """Values less the priced resources."""
+    net: Floats = problem.values - prices[0] * problem.units - prices[1] * problem.watts
+    return net
+
+
+def _prices(problem: Problem) -> tuple[Floats, float, Integers]:
+    """Prices of a unit and a watt that bound the optimum tightly, the bound, and the jobs' choices at
+    them."""
+    limits = np.array([problem.max_units, problem.max_watts])
+    rows = np.arange(len(problem.values))
+    scale = 1.0 / np.maximum(limits, 1.0)
+    cuts: list[tuple[float, float, float]] = []
+    prices, best = np.zeros(2), (np.zeros(2), np.inf, problem.start)
+    for _ in range(CUTS):
+        net = _net(problem, prices)
+        choice = net.argmax(axis=1)
+        spare = limits - (problem.units[rows, choice].sum(), problem.watts[rows, choice].sum())
+        bound = float(net[rows, choice].sum() + prices @ limits)
+        if bound < best[1]:
+            best = (prices, bound, choice)
+        # bound(u) >= bound + spare (u - prices), in prices for the whole capacity
+        slope = spare * scale
+        cuts.append((float(slope[0]), float(slope[1]), bound - float(spare @ prices)))
+        below, at = _lowest(np.array(cuts), problem.values.max(initial=0.0) * len(rows))
+        if best[1] - below <= CLOSE * abs(best[1]):
+            break
+        prices = at * scale
+    return best
+
+
+def _lowest(cuts: Floats, top: float) -> tuple[float, Floats]:
+    """The minimum over 0 <= u <= top of the highest of the planes ``a u + b``, and where it is."""
+    from scipy.optimize import linprog
+
+    scale = max(top, 1.0)
+    found = linprog(
+        [0.0, 0.0, 1.0],
+        A_ub=np.column_stack((cuts[:, :2], -np.ones(len(cuts)))),
+        b_ub=-cuts[:, 2] / scale,
+        bounds=[(0, 1), (0, 1), (None, None)],
+        method="highs-ds",
+    )
+    if found.x is None:  # numbers too far apart for HiGHS: the bound at hand holds all the same
+        return -np.inf, np.zeros(2)
+    return float(found.x[2]) * scale, np.asarray(found.x[:2]) * scale
+
+
+# -- solutions -----------------------------------------------------------------------------------------
+
+
+def _cut_down(problem: Problem, wished: Integers, prices: Floats) -> Integers:
+    """From ``start`` on, grant the wished options while they fit, those that bring most for their price
+    first."""
+    rows = np.arange(len(wished))
+    choice = problem.start.copy()
+    _, units, watts = problem.totals(choice)
+    left_units, left_watts = problem.max_units - units, problem.max_watts - watts
+    more_units = problem.units[rows, wished] - problem.units[rows, choice]
+    more_watts = problem.watts[rows, wished] - problem.watts[rows, choice]
+    gain = problem.values[rows, wished]
+    price = prices[0] * more_units + prices[1] * more_watts
+    rank = np.argsort(-gain / np.maximum(price, 1e-300), kind="stable")
+    for row in rank.tolist():
+        if more_units[row] <= left_units and more_watts[row] <= left_watts:
+            choice[row] = wished[row]
+            left_units -= more_units[row]
+            left_watts -= more_watts[row]
+    return choice
+
+
+def _fill(problem: Problem, choice: Integers) -> Integers:
+    """Change one job after the other to the option that brings most and fits, until none brings more."""
+    choice = choice.copy()
+    rows = np.arange(len(choice))
+    for _ in range(2 * len(choice)):
+        value, units, watts = (
+            table[rows, choice] for table in (problem.values, problem.units, problem.watts)
+        )
+        left_units = (problem.max_units - units.sum() + units)[:, None]
+        left_watts = (problem.max_watts - watts.sum() + watts)[:, None]
+        fits = (problem.units <= left_units) & (problem.watts <= left_watts)
+        gain = np.where(fits, problem.values - value[:, None], -np.inf)
+        row, option = np.unravel_index(int(gain.argmax()), gain.shape)
+        if not gain[row, option] > ROUNDING * value[row]:
+            break
+        choice[row] = option
+    return choice
+
+
+def _same_jobs(problem: Problem) -> dict[bytes, list[int]]:
+    """Rows that are equal, in the order of the rows."""
+    together: dict[bytes, list[int]] = {}
+    tables = np.hstack((problem.values, problem.units, problem.watts))
+    for row, key in enumerate(tables):
+        together.setdefault(key.tobytes(), []).append(row)
+    return together
+
+
+def _earlier_first(problem: Problem, choice: Integers) -> Integers:
+    """Of jobs that are the same to the problem, the earlier ones run."""
+    choice = choice.copy()
+    for rows in _same_jobs(problem).values():
+        if len(rows) > 1:
+            options = choice[rows]
+            choice[rows] = np.concatenate((options[options > 0], options[options == 0]))
+    return choice
+
+
+# -- branch and bound ------------------------------------------------------------------------------------
+
+
+def _worth_keeping(problem: Problem, prices: Floats, bound: float, enough: float) -> NDArray[np.bool_]:
+    """Options that may be part of a solution worth more than ``enough``.
+
+    At these prices no solution that has an option is worth more than the bound less what the option's net
+    value lacks to its job's best: the other jobs choose their best net values in that bound.
+    """
+    net = _net(problem, prices)
+    lacks = net.max(axis=1, keepdims=True) - net
+    kept: NDArray[np.bool_] = np.isfinite(problem.values) & (bound - lacks > enough)
+    return kept
+
+
+def _branch(
+    problem: Problem,
+    kept: NDArray[np.bool_],
+    known: Integers,
+    gap: float,
+    time_limit_s: float,
+    node_limit: int,
+) -> tuple[Integers, float]:
+    """HiGHS on the kept options: the better one of its choice and the known one, and HiGHS's bound."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    groups = list(_same_jobs(problem).values())
+    first = np.array([rows[0] for rows in groups])
+    group, option = np.nonzero(kept[first])
+    row = first[group]
+    counts = np.array([len(rows) for rows in groups], dtype=float)
+    columns = np.arange(len(group))
+    each = csr_array((np.ones(len(group)), (group, columns)), shape=(len(groups), len(group)))
+    limits = np.maximum([problem.max_units, problem.max_watts], 0.0)
+    scale = 1.0 / np.maximum(limits, 1.0)
+    taken = np.array([problem.units[row, option], problem.watts[row, option]]) * scale[:, None]
+    found = milp(
+        -problem.values[row, option],
+        integrality=np.ones(len(group)),
+        bounds=Bounds(0, counts[group]),
+        constraints=[
+            LinearConstraint(each, counts, counts),
+            LinearConstraint(taken, -np.inf, limits * scale),
+        ],
+        options={"mip_rel_gap": gap, "time_limit": time_limit_s, "node_limit": node_limit},
+    )
+    bound = np.inf if found.mip_dual_bound is None else -float(found.mip_dual_bound)
+    if found.status == 2:  # nothing is worth more than what was known
+        return known, -np.inf
+    if found.x is None:
+        return known, bound
+    choice = known.copy()
+    for at, rows in enumerate(groups):
+        mine = columns[group == at]
+        times = np.round(found.x[mine]).astype(np.int64)
+        choice[rows] = np.repeat(option[mine], times)
+    better = problem.fits(choice) and problem.totals(choice)[0] > problem.totals(known)[0]
+    return (choice if better else known), bound

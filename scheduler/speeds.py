@@ -1,0 +1,56 @@
+"""How fast a job goes on some nodes under a power cap (paper C, equations 4.3 - 4.5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from profiles.models import downey
+
+
+@dataclass(frozen=True)
+class CappedSpeed:
+    """Downey's scaling over nodes times a line over the cap: ``s(n, p) = s(n) * s(p)``.
+
+    Attributes:
+        parallelism: Downey's A, mean parallelism; infinite: twice the nodes are always twice as fast.
+        variance: Downey's sigma.
+        slope_per_w: m, how much faster each watt above the lowest cap makes the job.
+        lowest_w: lowest cap, where ``s(p)`` is 1. knee_w: from this cap on the job gets no faster.
+        least_units: the fewest nodes, where ``s(n)`` is 1.
+    """
+
+    parallelism: float
+    variance: float
+    slope_per_w: float
+    lowest_w: float = 30.0
+    knee_w: float = 50.0
+    least_units: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.parallelism >= 1 or not 0 <= self.variance < math.inf:
+            raise ValueError("parallelism must be at least 1, variance at least 0")
+        if not 0 <= self.slope_per_w < math.inf or not 0 < self.lowest_w <= self.knee_w < math.inf:
+            raise ValueError("slope_per_w must be at least 0, knee_w at least lowest_w")
+        if self.least_units < 1:
+            raise ValueError("least_units must be at least 1")
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        cap = self.knee_w if cap_w is None else min(max(cap_w, self.lowest_w), self.knee_w)
+        scaling = _scaling(self.parallelism, self.variance, units)
+        if self.least_units > 1:
+            scaling /= _scaling(self.parallelism, self.variance, self.least_units)
+        return scaling * (1.0 + (cap - self.lowest_w) * self.slope_per_w)
+
+    @property
+    def useful_units(self) -> float:
+        """So many nodes make the job as fast as it gets: 2A - 1, or A + A sigma - sigma for sigma > 1."""
+        A, sigma = self.parallelism, self.variance
+        return A + A * sigma - sigma if sigma > 1 else 2 * A - 1
+
+
+@lru_cache(maxsize=1 << 17)
+def _scaling(parallelism: float, variance: float, units: int) -> float:
+    """Downey's S(n)."""
+    return units if math.isinf(parallelism) else float(downey.speedup(units, parallelism, variance))
