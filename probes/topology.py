@@ -5,6 +5,7 @@ Reads ``sysfs`` and ``procfs`` under given roots, so that another machine's tree
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +46,12 @@ class Topology:
         return tuple(cpu for cpu in self.cores if cpu.node == node)
 
 
-def parse_list(text: str) -> tuple[int, ...]:
-    """``"0-2,8"`` -> (0, 1, 2, 8), the kernel's format of CPU and node lists."""
+def cpu_list(text: str | None) -> tuple[int, ...]:
+    """``"0-2,8"`` -> (0, 1, 2, 8), the kernel's format of CPU and node lists; nothing from nothing."""
     found: list[int] = []
-    for part in text.strip().split(","):
-        if part:
-            first, _, last = part.partition("-")
-            found.extend(range(int(first), int(last or first) + 1))
+    for part in (text or "").split(","):
+        if match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part):
+            found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(found)
 
 
@@ -62,9 +62,9 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
     one socket, one NUMA node, cache unknown.
     """
     system = sysfs / "devices/system"
-    online = parse_list(_read(system / "cpu/online")) or tuple(sorted(allowed))
+    online = cpu_list(_read(system / "cpu/online")) or tuple(sorted(allowed))
     nodes = {int(path.name[4:]): path for path in (system / "node").glob("node[0-9]*")}
-    node_of = {cpu: n for n, path in nodes.items() for cpu in parse_list(_read(path / "cpulist"))}
+    node_of = {cpu: n for n, path in nodes.items() for cpu in cpu_list(_read(path / "cpulist"))}
     cpus: list[Cpu] = []
     size_mb, line = 0.0, 0
     for index in online:
@@ -72,16 +72,16 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
             continue
         folder = system / f"cpu/cpu{index}"
         llc = _last_level(folder / "cache")
-        siblings = parse_list(_read(folder / "topology/thread_siblings_list")) or (index,)
+        siblings = cpu_list(_read(folder / "topology/thread_siblings_list")) or (index,)
         package = int(_read(folder / "topology/physical_package_id") or 0)
         shared = None
         if llc is not None:
-            shared = min(parse_list(_read(llc / "shared_cpu_list")) or (index,))
+            shared = min(cpu_list(_read(llc / "shared_cpu_list")) or (index,))
             size_mb = max(size_mb, _size_mb(_read(llc / "size")))
             line = max(line, int(_read(llc / "coherency_line_size") or 0))
         cpus.append(Cpu(index, min(siblings), shared, max(package, 0), node_of.get(index, 0)))
     cpus.sort(key=lambda c: (c.node, c.package, -1 if c.llc is None else c.llc, c.core, c.index))
-    with_memory = parse_list(_read(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
+    with_memory = cpu_list(_read(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
     return Topology(tuple(cpus), with_memory, size_mb or None, line or DEFAULT_LINE_BYTES)
 
 

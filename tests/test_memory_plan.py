@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.memory_plan import choose_area, core_counts, plan
-from probes.topology import Topology, free_memory_mb, parse_list, read_topology
+from probes.topology import Topology, cpu_list, free_memory_mb, read_topology
 from tests.conftest import require
 
 
@@ -75,7 +75,12 @@ def test_kernel_lists_are_read_back(cpus: set[int]) -> None:
         else:
             ranges.append([cpu, cpu])
     text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    assert parse_list(text + "\n") == tuple(sorted(cpus))
+    assert cpu_list(text + "\n") == tuple(sorted(cpus))
+
+
+@pytest.mark.parametrize("text", ["", None, "\n", "none"])
+def test_no_list_holds_nothing(text: str | None) -> None:
+    assert cpu_list(text) == ()
 
 
 def test_this_machine_as_lscpu_sees_it() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent.inventory.files import Roots, cpu_list, fields, read
-from probes.topology import Topology, read_topology
+from agent.inventory.files import Roots, fields, read
+from probes.topology import Topology, cpu_list, read_topology
 from profiles.inventory import Inventory, Missing
 from profiles.records import Record
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.doctor.finding import Case, Finding, limited, ok
-from agent.inventory.files import cpu_list, read
+from agent.inventory.files import read
+from probes.topology import cpu_list
 
 # Clocks that are read by a system call, or over a slow bus, each time.
 _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit", "xen"}

@@ -6,7 +6,8 @@ import platform
 from collections import Counter
 from pathlib import Path
 
-from agent.inventory.files import Roots, cpu_list, fields, number, numbered, read
+from agent.inventory.files import Roots, fields, number, numbered, read
+from probes.topology import cpu_list
 from profiles.inventory import Cache, Cpu
 
 # Arm's processors name themselves by numbers (MIDR_EL1): implementer, part.

@@ -39,16 +39,6 @@ def number(path: Path) -> int | None:
     return int(text) if text and re.fullmatch(r"[+-]?\d+", text) else None
 
 
-def cpu_list(text: str | None) -> tuple[int, ...]:
-    """``"0-2,8"`` -> ``(0, 1, 2, 8)``, the kernel's list format; nothing from nothing."""
-    cpus: list[int] = []
-    for part in (text or "").split(","):
-        if match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part):
-            first, last = int(match[1]), int(match[2] or match[1])
-            cpus += range(first, last + 1)
-    return tuple(cpus)
-
-
 def fields(text: str | None) -> dict[str, str]:
     """The ``key: value`` lines of a text (the first of each key), as in ``cpuinfo`` and ``meminfo``."""
     found: dict[str, str] = {}

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.inventory.files import Roots, cpu_list, fields, number, numbered, read
+from agent.inventory.files import Roots, fields, number, numbered, read
+from probes.topology import cpu_list
 from profiles.inventory import Limits, NumaNode
 from profiles.records import MB
 
