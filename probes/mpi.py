@@ -215,9 +215,12 @@ def _version(launcher: Path) -> str:
 
 
 def _try_two_ranks(install: MpiInstall) -> None:
+    """See that two ranks start, just as the probes start theirs: bound to cores, under a guard, by mpi4py."""
     lines: list[str] = []
+    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_WORLD]
+    allowed = sorted(os.sched_getaffinity(0))
     try:
-        run_ranks(install, [sys.executable, "-P", "-c", _ASK_WORLD], 2, timeout_s=30, on_line=lines.append)
+        run_ranks(install, program, 2, timeout_s=30, on_line=lines.append, cores=[allowed[0], allowed[-1]])
     except RanksFailed as error:
         raise Unavailable(f"{install.launcher} does not start two ranks: {error.what}", _INSTALL) from error
     worlds = re.findall(r"world \d+", "\n".join(lines))

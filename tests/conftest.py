@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from probes.mpi import MpiInstall, find_mpi
+from profiles.errors import Unavailable
 from tests.machines import Pristine, Tree
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
@@ -22,6 +24,16 @@ def require(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"missing on CI: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def mpi() -> MpiInstall:
+    """The MPI of this environment."""
+    try:
+        return find_mpi()
+    except Unavailable as error:
+        require(False, str(error))
+        raise
 
 
 @pytest.fixture(scope="session")

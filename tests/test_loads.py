@@ -12,20 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.loads import LOADS, cg, common, ep, ft, lu, mg, most_ranks, prepare, sizes
-from probes.mpi import MpiInstall, find_mpi, run_ranks
-from profiles.errors import BadInput, Unavailable
-from tests.conftest import require
+from probes.mpi import MpiInstall, run_ranks
+from profiles.errors import BadInput
 
 RUN = [sys.executable, "-P", "-m", "probes.loads"]
-
-
-@pytest.fixture(scope="module")
-def mpi() -> MpiInstall:
-    try:
-        return find_mpi()
-    except Unavailable as error:
-        require(False, str(error))
-        raise
 
 
 def test_random_numbers_are_those_of_the_plain_recurrence() -> None:

@@ -29,15 +29,6 @@ comm.Barrier()
 """
 
 
-@pytest.fixture(scope="module")
-def mpi() -> MpiInstall:
-    try:
-        return find_mpi()
-    except Unavailable as error:
-        require(False, str(error))
-        raise
-
-
 def singletons(mpi: MpiInstall) -> str:
     """What an mpiexec of another MPI amounts to: every program is rank 0 of 1."""
     version = "mpiexec (Open MPI)" if mpi.family == "openmpi" else "HYDRA build details:"
@@ -219,6 +210,20 @@ def test_every_rank_alone_in_its_world(mpi: MpiInstall, elsewhere: Elsewhere) ->
     elsewhere("mpiexec", singletons(mpi))
     with pytest.raises(Unavailable, match=r"saw .*world 1.* it does not belong to"):
         find_mpi()
+
+
+def test_the_trial_starts_ranks_as_the_probes_do(
+    mpi: MpiInstall, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    """An mpiexec that crashes on what the probes ask of it must not pass for one that works."""
+    crash = f'shift 2\necho "$@" > {tmp_path}/started\nkill -SEGV $$\n'
+    elsewhere("mpiexec", singletons(mpi).replace("shift 2\n", crash))
+    with pytest.raises(Unavailable, match="does not start two ranks"):
+        find_mpi()
+    cores = sorted(os.sched_getaffinity(0))
+    started = (tmp_path / "started").read_text()
+    assert f"-m probes.rank_guard --cores {cores[0]},{cores[-1]} " in started
+    assert " -m mpi4py " in started
 
 
 def test_a_launcher_of_the_right_family_further_down_the_path_is_taken(

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import probes.hosts
 import probes.network
 from probes.hosts import greet
-from probes.mpi import MpiInstall, RanksFailed, find_mpi, run_ranks
+from probes.mpi import MpiInstall, RanksFailed, run_ranks
 from probes.network import SIZES, Listener, check_path, measure
 from probes.network_rank import Plan, bytes_sent, identity
 from probes.run import Event, Run, collect, samples_of
@@ -37,15 +37,6 @@ from tests.netlab import NetLab, netlab, require_netlab
 from tests.test_mpi import singletons
 
 # --- this node --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def mpi() -> MpiInstall:
-    try:
-        return find_mpi()
-    except Unavailable as error:
-        require(False, str(error))
-        raise
 
 
 @pytest.fixture(scope="module")

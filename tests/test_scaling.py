@@ -12,7 +12,7 @@ import pytest
 
 from probes import scaling
 from probes.loads import LOADS, most_ranks
-from probes.mpi import find_mpi
+from probes.mpi import MpiInstall
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
@@ -25,13 +25,9 @@ COLUMNS = {"load", "size", "cores", "start", "repetition", "run_s", "verified", 
 
 
 @pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_cores(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI, two cores, and sizes that take some hundredths of a second."""
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    try:
-        find_mpi()
-    except Unavailable as error:
-        require(False, str(error))
     small = {"ep": "20", "cg": "700", "ft": "32", "mg": "16", "lu": "32"}
     monkeypatch.setattr(scaling, "SMALL", small)
 
