@@ -99,23 +99,29 @@ class Availability:
 
         Infinite when there is none. A duration of 0 asks for one moment.
         """
-        times, free = self._times, self._free
         step = self._step(after_s)
-        begin = max(after_s, times[step])  # the units may be free from here on
-        after = step + SEARCHED
-        for left, end in zip(free[step:after], times[step + 1 : after + 1], strict=True):
+        return self._search(step, len(self._free), max(after_s, self._times[step]), units, duration_s)
+
+    def _search(self, step: int, last: int, begin: float, units: int, duration_s: float) -> float:
+        """The begin of the first gap in the steps from ``step`` to before ``last`` that is long enough.
+
+        The units may be free from ``begin`` on. If there is none: since when they are free at the end.
+        """
+        walked = min(step + SEARCHED, last)
+        for left, end in zip(self._free[step:walked], self._times[step + 1 : walked + 1], strict=True):
             if left < units:
                 begin = end
             elif end - begin >= duration_s:
                 return begin
-        return begin if after >= len(free) else self._earliest_beyond(after, begin, units, duration_s)
+        return begin if walked == last else self._search_far(walked, last, begin, units, duration_s)
 
-    def _earliest_beyond(self, step: int, begin: float, units: int, duration_s: float) -> float:
-        """``earliest`` by growing vectors, from ``step`` on; the units are free from ``begin`` until then."""
+    def _search_far(self, step: int, last: int, begin: float, units: int, duration_s: float) -> float:
+        """``_search`` by growing vectors."""
         times, free = self._vectors()
         length = 4 * SEARCHED
-        while step < len(free):
-            blocked = np.flatnonzero(free[step : step + length] < units) + step
+        while step < last:
+            after = min(step + length, last)
+            blocked = np.flatnonzero(free[step:after] < units) + step
             if len(blocked):
                 ends = times[blocked]
                 starts = np.concatenate(((begin,), times[blocked[:-1] + 1]))
@@ -125,8 +131,7 @@ class Availability:
                 if wide[found]:
                     return float(starts[found])
                 begin = float(times[blocked[-1] + 1])
-            step = min(step + length, len(free))
-            length *= 4
+            step, length = after, 4 * length
             if times[step] - begin >= duration_s and times[step] > begin:
                 return begin
         return begin
@@ -154,16 +159,16 @@ class Availability:
 
     def move_up(self, start_s: float, end_s: float, units: int, after_s: float) -> float:
         """Move the reservation of an interval to the earliest start (from ``after_s`` on); returns that."""
-        first, last = self._edge(start_s), self._edge(end_s)
-        self._raise(first, last, units)
-        found = self.earliest(units, end_s - start_s, after_s)
+        step, last = self._step(after_s), bisect_left(self._times, start_s)
+        begin = max(after_s, self._times[step])
+        found = self._search(step, last, begin, units, end_s - start_s)
         if found >= start_s:
-            self._raise(first, last, -units)
-            found = start_s
-        self._merge(last)
-        self._merge(first)
-        if found < start_s:
-            self.reserve(found, instant(found + end_s - start_s), units)
+            return start_s
+        end = instant(found + end_s - start_s)
+        if end > start_s and self.least(start_s, end) < 0:  # its own units are free for it, and only these
+            return start_s
+        self.release(start_s, end_s, units)
+        self.reserve(found, end, units)
         return found
 
     def trim(self, now: float) -> None:

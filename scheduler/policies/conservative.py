@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
@@ -30,7 +30,7 @@ from itertools import islice
 from scheduler.actions import Action, Start, WakeAt
 from scheduler.availability import Availability
 from scheduler.events import Event, Finished, Started, Submitted, Timer
-from scheduler.model import Job, Placement, instant
+from scheduler.model import Job, counted, instant
 from scheduler.policies.easy import only_counted_pool
 from scheduler.policy import Policy, Reason, View, units
 
@@ -66,6 +66,7 @@ class Conservative(Policy):
         self._due: list[tuple[float, int]] = []  # reservations by time; void where _starts disagrees
         self._new: list[Job] = []
         self._early = self._broken = False
+        self._wakes_s = -math.inf  # the last timer asked for
         self._make_anew(view)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
@@ -81,21 +82,22 @@ class Conservative(Policy):
         if view.upcoming is not None:
             return ()
         self._plan.trim(view.now)
-        moved: list[int] = []
-        if self._early and not self._broken:
-            moved = self._move_up(view)
+        if self._early and self._starts and not self._broken:
+            self._move_up(view)
         for job in self._new:
             self._reserve(job, view.now)
-            moved.append(job.id)
         self._new.clear()
         self._early = False
-        if self._broken or self._late(view):
+        due = self._due_now(view.now)
+        if self._broken or self._late(due, view):
             self._broken = False
             self._make_anew(view)
-            moved = list(self._starts)
-        actions = self._start_due(view)
-        times = dict.fromkeys(self._starts[i] for i in moved if i in self._starts)
-        actions += [WakeAt(at) for at in times if at < math.inf]
+            due = self._due_now(view.now)
+        actions: list[Action] = [self._start(job_id, at, view) for at, job_id in due]
+        self._forget_void()
+        if self._due and self._due[0][0] not in (self._wakes_s, math.inf):
+            self._wakes_s = self._due[0][0]
+            actions.append(WakeAt(self._wakes_s))
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
@@ -123,74 +125,72 @@ class Conservative(Policy):
         self._starts[job_id] = start
         heappush(self._due, (start, job_id))
 
-    def _move_up(self, view: View) -> list[int]:
-        """Step 2; the jobs that moved."""
-        moved = []
+    def _move_up(self, view: View) -> None:
+        """Step 2."""
         times, most = self._plan.peaks()
-        for job_id in list(islice(self._starts, self.parameters.depth)):
-            start, job = self._starts[job_id], view.waiting[job_id]
-            if start <= view.now or job.units > most[max(bisect_left(times, start) - 1, 0)]:
-                if start == math.inf:
-                    break
-                continue
-            length = self._length(job)
-            if start == math.inf:
-                self._reserve(job, view.now, after_all=False)
-                found = self._starts[job_id]
-                if found == math.inf:
-                    break
-            else:
-                found = self._plan.move_up(start, instant(start + length), job.units, view.now)
-                self._put(job_id, found)
-            if found < start:
-                moved.append(job_id)
-                times, most = self._plan.peaks()
-        return moved
-
-    def _start_due(self, view: View) -> list[Action]:
-        """Start the jobs whose interval begins."""
-        actions: list[Action] = []
-        while self._due and self._due[0][0] <= view.now:
-            at, job_id = heappop(self._due)
-            if self._starts.get(job_id) != at:
-                continue
+        stale = False  # moved jobs have left more units free, later on
+        for job_id, start in list(islice(self._starts.items(), self.parameters.depth)):
             job = view.waiting[job_id]
-            del self._starts[job_id]
-            self._ends[job_id] = instant(at + self._length(job))
-            actions.append(Start(job_id, Placement(self._pool, job.units)))
-        return actions
+            if start == math.inf:
+                if job.units <= most[-1] or stale:
+                    self._reserve(job, view.now, after_all=False)
+                if self._starts[job_id] == math.inf:
+                    break
+                stale = True
+                continue
+            if job.units > most[max(bisect_left(times, start) - 1, 0)]:
+                if not stale:
+                    continue
+                times, most = self._plan.peaks()
+                stale = False
+                if job.units > most[max(bisect_left(times, start) - 1, 0)]:
+                    continue
+            if start > view.now:
+                found = self._plan.move_up(start, instant(start + self._length(job)), job.units, view.now)
+                if found < start:
+                    self._put(job_id, found)
+                    stale = True
 
-    def _late(self, view: View) -> bool:
+    def _start(self, job_id: int, at: float, view: View) -> Action:
+        """The job whose interval begins now."""
+        job = view.waiting[job_id]
+        del self._starts[job_id]
+        self._ends[job_id] = instant(at + self._length(job))
+        return Start(job_id, counted(self._pool, job.units))
+
+    def _late(self, due: list[tuple[float, int]], view: View) -> bool:
         """Whether the reservations that are due now cannot be kept."""
-        free = view.free[self._pool]
-        needed = 0
-        for at, job_id in self._due_now(view.now):
-            if self._starts.get(job_id) == at:
-                if at < view.now:
-                    return True
-                needed += view.waiting[job_id].units
-        return needed > free
+        if any(at < view.now for at, _ in due):
+            return True
+        return sum(view.waiting[job_id].units for _, job_id in due) > view.free[self._pool]
 
-    def _due_now(self, now: float) -> Iterable[tuple[float, int]]:
-        due = []
+    def _due_now(self, now: float) -> list[tuple[float, int]]:
+        """Take the reservations whose time has come."""
+        due: list[tuple[float, int]] = []
         while self._due and self._due[0][0] <= now:
-            due.append(heappop(self._due))
-        for entry in due:
-            heappush(self._due, entry)
-        return dict.fromkeys(due)
+            at, job_id = heappop(self._due)
+            if self._starts.get(job_id) == at and (at, job_id) not in due[-1:]:
+                due.append((at, job_id))
+        return due
+
+    def _forget_void(self) -> None:
+        """The first reservation to come is no void one."""
+        while self._due and self._starts.get(self._due[0][1]) != self._due[0][0]:
+            heappop(self._due)
 
     def _make_anew(self, view: View) -> None:
         """Step 3."""
-        self._plan = Availability(view.in_service[self._pool], view.now)
         self._starts.clear()
         self._due.clear()
         self._ends.clear()
+        held = []
         for state in view.running.values():
             assert state.placement is not None
             end = state.expected_end_s
             if end <= view.now:
                 end = instant(view.now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(view.now)))
             self._ends[state.job.id] = end
-            self._plan.reserve(view.now, end, state.placement.units)
+            held.append((end, state.placement.units))
+        self._plan = Availability.beside(held, view.in_service[self._pool], view.now)
         for job in view.waiting.values():
             self._reserve(job, view.now)
