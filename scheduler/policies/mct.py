@@ -44,6 +44,7 @@ from scheduler.policies.mct_plan import Lane, Part, Rules, plan
 from scheduler.policy import Policy, Reason, View, free, units
 from scheduler.state import JobState, Phase
 
+TRIM_EVERY = 16  # so often what is past is cut off the plans
 ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
 
 
@@ -101,13 +102,18 @@ class Mct(Policy):
         if view.upcoming is not None:
             return ()
         if not self._broken:
-            self._trim(view.now)
             if self._freed.spans:
                 self._pull_forward(view)
             for job in self._new:
                 self._plan_new(job, view)
             self._new.clear()
-        return self._act(view)
+        due = self._next_due()
+        actions = self._act(view) if due <= view.now or self._broken else []
+        due = self._next_due()
+        if due < math.inf and (due < self._woken or self._woken <= view.now):
+            self._woken = due
+            actions.append(WakeAt(due))
+        return actions
 
     def why(self, job: Job, view: View) -> Reason:
         planned = self._plans.get(job.id)
@@ -164,13 +170,10 @@ class Mct(Policy):
 
     # -- plans ----------------------------------------------------------------------------------------
 
-    def _trim(self, now: float) -> None:
-        """Forget what is past, now and then."""
-        for lane in self._lanes.values():
-            if len(lane.plan) > 64:
-                lane.plan.trim(now)
-
     def _plan_new(self, job: Job, view: View) -> None:
+        if job.id % TRIM_EVERY == 0:
+            for lane in self._lanes.values():
+                lane.plan.trim(view.now)
         planned = self._plans[job.id] = Planned(job)
         if self._rules.priced:
             self._set_prices()
@@ -270,7 +273,7 @@ class Mct(Policy):
     # -- what is due ----------------------------------------------------------------------------------
 
     def _act(self, view: View) -> list[Action]:
-        """Stop and start what is due, and ask to be woken for what is due next."""
+        """Stop and start what is due."""
         stops, starts, leaving = self._collect(view)
         if self._broken or self._behind(view, starts, leaving):
             self._plan_anew(view)
@@ -293,10 +296,6 @@ class Mct(Policy):
             planned.running = True
             planned.version += 1
             self._note_due(planned)
-        wake = self._next_due()
-        if wake < math.inf and (wake < self._woken or self._woken <= view.now):
-            self._woken = wake
-            actions.append(WakeAt(wake))
         return actions
 
     def _next_due(self) -> float:

@@ -117,10 +117,11 @@ class Task:
 
     def last(self, k: int, start: float, done: float, begun: bool) -> Part:
         """A part that runs to the job's end."""
-        end = instant(self.works(k, start, begun) + (1.0 - done) * self.run_s[k])
-        if done:
+        works = self.works(k, start, begun) if begun else start
+        end = instant(works + (1.0 - done) * self.run_s[k])
+        if done or end <= start:
             end = instant(end + MOMENT_S)  # shares of the work are rounded
-        return Part(self.lanes[k].name, start, math.inf, max(end, instant(start + MOMENT_S)))
+        return Part(self.lanes[k].name, start, math.inf, end)
 
     def whole(self, k: int, start: float) -> Parts:
         """All that is left of the job on one class."""
@@ -140,25 +141,25 @@ class Task:
 
 def plan(task: Task, rules: Rules) -> Parts:
     """The parts in which the job runs; one that starts at infinity where no start can be said."""
-    starts = [_end_of_queue(task, k) for k in range(len(task.lanes))]
-    queues = [task.whole(k, start) for k, start in enumerate(starts)]
+    starts = [_end_of_queue(task, k, rules.backfill) for k in range(len(task.lanes))]
     if rules.fastest:
-        return queues[0]
+        return task.whole(0, starts[0])
     if rules.priced:
-        return _cheapest(task, rules, starts, queues)
-    second = min(range(len(queues)), key=lambda k: (_end(queues[k]), starts[k]))  # the paper's r''
-    best = queues[second]
+        return _cheapest(task, rules, starts)
+    queues = [task.last(k, start, task.done, task.begun) for k, start in enumerate(starts)]
+    second = min(range(len(queues)), key=lambda k: (queues[k].end_s, starts[k]))  # the paper's r''
     split = _split(task, rules, second, starts) if rules.migrate and task.stoppable else None
-    if rules.literal and task.stoppable and rules.migrate:
-        return split or best
-    if rules.backfill:
-        best = min([best, *_holes(task)], key=_end)
-    return split if split is not None and _end(split) < _end(best) else best
+    if rules.literal and task.stoppable:
+        return split or task.moved([queues[second]])
+    whole = [queues[second], *(_holes(task) if rules.backfill else ())]
+    best = min(whole, key=lambda part: part.end_s)
+    return split if split is not None and _end(split) < best.end_s else task.moved([best])
 
 
-def _cheapest(task: Task, rules: Rules, starts: list[float], queues: list[Parts]) -> Parts:
+def _cheapest(task: Task, rules: Rules, starts: list[float]) -> Parts:
     """The plan whose end, and what it takes from others, is least."""
-    plans = [*queues, *_holes(task)]
+    plans = [task.whole(k, start) for k, start in enumerate(starts)]
+    plans += [task.moved([part]) for part in _holes(task)]
     if task.stoppable:
         splits = (_split(task, rules, k, starts) for k in range(len(starts)))
         plans += [parts for parts in splits if parts is not None]
@@ -174,7 +175,7 @@ def _end(parts: Parts) -> float:
     return parts[-1].end_s
 
 
-def _end_of_queue(task: Task, k: int) -> float:
+def _end_of_queue(task: Task, k: int, by_regions: bool) -> float:
     """W: from when on the units stay free, but no earlier than any start reserved on the class.
 
     The job that runs there already may stay, if nobody has reserved its units.
@@ -186,17 +187,27 @@ def _end_of_queue(task: Task, k: int) -> float:
             return task.now
     if lane.last_start_s == math.inf:
         return math.inf
-    return lane.plan.earliest(task.units, task.length(k), max(task.ready_s, lane.last_start_s))
+    length, after = task.length(k), max(task.ready_s, lane.last_start_s)
+    if not by_regions:
+        return lane.plan.earliest(task.units, length, after)
+    for start, end in task.regions(k):  # they are needed anyway
+        begin = max(start, after)
+        if end - begin >= length:
+            return begin
+    return math.inf
 
 
-def _holes(task: Task) -> list[Parts]:
+def _holes(task: Task) -> list[Part]:
     """MCTB: the whole job in the first region of each class that is long enough."""
     holes = []
-    for k in range(len(task.lanes)):
+    for k, run_s in enumerate(task.run_s):
+        least = (1.0 - task.done) * run_s - MOMENT_S
         for start, end in task.regions(k):
-            if end == math.inf or task.last(k, start, task.done, task.begun).end_s <= end:
-                holes.append(task.whole(k, start))
-                break
+            if end - start >= least:
+                part = task.last(k, start, task.done, task.begun)
+                if part.end_s <= end:
+                    holes.append(part)
+                    break
     return holes
 
 
@@ -263,15 +274,15 @@ def _spans(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> li
 def _cuts(
     task: Task, spans: Sequence[tuple[float, int, float]], second: int, rest_from: float
 ) -> list[list[float]]:
-    """For each class when a region of a better class that is long enough to be of use begins."""
-    cuts: list[list[float]] = []
+    """For each class, when the regions of better classes begin that are long enough to be of use."""
+    cuts: list[list[float]] = [[]]
     better: list[float] = []
-    for k in range(len(task.lanes)):
-        cuts.append(sorted(better))
+    for k in range(len(task.lanes) - 1):
         overhead = task.stop_s[k] + task.restart_s[k]
         better += [a for a, i, b in spans if i == k and b - a > overhead]
         if k == second:
             better.append(rest_from)
+        cuts.append(sorted(better))
     return cuts
 
 
