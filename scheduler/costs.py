@@ -46,6 +46,8 @@ class LinearCosts:
         checkpoint: per class; paper A's alpha_C (s/MB) and beta_C (s).
         restart: per class; alpha_R and beta_R.
         compile_s: per program, the time K to compile its device code at a restart.
+        drain_s: per program, the time in which its queued kernels end before a checkpoint can begin (the
+            paper's exception, which its model leaves out).
         resize: of a malleable job. cap_change_s: of a changed power cap.
         factor: all of it times this: 2 is an estimate that is twice the truth.
     """
@@ -53,6 +55,7 @@ class LinearCosts:
     checkpoint: Mapping[str, Line] = field(default_factory=dict)
     restart: Mapping[str, Line] = field(default_factory=dict)
     compile_s: Mapping[str, float] = field(default_factory=dict)
+    drain_s: Mapping[str, float] = field(default_factory=dict)
     resize: Line = NOTHING
     cap_change_s: float = 0.0
     factor: float = 1.0
@@ -60,12 +63,13 @@ class LinearCosts:
     def stop_s(self, job: Job, pool: str) -> float:
         if job.stop is Stop.PAUSE:
             return 0.0
-        return self._on(self.checkpoint.get(pool, NOTHING), job)
+        draining = self.factor * self.drain_s.get(job.program, 0.0) if self.drain_s else 0.0
+        return self._on(self.checkpoint.get(pool, NOTHING), job) + draining
 
     def restart_s(self, job: Job, pool: str) -> float:
         if job.stop is Stop.PAUSE:
             return 0.0
-        compiling = self.factor * self.compile_s.get(job.program, 0.0)
+        compiling = self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else 0.0
         return self._on(self.restart.get(pool, NOTHING), job) + compiling
 
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:

@@ -25,7 +25,9 @@ Case = TypeVar("Case")
 Result = TypeVar("Result")
 CONFIDENCE = 0.95
 
-EVALUATIONS: dict[str, str] = {}
+EVALUATIONS: dict[str, str] = {
+    "migration": "scheduler.evaluations.migration",
+}
 
 
 class Estimate(NamedTuple):

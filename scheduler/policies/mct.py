@@ -14,14 +14,15 @@ Algorithm: each job gets a plan (``mct_plan``) when it is submitted, on what all
 5. ``priced``: a plan is not chosen by its end but by its end + what it takes from others. A unit-second of a
    class costs (jobs that wait for it) / (its units) seconds: while a class has a queue, whoever holds it
    for longer delays as many later jobs as wait there now, each by that share of the machine.
-6. A job that ends early gives its time back: plans not yet begun, and parts still to come, are made again in
-   the order of submission (the first ``depth``), and kept where they end earlier. When a plan cannot be kept
-   (a job takes longer, nodes or jobs fail), all are made anew in that order; a late job is then believed to
-   need a tenth of its time so far more, or a minute.
+6. A job that ends early gives its time back: when units are free that were given up early, the jobs that
+   wait for the class and are small enough are planned again in the order of submission (the first
+   ``tries``), which is kept where the job ends earlier. When a plan cannot be kept (a job takes longer,
+   nodes or jobs fail), all are made anew in that order; a late job is then believed to need a tenth of its
+   time so far more, or a minute.
 
 Guarantee: estimates and costs being exact, no job ever changes what was planned for one submitted earlier,
 and no job of MCTB, MCTM or MCTBM ends later than MCT would let it end beside the same earlier jobs.
-Cost: O(plan) vector work a submission; an early end costs that for each job large enough to gain by it.
+Cost: O(plan) work a submission; an early end costs that for each of the tries, and O(jobs).
 Source: Koyama, Sato, Komatsu, Murata, Takizawa, Kobayashi: job scheduling with migration for heterogeneous
 computing systems, 2011. MCT: Maheswaran et al., JPDC 59, 1999.
 """
@@ -32,14 +33,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import islice
 
 from profiles.errors import BadInput
 from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
 from scheduler.availability import Availability
 from scheduler.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
 from scheduler.model import Job, Placement, Stop
-from scheduler.policies.mct_books import Freed, Planned, in_order, pool_of, stays_until, task_of
+from scheduler.policies.mct_books import Planned, in_order, pool_of, stays_until, task_of
 from scheduler.policies.mct_plan import Lane, Part, Rules, plan
 from scheduler.policy import Policy, Reason, View, free, units
 from scheduler.state import JobState, Phase
@@ -56,7 +56,7 @@ class MctParameters:
         fastest: MET. backfill: MCTB. migrate: MCTM; with ``backfill``: MCTBM.
         priced: plans pay for what they take from others.
         literal: the printed steps 6 and 7, without a guard.
-        depth: so many jobs are planned again when one ends early.
+        tries: so many jobs are planned again when units are free early.
     """
 
     fastest: bool = False
@@ -64,17 +64,17 @@ class MctParameters:
     migrate: bool = False
     priced: bool = False
     literal: bool = False
-    depth: int = 1000
+    tries: int = 5
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ValueError("depth must be at least 1")
+        if self.tries < 1:
+            raise ValueError("tries must be at least 1")
         if self.fastest and (self.backfill or self.migrate or self.priced or self.literal):
             raise ValueError("met neither backfills nor migrates")
         if self.literal and not self.migrate:
             raise ValueError("literal is about migration")
-        if self.priced and (self.literal or not (self.backfill and self.migrate)):
-            raise ValueError("priced needs backfill and migrate, and is not literal")
+        if self.priced and (self.literal or not self.backfill):
+            raise ValueError("priced needs backfill, and is not literal")
 
 
 class Mct(Policy):
@@ -93,7 +93,7 @@ class Mct(Policy):
         p = self.parameters
         self._rules = Rules(p.fastest, p.backfill, p.migrate, p.literal, p.priced)
         self._woken = -math.inf
-        self._entries = 0
+        self._entries = self._since_trim = 0
         self._new: list[Job] = []
         self._plan_anew(view)
 
@@ -102,8 +102,10 @@ class Mct(Policy):
         if view.upcoming is not None:
             return ()
         if not self._broken:
-            if self._freed.spans:
-                self._pull_forward(view)
+            for lane in self._lanes.values():
+                if lane.name in self._left and lane.slack_until_s > view.now:
+                    self._pull_forward(lane, view)
+            self._left.clear()
             for job in self._new:
                 self._plan_new(job, view)
             self._new.clear()
@@ -152,10 +154,10 @@ class Mct(Policy):
             self._broken = True  # jobs or nodes failed, or nodes are back
 
     def _give(self, part: Part, held: int, now: float, early: bool) -> None:
-        lane = self._lanes[part.pool]
-        lane.plan.release(max(part.start_s, now), part.end_s, held)
+        self._lanes[part.pool].plan.release(max(part.start_s, now), part.end_s, held)
+        self._left.add(part.pool)
         if early:
-            self._freed.add(lane, max(part.start_s, now), part.end_s)
+            self._leave_slack(part)
 
     def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
         """These are the job's parts from now on; what is due next is noted."""
@@ -171,7 +173,9 @@ class Mct(Policy):
     # -- plans ----------------------------------------------------------------------------------------
 
     def _plan_new(self, job: Job, view: View) -> None:
-        if job.id % TRIM_EVERY == 0:
+        self._since_trim += 1
+        if self._since_trim == TRIM_EVERY:
+            self._since_trim = 0
             for lane in self._lanes.values():
                 lane.plan.trim(view.now)
         planned = self._plans[job.id] = Planned(job)
@@ -192,41 +196,54 @@ class Mct(Policy):
         for lane in self._lanes.values():
             lane.price = waiting[lane.name] / lane.units if lane.units else 0.0
 
-    def _pull_forward(self, view: View) -> None:
-        """Step 6, when a job ended early: the first jobs in the order of submission move up if they gain."""
-        for lane in self._lanes.values():
-            lane.last_start_s = view.now
-        for planned in islice(self._plans.values(), self.parameters.depth):
-            movable = not planned.running or len(planned.parts) > 1
-            if movable and self._freed.helps(planned):
-                self._move_up(view, planned)
+    def _pull_forward(self, lane: Lane, view: View) -> None:
+        """Step 6, when units of a class are free that were given up early: who waits for them moves up."""
+        tries = self.parameters.tries
+        now, spare = view.now, lane.plan.at(view.now)
+        moved = False
+        if not any(p.job.units <= spare and p.waits_for(lane.name, now) for p in self._plans.values()):
+            return
+        lasts = {each.name: each.last_start_s for each in self._lanes.values()}
+        for each in self._lanes.values():
+            each.last_start_s = now
+        for planned in self._plans.values():
+            if planned.job.units <= spare and planned.waits_for(lane.name, now):
+                tries -= 1
+                moved = self._move_up(view, planned) or moved
+                spare = lane.plan.at(now)
             self._mark(planned)
-        for planned in islice(self._plans.values(), self.parameters.depth, None):
-            self._mark(planned)
-        self._freed.spans.clear()
+            if not tries or not spare:
+                break
+        for each in self._lanes.values():
+            each.last_start_s = now if moved else lasts[each.name]
+        if moved:
+            for planned in self._plans.values():
+                self._mark(planned)
 
     def _mark(self, planned: Planned) -> None:
         for part in planned.parts:
             self._lanes[part.pool].mark(part, planned.job.units)
 
-    def _move_up(self, view: View, planned: Planned) -> None:
+    def _move_up(self, view: View, planned: Planned) -> bool:
         """Plan a job again, and keep that if it ends earlier."""
         kept = planned.parts[:1] if planned.stopping else ()
         before, held = planned.parts[len(kept) :], planned.job.units
         for part in before:
             self._lanes[part.pool].plan.release(part.start_s, part.end_s, held)
-        parts = plan(
-            task_of(view, self._lanes, self._rules.migrate, planned, view.state(planned.job.id)), self._rules
-        )
-        if _worth(parts) >= _worth(planned.parts):
-            for part in before:
-                self._lanes[part.pool].plan.reserve(part.start_s, part.end_s, held)
-            return
-        for part in parts:
+        task = task_of(view, self._lanes, self._rules.migrate, planned, view.state(planned.job.id))
+        parts = plan(task, self._rules)
+        better = _worth(parts) < _worth(planned.parts)
+        for part in parts if better else before:
             self._lanes[part.pool].plan.reserve(part.start_s, part.end_s, held)
-        self._adopt(planned, (*kept, *parts))
-        for part in before:
-            self._freed.add(self._lanes[part.pool], max(part.start_s, view.now), part.end_s)
+        if better:
+            for part in before:
+                self._leave_slack(part)
+            self._adopt(planned, (*kept, *parts))
+        return better
+
+    def _leave_slack(self, part: Part) -> None:
+        lane = self._lanes[part.pool]
+        lane.slack_until_s = max(lane.slack_until_s, part.end_s)
 
     def _plan_anew(self, view: View) -> None:
         """Step 6, when plans cannot be kept, and after a restart."""
@@ -243,7 +260,7 @@ class Mct(Policy):
         }
         self._plans: dict[int, Planned] = {}
         self._due: list[tuple[float, int, int, Planned]] = []
-        self._freed = Freed()
+        self._left: set[str] = set()  # classes on which units were given back at this instant
         self._new.clear()
         for state in in_order(view):
             self._plan_again(view, state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler.model import Job, Stop, instant
 from scheduler.policies.mct_plan import MOMENT_S, Lane, Part, Task
@@ -32,32 +32,16 @@ class Planned:
     def end_s(self) -> float:
         return self.parts[-1].end_s
 
+    def waits_for(self, pool: str, now: float) -> bool:
+        """Whether a part on that class is still to come."""
+        return any(part.pool == pool and part.start_s > now for part in self.parts)
+
     @property
     def due_s(self) -> float:
         """When something has to be done: start, or stop."""
         if self.running:
             return math.inf if self.stopping else self.parts[0].stop_s
         return self.parts[0].start_s
-
-
-@dataclass(slots=True)
-class Freed:
-    """Where free units were gained, per class: from when, until when, and the most there are in between."""
-
-    spans: dict[str, tuple[float, float, int]] = field(default_factory=dict)
-
-    def add(self, lane: Lane, start_s: float, end_s: float) -> None:
-        if end_s <= start_s:
-            return
-        if lane.name in self.spans:
-            before = self.spans[lane.name]
-            start_s, end_s = min(start_s, before[0]), max(end_s, before[1])
-        self.spans[lane.name] = (start_s, end_s, lane.plan.most(start_s, end_s))
-
-    def helps(self, planned: Planned) -> bool:
-        """Whether the job could use some of it."""
-        wanted, end_s = planned.job.units, planned.end_s
-        return any(start < end_s and most >= wanted for start, _, most in self.spans.values())
 
 
 def task_of(

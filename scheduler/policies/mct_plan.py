@@ -34,12 +34,19 @@ Parts = tuple[Part, ...]
 
 @dataclass(slots=True)
 class Lane:
-    """One class: what is free on it, the last start reserved on it, and what a unit-second there costs."""
+    """One class.
+
+    Attributes:
+        plan: what is free on it. last_start_s: the last start that is reserved on it.
+        slack_until_s: so far reservations that were given up early may have left gaps.
+        price: of a unit-second.
+    """
 
     name: str
     units: int
     plan: Availability
     last_start_s: float
+    slack_until_s: float = -math.inf
     price: float = 0.0
 
     def take(self, part: Part, units: int) -> None:

@@ -341,7 +341,7 @@ def test_a_job_that_ends_early_lets_others_move_up() -> None:
 
 
 def test_parameters_that_contradict_each_other() -> None:
-    for text in ("met,backfill=true", "mct,literal=true", "mctb,priced=true", "mct,depth=0"):
+    for text in ("met,backfill=true", "mct,literal=true", "mctm,priced=true", "mct,tries=0"):
         with pytest.raises(BadInput):
             create(text)
 
