@@ -7,7 +7,7 @@ is a list of ``Group``s, each job in exactly one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
@@ -178,3 +178,33 @@ def partition(count: int, costs: Mapping[tuple[int, ...], float]) -> list[tuple[
     if result.x is None:
         raise ValueError(f"no choice of these groups holds each of {count} jobs once")
     return [group for group, taken in zip(groups, result.x, strict=True) if taken > 0.5]
+
+
+def least_time(
+    work_s: Mapping[str, float], slowdowns: Slowdowns, most: int = 2
+) -> tuple[float, dict[str, float]]:
+    """Seconds that a set of nodes needs at least for the work, and what a second of each program's is worth.
+
+    The work is run time on whole nodes, by program; a set is ``most`` times as many nodes as a job alone
+    needs. A linear program over how long each group of programs runs side by side: no schedule of jobs in
+    plenty is shorter, as partners may change at any time here. The dual prices say what part of the set a
+    second of a program's work deserves: 1 / ``most`` where being alone is no loss, less for a program that
+    others like to have beside them.
+    """
+    from scipy.optimize import linprog
+
+    names = [program for program, seconds in work_s.items() if seconds > 0]
+    if not names:
+        return 0.0, {}
+    columns, costs = [], []
+    for size in range(1, most + 1):
+        for group in combinations_with_replacement(range(len(names)), size):
+            programs = [names[member] for member in group]
+            for bindings in bindings_of(size):
+                column = np.zeros(len(names))
+                for member, factor in zip(group, factors(programs, bindings, slowdowns), strict=True):
+                    column[member] += 1.0 / factor
+                columns.append(column)
+                costs.append(1.0 if size > 1 else 1.0 / most)
+    result = linprog(costs, A_eq=np.array(columns).T, b_eq=[work_s[name] for name in names])
+    return float(result.fun), dict(zip(names, result.eqlin.marginals.tolist(), strict=True))

@@ -110,7 +110,8 @@ class Policy(ABC):
             "in-order" (no job starts before one submitted earlier), "no-delay" (later jobs never change
             when a job starts, when estimates are exact), "conserving" (no job waits while it fits).
         suits: the kinds of machine and job mix (tests/scheduler/worlds.py) that it schedules: "counted",
-            "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps).
+            "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
+            "sharing" (nodes of cores, programs that slow each other down).
     """
 
     Parameters: ClassVar[type] = NoParameters

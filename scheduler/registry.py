@@ -65,6 +65,15 @@ POLICIES = {
         "mctbm, and each plan pays for what it takes from others while there is a queue",
         {"backfill": "true", "migrate": "true", "priced": "true"},
     ),
+    "exclusive": PolicyEntry(
+        "scheduler.policies.exclusive", "Exclusive", "whole nodes for each job, first come, first served"
+    ),
+    "pair": PolicyEntry(
+        "scheduler.policies.pair", "Pair", "two jobs on the same nodes, chosen by their effect on a probe"
+    ),
+    "match": PolicyEntry(
+        "scheduler.policies.match", "Match", "jobs share nodes where the least slow-down is predicted"
+    ),
     "las-prompt": PolicyEntry(
         "scheduler.policies.las",
         "Las",

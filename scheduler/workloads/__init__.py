@@ -45,6 +45,7 @@ class Workload:
 
 GENERATORS = {
     "k-mix": "scheduler.workloads.kmix",
+    "kernels": "scheduler.workloads.kernels",
     "lublin": "scheduler.workloads.lublin",
     "power-set1": "scheduler.workloads.power_set1",
     "multiresource": "scheduler.workloads.multiresource",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from scheduler.costs import Line, LinearCosts
+from scheduler.interference import Disturbed, PressureModel, load_pairs
 from scheduler.model import Cluster, Job, Known, Pool, Stop
 from scheduler.policy import Policy, View
 from scheduler.simulator import Simulator
@@ -131,9 +132,33 @@ def power(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
     return World(Cluster((pool,), budget), tuple(arrivals))
 
 
+@st.composite
+def sharing(draw: st.DrawFn, most: int = 8, exact: bool = False) -> World:
+    """Nodes of four cores; jobs of programs that slow each other down, nearly as predicted."""
+    table = load_pairs("konishi2008")
+    pool = Pool("node", draw(st.integers(1, 6)), resources=("cores",), capacity=(4.0,))
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 20, 300)))
+        run_s = float(draw(st.integers(1, 200)))
+        job = Job(
+            number,
+            now,
+            draw(st.sampled_from((1, 2, 3, 4, 8, 8, 12))),
+            draw(st.sampled_from((run_s, run_s, None))),
+            known=Known.PREDICTED,
+            demand=(draw(st.sampled_from((1.0, 1.0, 2.0, 4.0))),),
+            program=draw(st.sampled_from((*table.programs, "unknown"))),
+        )
+        arrivals.append(Arrival(job, run_s))
+    known = draw(st.sampled_from((table, PressureModel.fit(table))))
+    return World(Cluster((pool,)), tuple(arrivals), Settings(interference=Disturbed(table), slowdowns=known))
+
+
 WORLDS: dict[str, Callable[..., st.SearchStrategy[World]]] = {
     "counted": counted,
     "classes": classes,
     "nodes": nodes,
     "power": power,
+    "sharing": sharing,
 }
