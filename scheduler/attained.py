@@ -282,7 +282,8 @@ def _displace(
     node.running.remove(victim)
     victim.served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
-    if costs.stop_s(victim.job, node.placement.pool) > 0:
+    # Pausing frees at once. How long a checkpoint takes is known only when it is done.
+    if victim.job.stop is Stop.CHECKPOINT or costs.stop_s(victim.job, node.placement.pool) > 0:
         node.stopping[victim.id] = victim
     else:
         node.give(victim)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.attained import Levels, Task, fewest, greedy, sparing
+from scheduler.costs import Line, LinearCosts
 from scheduler.events import NodeDown, NodeUp
 from scheduler.model import Cluster, Job, Pool, Stop
 from scheduler.policy import View
@@ -260,6 +263,18 @@ def test_tasks_outlive_a_node(policy: str) -> None:
         for segment in outcome.segments
         if 10 <= segment.start_s < 60
     )
+
+
+@pytest.mark.parametrize("policy", ["las", "kairos", "las-mq"])
+@pytest.mark.parametrize("cost_s", [0.0, 5.0])
+def test_a_checkpoint_is_awaited(policy: str, cost_s: float) -> None:
+    """The new task starts when the old one's checkpoint is written; the old one also pays its restart."""
+    quiet = world(1, (0, 100, (1, 1)), (10, 20, (1, 1)))
+    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
+    line = {"node": Line(0.0, cost_s)}
+    costs = Settings(LinearCosts(line, line))
+    outcomes, _ = run(create(policy), World(quiet.cluster, arrivals, costs))
+    assert result(outcomes) == {1: (0, 120 + 2 * cost_s, 1), 2: (10 + cost_s, 30 + cost_s, 0)}
 
 
 @pytest.mark.parametrize("policy", ["las", "kairos"])
