@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from probes.run import Event
+from profiles.errors import INTERRUPTED
 from profiles.records import Settings
 
 GRACE_S = 15.0  # what a probe may take to clean up after an interrupt
@@ -32,7 +33,7 @@ class Ended:
     @property
     def trouble(self) -> str:
         """What went wrong, as the end of a sentence; empty when nothing did."""
-        if self.interrupted or self.returncode in (0, 130):
+        if self.interrupted or self.returncode in (0, INTERRUPTED):
             return ""
         if self.timed_out:
             return "hung and was stopped"

@@ -20,7 +20,7 @@ from agent.journal import Journal
 from agent.paths import state_dir
 from probes.registry import PROBES
 from probes.run import Event, Run
-from profiles.errors import TenbinError
+from profiles.errors import INTERRUPTED, TenbinError
 from profiles.records import Absent, Settings
 
 PR_SET_PDEATHSIG = 1
@@ -54,7 +54,7 @@ def main() -> int:
         with Journal(state_dir() / "journal") as journal:
             PROBES[name].load()(Run(name, settings, emit, journal.control))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except TenbinError as error:
         absent = Absent(probe=name, what="all of it", reason=error.what, remedy=error.remedy)
         emit({"event": "absent", "absent": absent.model_dump()})

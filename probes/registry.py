@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from probes.run import Run
+if TYPE_CHECKING:
+    from probes.run import Run  # which imports pandas: the command line asks for the names only
 
 
 @dataclass(frozen=True)

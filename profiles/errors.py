@@ -1,5 +1,7 @@
 """The errors a user meets: one line that says what is wrong, and what to do next."""
 
+INTERRUPTED = 130  # exit code of what Ctrl-C ended, as shells have it
+
 
 class TenbinError(Exception):
     """Something the user can act on; printed as one line, without a traceback.

@@ -7,11 +7,9 @@ import sys
 
 import typer
 
-from profiles.errors import TenbinError
+from profiles.errors import INTERRUPTED, TenbinError
 from tenbin.commands import compare, doctor, export, jobs, profile, reproduce, show, simulate, submit, up
 from tenbin.errors import TenbinError as ClientError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="tenbin",

@@ -26,7 +26,7 @@ ODD_PROBES = str(Path(__file__).parent / "odd_probes")
 
 @pytest.fixture(autouse=True)
 def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("PYTHONPATH", ODD_PROBES)
+    monkeypatch.setenv("PYTHONPATH", ODD_PROBES, prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nobody is measured here
     monkeypatch.syspath_prepend(ODD_PROBES)
@@ -146,6 +146,7 @@ def test_a_probe_ends_when_its_parent_is_killed() -> None:
     parent = psutil.Popen([sys.executable, "-c", code], stdout=-1, text=True)
     parent.stdout.readline()
     (probe,) = parent.children()
+    assert probe.is_running()
     parent.kill()
     parent.wait()
-    probe.wait(timeout=30)
+    assert psutil.wait_procs([probe], timeout=30)[1] == []

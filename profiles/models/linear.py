@@ -52,7 +52,7 @@ def fit(
     probe: str,
     quantity: str,
     x_name: str,
-    names: Names | None = None,
+    names: Names = Names(),
     labels: dict[str, str] | None = None,
     emulated: bool = False,
     note: str = "",
@@ -62,34 +62,13 @@ def fit(
     Raises:
         ValueError: fewer than 5 finite points, or fewer than 3 different x.
     """
-    names = names or Names()
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     finite = np.isfinite(xs) & np.isfinite(ys)
     xs, ys = xs[finite], ys[finite]
     if len(xs) < 5 or len(np.unique(xs)) < 3:
         raise ValueError(f"{quantity}: a line needs 5 points at 3 places, there are {len(xs)}")
     line, covariance, spread = _robust_line(xs, ys)
-    half = _t(len(xs)) * np.sqrt(np.diag(covariance))
     remarks = [note, *_doubts(xs, ys, line)]
-    r2 = _r2(ys, xs * line[1] + line[0])
-    # An intercept near 0 has no scale of its own: it is held against the shortest time measured.
-    shortest = max(abs(float(line[0])), abs(float(line[0] + line[1] * xs.min()))) or None
-    coefficients = tuple(
-        Coefficient(
-            name=name,
-            value=float(line[i]),
-            unit=unit,
-            low=float(line[i] - half[i]),
-            high=float(line[i] + half[i]),
-            n=len(xs),
-            quality=judge(float(line[i]), float(line[i] - half[i]), float(line[i] + half[i]), scale=scale),
-            scale=scale,
-        )
-        for name, unit, i, scale in (
-            (names.slope, f"{names.y_unit}/{names.x_unit}", 1, None),
-            (names.intercept, names.y_unit, 0, shortest),
-        )
-    )
     return Model(
         probe=probe,
         quantity=quantity,
@@ -99,17 +78,37 @@ def fit(
         x_min=float(xs.min()),
         x_max=float(xs.max()),
         method=_METHOD,
-        coefficients=coefficients,
+        coefficients=_coefficients(xs, line, covariance, names),
         covariance=(
             (float(covariance[1, 1]), float(covariance[1, 0])),
             (float(covariance[0, 1]), float(covariance[0, 0])),
         ),
         residual_sd=float(spread @ (1.0, xs.mean())),
         residual_sd_line=(float(spread[0]), float(spread[1])),
-        r2=r2,
+        r2=_r2(ys, xs * line[1] + line[0]),
         emulated=emulated,
         note="; ".join(part for part in remarks if part),
     )
+
+
+def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) -> tuple[Coefficient, ...]:
+    """Slope and intercept with their intervals, from ``line`` (intercept, slope)."""
+    half = _t(len(xs)) * np.sqrt(np.diag(covariance))
+    # An intercept near 0 has no scale of its own: it is held against the shortest time measured.
+    shortest = max(abs(float(line[0])), abs(float(line[0] + line[1] * xs.min()))) or None
+    found = []
+    for name, unit, i, scale in (
+        (names.slope, f"{names.y_unit}/{names.x_unit}", 1, None),
+        (names.intercept, names.y_unit, 0, shortest),
+    ):
+        value, low, high = float(line[i]), float(line[i] - half[i]), float(line[i] + half[i])
+        quality = judge(value, low, high, scale=scale)
+        found.append(
+            Coefficient(
+                name=name, value=value, unit=unit, low=low, high=high, n=len(xs), quality=quality, scale=scale
+            )
+        )
+    return tuple(found)
 
 
 def predict(model: Model, x: float) -> Prediction:

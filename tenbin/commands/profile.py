@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from profiles.errors import BadInput, Unavailable
+from probes.registry import PROBES
+from profiles.errors import INTERRUPTED, BadInput, Unavailable
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
@@ -23,16 +24,14 @@ if TYPE_CHECKING:
     from profiles.records import Profile, Settings
     from profiles.store import Store
 
-PROBE_NAMES = ("memory", "network", "checkpoint", "power", "scaling")
 METERS = ("auto", "powercap", "pyrapl", "nvml", "none")
-INTERRUPTED = 130
 
 
 def _complete_probes(incomplete: str) -> list[str]:
     done, _, last = incomplete.rpartition(",")
     given = done.split(",") if done else []
     head = f"{done}," if done else ""
-    return [head + name for name in PROBE_NAMES if name.startswith(last) and name not in given]
+    return [head + name for name in PROBES if name.startswith(last) and name not in given]
 
 
 def _complete_machines(incomplete: str) -> list[str]:
@@ -46,7 +45,7 @@ def profile(
     only: Annotated[
         str,
         typer.Option(
-            help=f"Only these probes, comma-separated: {','.join(PROBE_NAMES)}.",
+            help=f"Only these probes, comma-separated: {','.join(PROBES)}.",
             autocompletion=_complete_probes,
             show_default=False,
         ),
@@ -208,7 +207,6 @@ def _terminated_as_interrupted() -> Iterator[None]:
 @contextmanager
 def _progress() -> Iterator[Listener]:
     """Progress on standard error: a bar on a terminal, a line for each step elsewhere."""
-    from probes.registry import PROBES
     from tenbin.text import duration
 
     if not sys.stderr.isatty():
