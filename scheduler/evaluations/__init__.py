@@ -28,6 +28,7 @@ CONFIDENCE = 0.95
 EVALUATIONS: dict[str, str] = {
     "migration": "scheduler.evaluations.migration",
     "multiresource": "scheduler.evaluations.multiresource",
+    "regions": "scheduler.evaluations.regions",
 }
 
 
