@@ -27,6 +27,7 @@ class PolicyEntry:
 MCT = "scheduler.policies.mct"
 POLICIES = {
     "fcfs": PolicyEntry("scheduler.policies.fcfs", "Fcfs", "first come, first served"),
+    "first-fit": PolicyEntry("scheduler.policies.first_fit", "FirstFit", "whoever fits starts"),
     "easy": PolicyEntry(
         "scheduler.policies.easy", "Easy", "fcfs, and jobs that do not delay the first one may pass"
     ),

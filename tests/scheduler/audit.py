@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.model import Known, Pool
+from scheduler.model import Job, Known, Placement, Pool
 from scheduler.trace import Outcome, Segment
 from tests.scheduler.worlds import World, jobs_of
 
@@ -98,16 +98,27 @@ def check_in_order(outcomes: list[Outcome]) -> None:
 
 def check_conserving(world: World, outcomes: list[Outcome]) -> None:
     """No job waited for its first start while its units were free on a class it can run on."""
-    pools = [pool for pool in world.cluster.pools if pool.counted]
-    times = sorted({t for o in outcomes for s in o.segments for t in (s.start_s, s.end_s)})
-    for time in times:
-        held = dict.fromkeys((pool.name for pool in pools), 0)
-        for outcome in outcomes:
-            for s in outcome.segments:
-                if s.start_s <= time < s.end_s:
-                    held[s.placement.pool] += s.placement.units
+    segments = [(segment, outcome.job) for outcome in outcomes for segment in outcome.segments]
+    begun = starts(outcomes)
+    for time in sorted({t for segment, _ in segments for t in (segment.start_s, segment.end_s)}):
+        held = [(s.placement, job) for s, job in segments if s.start_s <= time < s.end_s]
         for job in jobs_of(world):
-            start = starts(outcomes)[job.id]
-            if job.submit_s <= time < start:
-                fits = [p for p in pools if job.runs_on(p.name) and p.units - held[p.name] >= job.units]
-                assert not fits, f"job {job.id} waited at {time} although it fits on {fits[0].name}"
+            if job.submit_s <= time < begun[job.id]:
+                for pool in world.cluster.pools:
+                    room = _room(pool, job, [(p, other) for p, other in held if p.pool == pool.name])
+                    fits = job.runs_on(pool.name) and room >= job.units
+                    assert not fits, f"job {job.id} waited at {time} although it fits on {pool.name}"
+
+
+def _room(pool: Pool, job: Job, held: list[tuple[Placement, Job]]) -> int:
+    """How many units or tasks of the job fit beside what is held."""
+    if pool.counted:
+        return pool.units - sum(placement.units for placement, _ in held)
+    room = 0
+    for node in range(pool.units):
+        free = list(pool.capacity_of(node))
+        for placement, other in held:
+            tasks = dict(placement.nodes).get(node, 0)
+            free = [f - tasks * demand for f, demand in zip(free, other.demand, strict=True)]
+        room += min(int((f + SLACK) / demand) for f, demand in zip(free, job.demand, strict=True) if demand)
+    return room

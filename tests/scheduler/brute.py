@@ -25,6 +25,18 @@ def fcfs(units: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
     return started
 
 
+def first_fit(units: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
+    """Every second: whoever fits."""
+    started: dict[int, int] = {}
+    for second in range(HORIZON):
+        for arrival in arrivals:
+            job = arrival.job
+            free = units - _held(arrivals, started, second)
+            if job.submit_s <= second and job.id not in started and job.units <= free:
+                started[job.id] = second
+    return started
+
+
 def _held(arrivals: tuple[Arrival, ...], started: dict[int, int], second: int) -> int:
     return sum(
         a.job.units

@@ -35,6 +35,12 @@ def test_fcfs_is_the_brute_force(world: World) -> None:
 
 @MANY
 @given(counted(most=6, shortest=1))
+def test_first_fit_is_the_brute_force(world: World) -> None:
+    assert starts(run(create("first-fit"), world)[0]) == brute.first_fit(world.cluster.units, world.arrivals)
+
+
+@MANY
+@given(counted(most=6, shortest=1))
 def test_easy_is_the_brute_force(world: World) -> None:
     assert starts(run(create("easy"), world)[0]) == brute.easy(world.cluster.units, world.arrivals)
 
