@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from array import array
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +18,16 @@ from scheduler.simulator import Simulator
 from scheduler.trace import Outcome
 from scheduler.workloads import load
 
-SPARE_S = {"google": 60, "alibaba": 30}  # W in the paper
+SPARE_S = {"google": 60, "alibaba": 30, "trace": 60}  # W in the paper
+TRACE = "google2011-task_events-part-00000.csv.gz"  # in the folder TENBIN_DATA
+TRACE_CAPACITY = (0.43, 0.5)  # of a node, of the largest machine in the trace: kairos uses about 90 %
 WARM = 0.1  # share of the time with submissions that is left out of utilisation: the machine fills
 QUANTILES = (0.5, 0.95, 0.99, 0.999)
-FIGURE_3 = {"google": (0.85, 1.0), "alibaba": (0.98, 1.0)}  # the part of the distribution that was printed
+FIGURE_3 = {
+    "google": (0.85, 1.0),
+    "alibaba": (0.98, 1.0),
+    "trace": (0.85, 1.0),
+}  # the part of the distribution that was printed
 POINTS = 61
 
 Floats = NDArray[np.float64]
@@ -28,7 +37,7 @@ class Case(NamedTuple):
     """One simulation: policy with its parameters, trace, machine, seed."""
 
     policy: str
-    like: str
+    like: str  # "google", "alibaba"; "trace": Google's own tasks
     nodes: int
     tasks: int
     seed: int
@@ -62,13 +71,13 @@ class Usage:
         for segment in outcome.segments:
             self._held.extend((segment.start_s, segment.end_s, job.demand[0], job.demand[1]))
 
-    def shares(self, nodes: int) -> tuple[float, float]:
-        """Of the capacity (1 of each a node)."""
+    def shares(self, nodes: int, capacity: tuple[float, float] = (1.0, 1.0)) -> tuple[float, float]:
+        """Of what the nodes have, each ``capacity``."""
         starts, ends, cpu, memory = np.frombuffer(self._held).reshape(-1, 4).T
         begin_s = WARM * self._last_s
         inside = np.clip(np.minimum(ends, self._last_s) - np.maximum(starts, begin_s), 0.0, None)
         whole = nodes * (self._last_s - begin_s)
-        return float(inside @ cpu / whole), float(inside @ memory / whole)
+        return float(inside @ cpu / whole / capacity[0]), float(inside @ memory / whole / capacity[1])
 
 
 class Slowdowns:
@@ -87,11 +96,9 @@ class Slowdowns:
 
 def simulate(case: Case) -> Figures:
     """One simulation."""
-    cluster = Cluster(
-        (Pool("node", case.nodes, resources=("cpu", "memory"), capacity=(1.0, 1.0)),),
-    )
-    text = ",".join(filter(None, (f"generator:multiresource,like={case.like},jobs={case.tasks}", case.more)))
-    workload = load(text, cluster, case.seed)
+    capacity = TRACE_CAPACITY if case.like == "trace" else (1.0, 1.0)
+    cluster = Cluster((Pool("node", case.nodes, resources=("cpu", "memory"), capacity=capacity),))
+    workload = load(workload_of(case), cluster, case.seed)
     policy = create(_with_spare(case.policy, case.like))
     metrics, usage, slowdowns = Accumulator(cluster), Usage(), Slowdowns()
     sinks = (metrics, usage, slowdowns)
@@ -99,8 +106,24 @@ def simulate(case: Case) -> Figures:
     found = metrics.metrics()
     curve = slowdowns.at(np.linspace(*FIGURE_3[case.like], POINTS))
     p50, p95, p99, p999 = slowdowns.at(np.array(QUANTILES))
-    cpu, memory = usage.shares(case.nodes)
+    cpu, memory = usage.shares(case.nodes, capacity)
     return Figures(p50, p95, p99, p999, found.preemptions, found.jobs, cpu, memory, curve)
+
+
+def trace_file() -> Path | None:
+    """Google's own tasks, where TENBIN_DATA has them."""
+    folder = os.environ.get("TENBIN_DATA")
+    path = Path(folder, TRACE) if folder else None
+    return path if path is not None and path.exists() else None
+
+
+def workload_of(case: Case) -> str:
+    """Its tasks, as ``workloads.load`` takes them."""
+    if case.like == "trace":
+        spread = f"like=google,closed_load={math.sqrt(2)}"
+        return f"generator:resample,trace={trace_file()},{spread},jobs={case.tasks}"
+    text = f"generator:multiresource,like={case.like},jobs={case.tasks}"
+    return f"{text},{case.more}" if case.more else text
 
 
 def _with_spare(policy: str, like: str) -> str:

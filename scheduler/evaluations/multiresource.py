@@ -7,9 +7,7 @@ beyond the paper ``las-prompt`` and ``las-mq`` beside them, far quantiles, and o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,72 +24,36 @@ from scheduler.evaluations import (
     over_seeds,
     run_all,
 )
-from scheduler.evaluations.las_runs import FIGURE_3, POINTS, Case, Figures, simulate
+from scheduler.evaluations.las_cases import (
+    LIKES,
+    LOADS,
+    OWN,
+    PARTS,
+    POLICIES,
+    SIZES,
+    Size,
+    main_cases,
+    overload_case,
+    part,
+    readings,
+    seeds,
+    settings,
+    trace_cases,
+    varied_cases,
+)
+from scheduler.evaluations.las_runs import FIGURE_3, POINTS, TRACE_CAPACITY, Case, Figures, simulate
 
 PAPER = (
     "H. Yabuuchi, T. Shinagawa: A cluster scheduler without run-time estimates for several kinds of uneven "
     "resource demands. IPSJ SIG Technical Report 2019-OS-146 (in Japanese)"
 )
-LIKES = ("google", "alibaba")
-POLICIES = ("kairos", "las", "las-prompt", "las-mq")
-
-
-class Machine(NamedTuple):
-    """So many nodes and tasks."""
-
-    nodes: int
-    tasks: int
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is simulated: machines and seeds for each trace, and for what has one seed only.
-
-    ``further_seeds``: for Alibaba's tasks under the policies that are not the paper's.
-    """
-
-    main: dict[str, Machine]
-    seeds: dict[str, int]
-    further_seeds: int
-    varied: Machine
-    overload: Machine
-    readings: dict[str, Machine]
-
-
-SIZES: dict[Scale, Size] = {
-    "small": Size(
-        {"google": Machine(128, 17_400), "alibaba": Machine(64, 25_000)},
-        {"google": 2, "alibaba": 2},
-        1,
-        Machine(64, 8_700),
-        Machine(8, 8_000),
-        {"google": Machine(64, 8_700), "alibaba": Machine(64, 12_500)},
-    ),
-    "full": Size(
-        {"google": Machine(256, 69_524), "alibaba": Machine(256, 648_052)},
-        {"google": 5, "alibaba": 3},
-        1,
-        Machine(256, 69_524),
-        Machine(16, 40_000),
-        {"google": Machine(128, 17_400), "alibaba": Machine(128, 50_000)},
-    ),
-}
-OWN = "L = 1.5, N = 4, W = 60 s"
-L, N, W, PARTS = (1.2, 3.0), (1, 2, 8), (30, 300), (2, 4)
-LOADS = (0.9, 0.97, 1.05)
-READINGS = {
-    "google": ("demand=0.1", "run_median_s=37", "closed_load=1.3"),
-    "alibaba": ("demand=0.03", "run_median_s=2", "closed_load=1.3,demand=0.05"),
-}
 Row = tuple[str | float | int | None, ...]
 
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """The paper's evaluation."""
     size = SIZES[scale]
-    main = _main_cases(size)
-    varied = _varied_cases(size)
-    cases = list(dict.fromkeys(main + varied))
+    cases = list(dict.fromkeys(main_cases(size) + varied_cases(size) + trace_cases(size)))
     # The longest first, so that no core is left with one of them at the end.
     order = sorted(cases, key=lambda case: -case.tasks)
     found = dict(zip(order, run_all(simulate, order, progress, _say), strict=True))
@@ -106,6 +68,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             _sensitivity_table(found, size),
             _overload_table(found, size),
             _readings_table(found, size),
+            *_trace_tables(found, size),
         ),
         (*(_picture(found, size, like) for like in LIKES), _overload_picture(found, size)),
         _remarks(size),
@@ -116,65 +79,13 @@ def _say(case: Case) -> str:
     return f"{case.policy}, {case.like}-like {case.more}, {case.nodes} nodes, seed {case.seed}"
 
 
-# -- which simulations ----------------------------------------------------------------------------------
-
-
-def _seeds(size: Size, like: str, policy: str) -> int:
-    first = policy in ("kairos", "las") or like == "google"
-    return size.seeds[like] if first else size.further_seeds
-
-
-def _main_cases(size: Size) -> list[Case]:
-    return [
-        Case(policy, like, *size.main[like], seed)
-        for like, policy in product(LIKES, POLICIES)
-        for seed in range(_seeds(size, like, policy))
-    ]
-
-
-def _settings(size: Size) -> list[tuple[str, Case]]:
-    """What is varied, and the simulation; the paper's own values come first."""
-    machine = size.varied
-    rows = [(OWN, Case("las", "google", *machine, 0))]
-    rows += [(f"L = {v:g}", Case(f"las,load-limit={v:g}", "google", *machine, 0)) for v in L]
-    rows += [(f"N = {v}", Case(f"las,victims={v}", "google", *machine, 0)) for v in N]
-    rows += [(f"W = {v} s", Case(f"las,spare-s={v}", "google", *machine, 0)) for v in W]
-    return rows + [(f"{machine.nodes // part} nodes", _part(size, "las", part)) for part in PARTS]
-
-
-def _part(size: Size, policy: str, part: int) -> Case:
-    """A part of the machine, with as many tasks a node."""
-    return Case(policy, "google", size.varied.nodes // part, size.varied.tasks // part, 0)
-
-
-def _varied_cases(size: Size) -> list[Case]:
-    cases = [case for _, case in _settings(size)]
-    cases += [_part(size, "kairos", part) for part in (1, *PARTS)]
-    cases += [_overload_case(size, policy, at) for policy, at in product(POLICIES, LOADS)]
-    return cases + [case for row in _readings(size) for case in row[2:]]
-
-
-def _overload_case(size: Size, policy: str, at: float) -> Case:
-    return Case(policy, "alibaba", *size.overload, 0, f"load={at:g}")
-
-
-def _readings(size: Size) -> list[tuple[str, str, Case, Case]]:
-    """Trace, what is read otherwise, and kairos and las with it."""
-    rows = []
-    for like in LIKES:
-        for more in ("", *READINGS[like]):
-            kairos, las = (Case(policy, like, *size.readings[like], 0, more) for policy in ("kairos", "las"))
-            rows.append((like, more or "as above", kairos, las))
-    return rows
-
-
 # -- what is told of them -------------------------------------------------------------------------------
 
 Found = dict[Case, Figures]
 
 
-def _runs(found: Found, size: Size, like: str, policy: str, seeds: int | None = None) -> list[Figures]:
-    most = _seeds(size, like, policy) if seeds is None else seeds
+def _runs(found: Found, size: Size, like: str, policy: str, only: int | None = None) -> list[Figures]:
+    most = seeds(size, like, policy) if only is None else only
     return [found[Case(policy, like, *size.main[like], seed)] for seed in range(most)]
 
 
@@ -257,7 +168,7 @@ def _beyond(found: Found, size: Size) -> tuple[Finding, ...]:
 
 def _sensitivity_findings(found: Found, size: Size) -> tuple[Finding, ...]:
     """Section 4.4, which tells directions only."""
-    by = {what: found[case] for what, case in _settings(size)}
+    by = {what: found[case] for what, case in settings(size)}
     own = by[OWN]
 
     def versus(what: str, one: Figures, other: Figures, field: str, same: tuple[float, float]) -> Finding:
@@ -272,9 +183,9 @@ def _sensitivity_findings(found: Found, size: Size) -> tuple[Finding, ...]:
         versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p95", (least, 0.0)),
         versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p999", (0.0, most)),
     ]
-    for part in (1, *PARTS):
-        las, kairos = (found[_part(size, policy, part)] for policy in ("las", "kairos"))
-        what = f"las against kairos, {size.varied.nodes // part} nodes"
+    for divisor in (1, *PARTS):
+        las, kairos = (found[part(size, policy, divisor)] for policy in ("las", "kairos"))
+        what = f"las against kairos, {size.varied.nodes // divisor} nodes"
         rows.append(versus(what, las, kairos, "p99", (least, 0.0)))
     return tuple(rows)
 
@@ -299,13 +210,13 @@ def _main_table(found: Found, size: Size) -> Table:
 
 
 def _sensitivity_table(found: Found, size: Size) -> Table:
-    rows: tuple[Row, ...] = tuple((what, *_row([found[case]])) for what, case in _settings(size))
+    rows: tuple[Row, ...] = tuple((what, *_row([found[case]])) for what, case in settings(size))
     return Table(f"las, Google-like, {size.varied.nodes} nodes, one seed", ("setting", *COLUMNS), rows)
 
 
 def _overload_table(found: Found, size: Size) -> Table:
     rows: tuple[Row, ...] = tuple(
-        (at, policy, *_row([found[_overload_case(size, policy, at)]]))
+        (at, policy, *_row([found[overload_case(size, policy, at)]]))
         for at, policy in product(LOADS, POLICIES)
     )
     title = f"Open arrivals, Alibaba-like, {size.overload.nodes} nodes, one seed"
@@ -314,7 +225,7 @@ def _overload_table(found: Found, size: Size) -> Table:
 
 def _readings_table(found: Found, size: Size) -> Table:
     rows = []
-    for like, more, kairos, las in _readings(size):
+    for like, more, kairos, las in readings(size):
         one, other = found[las], found[kairos]
         rows.append(
             (
@@ -333,6 +244,20 @@ def _readings_table(found: Found, size: Size) -> Table:
     return Table("las against kairos, read otherwise, one seed", columns + more_columns, tuple(rows))
 
 
+def _trace_tables(found: Found, size: Size) -> list[Table]:
+    """Google's own tasks, where there is a file of them."""
+    cases = trace_cases(size)
+    if not cases:
+        return []
+    first, (cpu, memory) = cases[0], TRACE_CAPACITY
+    title = (
+        "Tasks of Google 2011's first 93 minutes, drawn anew with table 1's spread (generator:resample): "
+        f"{first.tasks} on {first.nodes} nodes of CPU {cpu}, memory {memory}, one seed"
+    )
+    rows: tuple[Row, ...] = tuple((case.policy, *_row([found[case]])) for case in cases)
+    return [Table(title, ("policy", *COLUMNS), rows)]
+
+
 def _picture(found: Found, size: Size, like: str) -> Picture:
     """Figure 3: the distribution of slowdowns (its upper end)."""
     points = tuple(np.linspace(*FIGURE_3[like], POINTS)[:-1].tolist())
@@ -348,7 +273,7 @@ def _picture(found: Found, size: Size, like: str) -> Picture:
 
 def _overload_picture(found: Found, size: Size) -> Picture:
     series = tuple(
-        Series(policy, LOADS, tuple(found[_overload_case(size, policy, at)].p99 for at in LOADS))
+        Series(policy, LOADS, tuple(found[overload_case(size, policy, at)].p99 for at in LOADS))
         for policy in POLICIES
     )
     title = "p99 slowdown under open arrivals, Alibaba-like"
@@ -363,7 +288,8 @@ def _assumptions(found: Found, size: Size) -> tuple[str, ...]:
         used.append(f"{like} CPU {cpu:.1%}, memory {memory:.1%}")
     return (
         "The tasks are generated (generator:multiresource): lognormal demands and run times with the "
-        "coefficients of variation and the correlation of table 1; the paper's traces could not be had.",
+        "coefficients of variation and the correlation of table 1; the paper's traces could not be had. "
+        f"Google's own tasks of 93 minutes are {'the last table' if trace_cases(size) else 'left out'}.",
         "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s (Alibaba 2017, 12 hours); they "
         "decide how long a task runs in terms of W.",
         "Capacity: the mean demand is 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scheduler import evaluations
 from scheduler.evaluations import las_runs, multiresource
+from scheduler.evaluations.las_cases import POLICIES, SIZES, Machine, Size, trace_cases
 from scheduler.evaluations.las_runs import Case, Figures, Usage
-from scheduler.evaluations.multiresource import Machine
 from scheduler.model import Job, Placement
 from scheduler.trace import Outcome, Segment
 
@@ -34,8 +35,8 @@ def test_use_is_counted_while_tasks_are_submitted() -> None:
 def test_the_evaluation_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     few = Machine(4, 300)
     each = {"google": few, "alibaba": few}
-    tiny = multiresource.Size(each, {"google": 2, "alibaba": 2}, 1, few, few, each)
-    monkeypatch.setitem(multiresource.SIZES, "small", tiny)
+    tiny = Size(each, {"google": 2, "alibaba": 2}, 1, few, few, each)
+    monkeypatch.setitem(SIZES, "small", tiny)
 
     def one_by_one(work: object, cases: Sequence[Case], *rest: object) -> list[Figures]:
         return [las_runs.simulate(case) for case in cases]
@@ -47,5 +48,15 @@ def test_the_evaluation_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in found.tables:
         assert table.rows and all(len(row) == len(table.columns) for row in table.rows)
     for picture in found.pictures:
-        assert [series.name for series in picture.series] == list(multiresource.POLICIES)
+        assert [series.name for series in picture.series] == list(POLICIES)
         assert all(len(series.x) == len(series.y) > 0 for series in picture.series)
+
+
+def test_the_trace_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    size = SIZES["full"]
+    monkeypatch.setenv("TENBIN_DATA", str(tmp_path))
+    assert trace_cases(size) == []
+    (tmp_path / las_runs.TRACE).touch()
+    assert [case.policy for case in trace_cases(size)] == list(POLICIES)
+    case = trace_cases(size)[0]
+    assert f"trace={tmp_path / las_runs.TRACE},like=google" in las_runs.workload_of(case)
