@@ -200,6 +200,8 @@ class TwoLevel(Policy):
     # -- words ----------------------------------------------------------------------------------------
 
     def why(self, job: Job, view: View) -> Reason:
+        if job.id not in self._tasks:
+            return Reason("was submitted just now; the central queue has not looked at it yet")
         task, node = self._tasks[job.id]
         if node is None:
             return Reason(f"waits in the central queue, {self._queue.ahead(task)}: {self._full()}")

@@ -277,6 +277,16 @@ def test_a_checkpoint_is_awaited(policy: str, cost_s: float) -> None:
     assert result(outcomes) == {1: (0, 120 + 2 * cost_s, 1), 2: (10 + cost_s, 30 + cost_s, 0)}
 
 
+@pytest.mark.parametrize("policy", ["las", "kairos", "las-prompt", "las-drf"])
+def test_tasks_that_cannot_be_stopped_run_to_their_ends(policy: str) -> None:
+    """New tasks wait for them, on a node or in the queue, and start in their order."""
+    rows: list[Row] = [(0, 100, (1, 1)), (5, 10, (0.7, 0.7)), (6, 10, (0.7, 0.7)), (7, 10, (0.2, 0.2))]
+    quiet = world(1, *rows)
+    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.NEVER)) for a in quiet.arrivals)
+    outcomes, _ = run(create(policy), World(quiet.cluster, arrivals))
+    assert result(outcomes) == {1: (0, 100, 0), 2: (100, 110, 0), 3: (110, 120, 0), 4: (100, 110, 0)}
+
+
 @pytest.mark.parametrize("policy", ["las", "kairos"])
 def test_nodes_may_differ(policy: str) -> None:
     pool = Pool("node", 2, resources=("cpu", "memory"), capacities=((1, 4), (4, 1)))
