@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 CONFIDENCE = 0.95
 
 EVALUATIONS: dict[str, str] = {
+    "interference": "scheduler.evaluations.interference",
     "migration": "scheduler.evaluations.migration",
     "multiresource": "scheduler.evaluations.multiresource",
     "regions": "scheduler.evaluations.regions",

@@ -193,6 +193,8 @@ def test_pools_that_cannot_be_shared_are_told() -> None:
             run(create("match"), World(parse_cluster(text), ()))
     with pytest.raises(BadInput, match="most must be at least 2"):
         create("match,most=1")
+    with pytest.raises(BadInput, match="order not negative"):
+        create("match,order=-1")
     with pytest.raises(BadInput, match="depth must be at least 1"):
         create("pair,depth=0")
     with pytest.raises(BadInput, match="must not be negative"):
