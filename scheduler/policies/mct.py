@@ -101,18 +101,21 @@ class Mct(Policy):
         self._note(view, event)
         if view.upcoming is not None:
             return ()
+        now = view.now
         if not self._broken:
-            for lane in self._lanes.values():
-                if lane.name in self._left and lane.slack_until_s > view.now:
-                    self._pull_forward(lane, view)
-            self._left.clear()
+            for name in self._gaps:
+                if self._lanes[name].slack_until_s > now:
+                    self._pull_forward(self._lanes[name], view)
+            self._gaps.clear()
             for job in self._new:
                 self._plan_new(job, view)
             self._new.clear()
+        actions: list[Action] = []
         due = self._next_due()
-        actions = self._act(view) if due <= view.now or self._broken else []
-        due = self._next_due()
-        if due < math.inf and (due < self._woken or self._woken <= view.now):
+        if due <= now or self._broken:
+            actions = self._act(view)
+            due = self._next_due()
+        if due < math.inf and (due < self._woken or self._woken <= now):
             self._woken = due
             actions.append(WakeAt(due))
         return actions
@@ -155,9 +158,10 @@ class Mct(Policy):
 
     def _give(self, part: Part, held: int, now: float, early: bool) -> None:
         self._lanes[part.pool].plan.release(max(part.start_s, now), part.end_s, held)
-        self._left.add(part.pool)
         if early:
             self._leave_slack(part)
+        if self._lanes[part.pool].slack_until_s > now:
+            self._gaps[part.pool] = None
 
     def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
         """These are the job's parts from now on; what is due next is noted."""
@@ -260,7 +264,7 @@ class Mct(Policy):
         }
         self._plans: dict[int, Planned] = {}
         self._due: list[tuple[float, int, int, Planned]] = []
-        self._left: set[str] = set()  # classes on which units were given back at this instant
+        self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
         self._new.clear()
         for state in in_order(view):
             self._plan_again(view, state)
@@ -316,9 +320,13 @@ class Mct(Policy):
         return actions
 
     def _next_due(self) -> float:
-        while self._due and self._due[0][2] != self._due[0][3].version:
-            heappop(self._due)
-        return self._due[0][0] if self._due else math.inf
+        heap = self._due
+        while heap:
+            at, _, version, planned = heap[0]
+            if planned.version == version:
+                return at
+            heappop(heap)
+        return math.inf
 
     def _collect(self, view: View) -> tuple[list[Planned], list[Planned], dict[str, int]]:
         """Jobs to be stopped and started now, and the units that the stops free at this very instant."""
@@ -343,7 +351,8 @@ class Mct(Policy):
             left[name] += freed
         for planned in starts:
             left[planned.parts[0].pool] -= planned.job.units
-        return any(lane.plan.at(view.now) > left[name] for name, lane in self._lanes.items())
+        now = view.now
+        return any(lane.plan.at(now) > left[name] for name, lane in self._lanes.items())
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

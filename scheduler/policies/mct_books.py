@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler.model import Job, Stop, instant
@@ -50,16 +50,17 @@ def task_of(
     """What is to be planned of a job, on the classes on which it can run."""
     job, costs = planned.job, view.costs
     tied = job.stop is Stop.PAUSE
-    names = [name for name in lanes if job.runs_on(name)]
+    names: Iterable[str] = job.estimates_s or lanes
     if tied and state is not None and state.phase is not Phase.WAITING:
         names = [pool_of(state)]
-    names.sort(key=job.estimate_on)  # stable: rank breaks ties
+    times = {name: job.estimate_on(name) for name in lanes if name in names}
+    names = sorted(times, key=times.__getitem__)  # stable: rank breaks ties
     stoppable = migrate and job.stop is not Stop.NEVER
     counts = stoppable or state is not None
     task = Task(
         job.units,
         [lanes[name] for name in names],
-        [job.estimate_on(name) for name in names],
+        [times[name] for name in names],
         [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
         [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
         view.now,

@@ -124,11 +124,14 @@ class Task:
 
     def last(self, k: int, start: float, done: float, begun: bool) -> Part:
         """A part that runs to the job's end."""
+        return Part(self.lanes[k].name, start, math.inf, self.end(k, start, done, begun))
+
+    def end(self, k: int, start: float, done: float, begun: bool) -> float:
+        """When that part ends."""
         works = self.works(k, start, begun) if begun else start
         end = instant(works + (1.0 - done) * self.run_s[k])
-        if done or end <= start:
-            end = instant(end + MOMENT_S)  # shares of the work are rounded
-        return Part(self.lanes[k].name, start, math.inf, end)
+        # Shares of the work are rounded, and no part is shorter than a moment.
+        return instant(end + MOMENT_S) if done or end <= start else end
 
     def whole(self, k: int, start: float) -> Parts:
         """All that is left of the job on one class."""
@@ -153,13 +156,13 @@ def plan(task: Task, rules: Rules) -> Parts:
         return task.whole(0, starts[0])
     if rules.priced:
         return _cheapest(task, rules, starts)
-    queues = [task.last(k, start, task.done, task.begun) for k, start in enumerate(starts)]
-    second = min(range(len(queues)), key=lambda k: (queues[k].end_s, starts[k]))  # the paper's r''
+    ends = [task.end(k, start, task.done, task.begun) for k, start in enumerate(starts)]
+    second = min(range(len(ends)), key=lambda k: (ends[k], starts[k]))  # the paper's r''
+    queue = task.last(second, starts[second], task.done, task.begun)
     split = _split(task, rules, second, starts) if rules.migrate and task.stoppable else None
     if rules.literal and task.stoppable:
-        return split or task.moved([queues[second]])
-    whole = [queues[second], *(_holes(task) if rules.backfill else ())]
-    best = min(whole, key=lambda part: part.end_s)
+        return split or task.moved([queue])
+    best = min([queue, *_holes(task)], key=lambda part: part.end_s) if rules.backfill else queue
     return split if split is not None and _end(split) < best.end_s else task.moved([best])
 
 
@@ -189,7 +192,7 @@ def _end_of_queue(task: Task, k: int, by_regions: bool) -> float:
     """
     lane = task.lanes[k]
     if k == task.here:
-        stay = task.last(k, task.now, task.done, True).end_s - task.now
+        stay = task.end(k, task.now, task.done, True) - task.now
         if lane.plan.earliest(task.units, stay, task.now) == task.now:
             return task.now
     if lane.last_start_s == math.inf:
@@ -210,11 +213,9 @@ def _holes(task: Task) -> list[Part]:
     for k, run_s in enumerate(task.run_s):
         least = (1.0 - task.done) * run_s - MOMENT_S
         for start, end in task.regions(k):
-            if end - start >= least:
-                part = task.last(k, start, task.done, task.begun)
-                if part.end_s <= end:
-                    holes.append(part)
-                    break
+            if end - start >= least and task.end(k, start, task.done, task.begun) <= end:
+                holes.append(task.last(k, start, task.done, task.begun))
+                break
     return holes
 
 
@@ -237,9 +238,8 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
         if start >= end:
             continue
         begun = task.begun or bool(parts)
-        whole = task.last(k, start, done, begun)
-        if whole.end_s <= end:
-            return task.moved([*parts, whole])
+        if task.end(k, start, done, begun) <= end:
+            return task.moved([*parts, task.last(k, start, done, begun)])
         stop = _stop(end, task.stop_s[k])
         works = task.works(k, start, begun)
         if stop <= works:  # too short to pay for itself
