@@ -345,14 +345,13 @@ class Mct(Policy):
         return stops, starts, leaving
 
     def _behind(self, view: View, starts: Iterable[Planned], leaving: dict[str, int]) -> bool:
-        """Whether fewer units are free than the plans say."""
-        left = dict(view.free)
-        for name, freed in leaving.items():
-            left[name] += freed
+        """Whether fewer units are free than the plans of those who start say."""
+        left: dict[str, int] = {}
         for planned in starts:
-            left[planned.parts[0].pool] -= planned.job.units
-        now = view.now
-        return any(lane.plan.at(now) > left[name] for name, lane in self._lanes.items())
+            pool = planned.parts[0].pool
+            before = left[pool] if pool in left else view.free[pool] + leaving.get(pool, 0)
+            left[pool] = before - planned.job.units
+        return any(units < self._lanes[name].plan.at(view.now) for name, units in left.items())
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:
