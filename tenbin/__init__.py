@@ -5,16 +5,19 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tenbin.checkpoint import Checkpoint
+    from tenbin.checkpoint_file import CheckpointError
     from tenbin.client import Client, Job
     from tenbin.errors import TenbinError
 
-__all__ = ["Client", "Job", "TenbinError"]
+__all__ = ["Checkpoint", "CheckpointError", "Client", "Job", "TenbinError"]
+_MODULES = {"Checkpoint": "checkpoint", "CheckpointError": "checkpoint_file", "TenbinError": "errors"}
 
 
 def __getattr__(name: str) -> Any:
     """The names a user's program imports, loaded when they are used."""
     if name not in __all__:
         raise AttributeError(f"module 'tenbin' has no attribute {name!r}")
-    from tenbin import client
+    from importlib import import_module
 
-    return getattr(client, name)
+    return getattr(import_module(f"tenbin.{_MODULES.get(name, 'client')}"), name)
