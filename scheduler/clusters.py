@@ -149,7 +149,9 @@ def _pool(given: Mapping[str, Any], rank: int, where: str) -> Pool:
     values = tuple(_number(cap, "caps_w", at) for cap in caps)
     if list(values) != sorted(set(values)) or any(cap <= 0 for cap in values):
         raise BadInput(f"{at}: caps_w is not ascending from above 0", "sort it, each cap once")
-    powers = {key: _number(given.get(key, 0.0), key, at) for key in ("base_w", "peak_w", "idle_w")}
+    powers: dict[str, Any] = {
+        key: _number(given.get(key, 0.0), key, at) for key in ("base_w", "peak_w", "idle_w")
+    }
     if values and "peak_w" not in given:
         powers["peak_w"] = values[-1]
     if powers["idle_w"] > powers["base_w"] + powers["peak_w"] > 0:

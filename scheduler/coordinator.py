@@ -17,6 +17,7 @@ from functools import partial
 from agent.jobs.folder import How, Result, Want
 from profiles.errors import BadInput
 from scheduler import actions as act
+from scheduler.costs import FREE, Costs
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Submitted, Timer
 from scheduler.journal import Entry, Journal, Stage
@@ -38,6 +39,7 @@ class Coordinator:
 
     Args:
         policy: name and parameters, as for the simulator.
+        costs: what moving jobs is believed to cost.
         clock: seconds since 1970.
 
     Raises:
@@ -45,12 +47,17 @@ class Coordinator:
     """
 
     def __init__(
-        self, journal: Journal, engine: Engine, policy: str, clock: Callable[[], float] = time.time
+        self,
+        journal: Journal,
+        engine: Engine,
+        policy: str,
+        costs: Costs = FREE,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
         self.policy = create(policy)
-        self.state = State(engine.cluster, now=instant(clock()))
+        self.state = State(engine.cluster, costs, now=instant(clock()))
         self.ledger = Ledger(journal, engine.cluster)
         self._happenings: list[Happening] = []
         self._starts: list[Entry] = []
@@ -117,6 +124,30 @@ class Coordinator:
             entry.held_by_user = False
             self.ledger.tell(entry, self.state.now, "resumed")
             self._admit(entry)
+        self.turn()
+
+    def migrate(self, job_ids: Sequence[int], to: str) -> None:
+        """Move running jobs to another class of device: checkpoint here, restart there.
+
+        Raises:
+            BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
+        """
+        for entry in [self.ledger.open(job_id) for job_id in job_ids]:
+            state = self.state.running.get(entry.id)
+            if state is None or state.placement is None:
+                raise BadInput(f"job {entry.id} is {entry.stage}, not running", "see: tenbin jobs")
+            target = Placement(to, state.placement.units)
+            why = self.state.obstacle(state.job, target)
+            if not state.job.runs_on(to):
+                why = f"it does not run on {to}"
+            if why:
+                raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
+            try:
+                self._book(act.Migrate(entry.id, target))
+            except RuleBroken as error:
+                raise BadInput(
+                    f"job {entry.id} cannot move: {error}", "submit it with --checkpoint"
+                ) from error
         self.turn()
 
     def why(self, job_id: int) -> Reason:
@@ -357,7 +388,7 @@ class Coordinator:
             self.state.broken(None, type(action).__name__, "this engine cannot do that")
 
     def _run(self, entry: Entry, placement: Placement) -> None:
-        entry.cores = self.engine.place(entry, placement)
+        self.engine.place(entry, placement)
         entry.stage = Stage.RUNNING
         if entry.alive:
             self._ask(entry, "run")

@@ -56,7 +56,7 @@ class Entry:
         attempt: number of the last attempt, 0 before the first.
         alive: that attempt was started and is not known to have ended (it runs, or is paused).
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
-        placement, cores: of the last attempt.
+        placement, cores, devices: of the last attempt.
         request: number of the last request to its supervisor, and what it was: ``want``.
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
@@ -71,6 +71,7 @@ class Entry:
     alive: bool = False
     placement: Placement | None = None
     cores: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
     request: int = 0
     want: Want | Literal[""] = ""
     held_by_user: bool = False
@@ -91,7 +92,7 @@ class Entry:
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
-AS_JSON = {"placement", "cores", "usage"}
+AS_JSON = {"placement", "cores", "devices", "usage"}
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")});
 CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
@@ -278,7 +279,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         pool, units, nodes, cap_w, region, binding = values["placement"]
         nodes = tuple((node, there) for node, there in nodes)
         values["placement"] = Placement(pool, units, nodes, cap_w, region, binding)
-    values["cores"] = tuple(values["cores"])
+    values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
     return Entry(**values)
 
 

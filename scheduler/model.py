@@ -153,6 +153,7 @@ class Pool:
     Attributes:
         name: what placements call it.
         units: number of units, or of nodes when ``resources`` are named.
+        kind: of a pool of devices: "gpu", "cpu", ...; empty: it is none.
         rank: preference between classes, 0 is the best (a tie-break: jobs know their own run times).
         resources: names of what a node has; empty: a counted pool.
         capacity: of every node, in the order of ``resources``.
@@ -173,6 +174,7 @@ class Pool:
     peak_w: float = 0.0
     idle_w: float = 0.0
     caps_w: tuple[float, ...] = ()
+    kind: str = ""
 
     @property
     def counted(self) -> bool:

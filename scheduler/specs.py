@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Annotated
 
@@ -21,6 +22,8 @@ class JobSpec(BaseModel):
         name: for people; need not be unique.
         tasks, cores, memory_mb: how many tasks, and what each needs.
         time_s: limit of the run time; the job is ended there.
+        device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
+        expect_s: expected run time by kind or name of device, where they differ.
         after: numbers of jobs that must have succeeded before.
         folder: working directory.
         array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
@@ -37,6 +40,8 @@ class JobSpec(BaseModel):
     cores: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    device: Annotated[str, Field(max_length=100)] = "any"
+    expect_s: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     after: tuple[int, ...] = ()
     folder: Text = Field(default_factory=os.getcwd)
     array_index: Annotated[int, Field(ge=0)] | None = None
@@ -63,7 +68,7 @@ class JobSpec(BaseModel):
 
 
 def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: str) -> Job:
-    """The job that policies see, in the terms of the cluster: counted cores, or nodes with cores and memory.
+    """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -71,7 +76,10 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
     pool = cluster.pools[0]
     units = spec.tasks * spec.cores
     demand: tuple[float, ...] = ()
-    if not pool.counted:
+    estimates: dict[str, float] = {}
+    if pool.kind:
+        units, estimates = spec.tasks, _by_device(spec, cluster)
+    elif not pool.counted:
         units = spec.tasks
         demand = (float(spec.cores), spec.memory_mb or 0.0)
     elif units > pool.units:
@@ -83,11 +91,25 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
         job_id,
         submit_s,
         units,
-        spec.time_s,
+        None if estimates else spec.time_s,
         user=user,
         memory_mb=spec.memory_mb,
-        known=Known.LIMIT,
+        known=Known.PREDICTED if spec.expect_s else Known.LIMIT,
         stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
         demand=demand,
+        estimates_s=estimates,
         program=spec.name or spec.command[0],
     )
+
+
+def _by_device(spec: JobSpec, cluster: Cluster) -> dict[str, float]:
+    """Expected run time on each class of device that will do; infinite where it is not known."""
+    estimates = {}
+    for pool in cluster.pools:
+        if spec.device in ("any", pool.kind, pool.name):
+            default = math.inf if spec.time_s is None else spec.time_s
+            estimates[pool.name] = spec.expect_s.get(pool.name, spec.expect_s.get(pool.kind, default))
+    if not estimates:
+        names = ", ".join(f"{pool.name} ({pool.kind})" for pool in cluster.pools)
+        raise BadInput(f"device {spec.device!r}: there is none", f"choose any, or one of {names}")
+    return estimates

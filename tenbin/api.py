@@ -35,6 +35,12 @@ class Ids(BaseModel):
     ids: list[int]
 
 
+class Move(Ids):
+    """Which jobs, and to which class of device."""
+
+    to: str
+
+
 class News:
     """Wakes those who wait for the end of a job."""
 
@@ -104,6 +110,11 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
         change(coordinator.resume, which.ids)
         return {"ids": which.ids}
 
+    @api.post("/migrate")
+    async def migrate(move: Move) -> dict[str, list[int]]:
+        change(coordinator.migrate, move.ids, move.to)
+        return {"ids": move.ids}
+
     @api.get("/status")
     async def status() -> dict[str, Any]:
         return summary(coordinator)
@@ -162,6 +173,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "placement": None if entry.placement is None else entry.placement.pool,
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
         "cpus": list(entry.cores),
+        "devices": list(entry.devices),
         "signal": entry.signal,
         "preemptions": entry.preemptions,
         "migrations": entry.migrations,

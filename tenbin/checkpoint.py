@@ -27,7 +27,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,8 @@ class Checkpoint:
     Args:
         program: its name and version; a checkpoint of another one is refused.
         path: of the checkpoint; default: in the folder that tenbin gives the job, else the current one.
-        device: ``"0:1"``, platform and device by number; default: the one tenbin chose (``TENBIN_DEVICE``),
-            else the first there is.
+        device: number of the OpenCL device, counted over all platforms; default: the one tenbin chose
+            (``TENBIN_DEVICE``), else the first there is.
 
     Attributes:
         state: what else the loop needs, as JSON knows it (numbers, texts, lists).
@@ -57,7 +57,7 @@ class Checkpoint:
         CheckpointError: there is no such device.
     """
 
-    def __init__(self, program: str, path: str | Path | None = None, device: str | None = None) -> None:
+    def __init__(self, program: str, path: str | Path | None = None, device: int | None = None) -> None:
         home = Path(os.environ.get("TENBIN_JOB_FOLDER", "."))
         self.program = program
         self.path = Path(path) if path is not None else home / "checkpoint.tenbin"
@@ -69,7 +69,7 @@ class Checkpoint:
         number = int(os.environ.get("TENBIN_CHECKPOINT_SIGNAL", signal.SIGUSR2))
         signal.signal(number, self._on_signal)
         with self._phase("context"):
-            self.device = _find(device or os.environ.get("TENBIN_DEVICE") or "0:0")
+            self.device = _find(device if device is not None else os.environ.get("TENBIN_DEVICE", "0"))
             self.context, self.queue = _open(self.device)
 
     # -- what is to survive ---------------------------------------------------------------------------
@@ -208,15 +208,18 @@ class Checkpoint:
             file.writelines(f"{line}\n" for line in lines)
 
 
-def _find(text: str) -> Any:
-    """The device of that platform and number."""
+def _find(number: int | str) -> Any:
+    """The device of that number, over all platforms."""
     import pyopencl as cl
 
+    found = []
     try:
-        platform, _, device = text.partition(":")
-        return cl.get_platforms()[int(platform)].get_devices()[int(device or 0)]
+        for platform in cl.get_platforms():
+            with suppress(cl.Error):  # a driver without its hardware
+                found += platform.get_devices()
+        return found[int(str(number).partition(",")[0])]
     except (cl.Error, IndexError, ValueError) as error:
-        raise CheckpointError(f"there is no OpenCL device {text}; see: tenbin doctor") from error
+        raise CheckpointError(f"there is no OpenCL device {number}; see: tenbin doctor") from error
 
 
 def _open(device: Any) -> tuple[Any, Any]:

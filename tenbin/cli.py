@@ -43,6 +43,7 @@ app.command("wait")(jobs.wait)
 app.command("cancel")(jobs.cancel)
 app.command("suspend")(jobs.suspend)
 app.command("resume")(jobs.resume)
+app.command("migrate")(jobs.migrate)
 app.command("restore")(doctor.restore)
 
 

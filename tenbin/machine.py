@@ -2,16 +2,66 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, Unavailable
+from profiles.records import Profile
+from scheduler.costs import FREE, Costs
+from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split, unknown
+from scheduler.policy import Policy
 from scheduler.registry import POLICIES
 
 
-def divide(policy: str, cores: int | None, nodes: int | None) -> tuple[Cluster, list[list[int]]]:
-    """Cluster, and the numbers of the cores of each node.
+@dataclass(frozen=True)
+class Machine:
+    """A cluster, and what stands behind it: cores of each node, devices of each pool, costs of moving."""
+
+    cluster: Cluster
+    cores: list[list[int]]
+    devices: dict[str, list[int]] = field(default_factory=dict)
+    costs: Costs = FREE
+
+
+def devices_of_machine(policy: str, profile: Profile | None) -> Machine:
+    """Each OpenCL device as a class of its own, those that are no processors first.
+
+    Raises:
+        BadInput: the policy schedules something else.
+        Unavailable: there is no OpenCL device.
+    """
+    name, _ = split(policy)
+    if "classes" not in kind_of(name).suits:
+        raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, mct or fcfs")
+    # In a process of its own: a driver that crashes must not take the coordinator with it.
+    command = [sys.executable, "-P", "-m", "probes.opencl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout) if done.returncode == 0 else []
+    if not found:
+        said = (done.stderr.strip().splitlines() or ["no device"])[-1]
+        raise Unavailable(f"no OpenCL device: {said}", "see: tenbin doctor")
+    numbered = sorted(enumerate(found), key=lambda pair: pair[1]["kind"] == "cpu")
+    pools = tuple(Pool(d["key"], 1, rank, kind=d["kind"]) for rank, (_, d) in enumerate(numbered))
+    cluster, costs = Cluster(pools), FREE
+    if profile is not None:
+        costs = measured(cluster, {pool.name: profile for pool in pools}).costs
+    return Machine(cluster, [], {d["key"]: [number] for number, d in numbered}, costs)
+
+
+def kind_of(name: str) -> type[Policy]:
+    """The class of a policy; BadInput if there is none of that name."""
+    if name not in POLICIES:
+        raise unknown("policy", name, POLICIES)
+    return POLICIES[name].load()
+
+
+def divide(policy: str, cores: int | None, nodes: int | None) -> Machine:
+    """All cores, or so many.
 
     A policy that schedules counted units gets all cores as one pool; one that places on nodes gets nodes
     with cores and memory, in equal parts.
@@ -20,9 +70,7 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> tuple[Cluster, 
         BadInput: there are not so many cores, or the policy needs what this engine does not have.
     """
     name, _ = split(policy)
-    if name not in POLICIES:
-        raise unknown("policy", name, POLICIES)
-    suits = POLICIES[name].load().suits
+    suits = kind_of(name).suits
     usable = sorted(os.sched_getaffinity(0))
     if cores is not None and cores > len(usable):
         raise BadInput(f"--cores {cores}: this process may use {len(usable)}", "ask for fewer")
@@ -30,7 +78,7 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> tuple[Cluster, 
     if "counted" in suits:
         if nodes not in (None, 1):
             raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
-        return Cluster((Pool("core", len(used)),)), [used]
+        return Machine(Cluster((Pool("core", len(used)),)), [used])
     if "nodes" not in suits:
         raise BadInput(f"policy {name} cannot run jobs on this machine yet", "try it with: tenbin simulate")
     count = nodes or 1
@@ -39,4 +87,4 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> tuple[Cluster, 
     size = len(used) // count
     memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6 / count
     pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=(float(size), memory_mb))
-    return Cluster((pool,)), [used[size * i : size * (i + 1)] for i in range(count)]
+    return Machine(Cluster((pool,)), [used[size * i : size * (i + 1)] for i in range(count)])

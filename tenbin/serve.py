@@ -16,14 +16,14 @@ from profiles.errors import BadInput
 from scheduler.coordinator import Coordinator
 from scheduler.engines.local import SWEEP_S, LocalEngine
 from scheduler.journal import Journal
-from scheduler.model import Cluster
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
+from tenbin.machine import Machine
 
 log = logging.getLogger("tenbin")
 
 
-def serve(home: Path, policy: str, cluster: Cluster, cores: list[list[int]]) -> None:
+def serve(home: Path, policy: str, machine: Machine) -> None:
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
 
     Raises:
@@ -33,9 +33,10 @@ def serve(home: Path, policy: str, cluster: Cluster, cores: list[list[int]]) -> 
     journal = Journal(home)
     try:
         sockets = private_folder(socket_folder(home))
-        engine = LocalEngine(home, sockets / "report.sock", cluster, cores)
+        report = sockets / "report.sock"
+        engine = LocalEngine(home, report, machine.cluster, machine.cores, machine.devices)
         try:
-            asyncio.run(_serve(Coordinator(journal, engine, policy), sockets / "api.sock"))
+            asyncio.run(_serve(Coordinator(journal, engine, policy, machine.costs), sockets / "api.sock"))
         finally:
             engine.close()
             (sockets / "api.sock").unlink(missing_ok=True)

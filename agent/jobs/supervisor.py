@@ -18,6 +18,7 @@ from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Us
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SAMPLE_S = 1.0
+LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
 Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
 
 
@@ -46,6 +47,7 @@ class Supervisor:
         self.peak_mb = 0.0
         self.ending: How | None = None
         self.kill_at: float | None = None
+        self.checkpoint_wanted = False  # and not yet asked for
         self.done = 0
         self.started_s = 0.0
 
@@ -119,7 +121,7 @@ class Supervisor:
             self._go_on()
         elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:
             self._go_on()
-            tree.send([self.pid], self.order.checkpoint_signal)
+            self.checkpoint_wanted = True
         elif request.want == "end":
             self._terminate(request.why)
 
@@ -140,6 +142,10 @@ class Supervisor:
                 self.runs_since = time.monotonic()
 
     def _mind_limits(self) -> None:
+        number = self.order.checkpoint_signal
+        if self.checkpoint_wanted and number is not None and tree.catches(self.pid, number):
+            tree.send([self.pid], number)
+            self.checkpoint_wanted = False
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             tree.send(tree.descendants(self.me), signal.SIGKILL)
             self.kill_at = time.monotonic() + 1.0
@@ -157,7 +163,7 @@ class Supervisor:
 
     def _patience(self) -> float:
         """Seconds until something is to be looked at."""
-        wait = SAMPLE_S
+        wait = LISTENS_S if self.checkpoint_wanted else SAMPLE_S
         if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
             wait = min(wait, self.order.time_limit_s - self._running_s())
         if self.kill_at is not None:

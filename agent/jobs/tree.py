@@ -53,6 +53,15 @@ def send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal: one that has none yet would be killed by it."""
+    with suppress(OSError), open(f"/proc/{pid}/status") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def pin(pids: list[int], cores: tuple[int, ...]) -> None:
     """Let all threads of the processes run on these cores only (none given: as before)."""
     for pid in pids if cores else ():

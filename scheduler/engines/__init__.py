@@ -41,14 +41,14 @@ class Engine(Protocol):
 
     cluster: Cluster
 
-    def place(self, job: Entry, placement: Placement) -> tuple[int, ...]:
-        """Cores (of the placement's nodes) for a placement; they are the job's until ``free``."""
+    def place(self, job: Entry, placement: Placement) -> None:
+        """Give the job the cores, or devices, of a placement; they are its own until ``free``."""
 
     def occupy(self, job: Entry) -> None:
-        """After a restart: the job's cores are its own again."""
+        """After a restart: the job's cores and devices are its own again."""
 
     def free(self, job: Entry) -> None:
-        """The job's cores are free."""
+        """The job's cores and devices are free."""
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         """Start the current attempts of jobs with their environments."""

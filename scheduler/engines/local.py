@@ -15,7 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,13 +50,21 @@ class LocalEngine:
         store: folder of the coordinator; job 7 has ``store/jobs/7``.
         socket_path: where supervisors report (at most about 100 bytes long).
         cores: numbers of the logical CPUs that jobs may use, node by node.
+        devices: numbers of the OpenCL devices of each pool of devices.
     """
 
     def __init__(
-        self, store: Path, socket_path: Path, cluster: Cluster, cores: Sequence[Sequence[int]]
+        self,
+        store: Path,
+        socket_path: Path,
+        cluster: Cluster,
+        cores: Sequence[Sequence[int]],
+        devices: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.store, self.cluster = store, cluster
-        self._free = [sorted(node) for node in cores]
+        self._free_cores = [sorted(node) for node in cores]
+        self._free_devices = {pool: sorted(numbers) for pool, numbers in (devices or {}).items()}
+        self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
         self._node_of = {core: number for number, node in enumerate(cores) for core in node}
         self._watched: dict[tuple[int, int], Watched] = {}
         self._ended: list[Report] = []
@@ -66,34 +75,32 @@ class LocalEngine:
         self._spawner: subprocess.Popen[str] | None = None
         self._sweep_at = time.monotonic() + SWEEP_S
 
-    # -- cores ----------------------------------------------------------------------------------------
+    # -- cores and devices ----------------------------------------------------------------------------
 
-    def place(self, job: Entry, placement: Placement) -> tuple[int, ...]:
-        if not placement.nodes:
-            return self._take(0, placement.units)
-        taken: list[int] = []
-        for node, tasks in placement.nodes:
-            taken += self._take(node, tasks * job.spec.cores)
-        return tuple(taken)
-
-    def _take(self, node: int, count: int) -> tuple[int, ...]:
-        """The lowest free cores of a node; fewer if a paused job has not let go in time."""
-        taken = tuple(self._free[node][:count])
-        del self._free[node][:count]
-        return taken
+    def place(self, job: Entry, placement: Placement) -> None:
+        if placement.pool in self._free_devices:
+            job.devices = _take(self._free_devices[placement.pool], placement.units)
+            return
+        nodes = [(node, tasks * job.spec.cores) for node, tasks in placement.nodes] or [(0, placement.units)]
+        job.cores = tuple(core for node, count in nodes for core in _take(self._free_cores[node], count))
 
     def occupy(self, job: Entry) -> None:
-        for core in job.cores:
-            node = self._free[self._node_of.get(core, 0)]
-            if core in node:
-                node.remove(core)
+        for numbers, pools in self._holdings(job):
+            for number in numbers:
+                for free in pools:
+                    if number in free:
+                        free.remove(number)
 
     def free(self, job: Entry) -> None:
         for core in job.cores:
             if core in self._node_of:
-                node = self._free[self._node_of[core]]
-                node.append(core)
-                node.sort()
+                insort(self._free_cores[self._node_of[core]], core)
+        for device in job.devices:
+            if device in self._pool_of:
+                insort(self._free_devices[self._pool_of[device]], device)
+
+    def _holdings(self, job: Entry) -> tuple[tuple[tuple[int, ...], list[list[int]]], ...]:
+        return (job.cores, self._free_cores), (job.devices, list(self._free_devices.values()))
 
     # -- attempts -------------------------------------------------------------------------------------
 
@@ -114,6 +121,10 @@ class LocalEngine:
     def _order(self, job: Entry, environment: dict[str, str], mark: str) -> Order:
         spec, home = job.spec, self._folder(job.id)
         environment = {**environment, "TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
+        if job.devices:
+            environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
+        if spec.checkpoint_signal is not None:
+            environment["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
         if spec.array_index is not None:
             environment["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
         total_mb = None if spec.memory_mb is None else spec.memory_mb * spec.tasks
@@ -302,6 +313,13 @@ class LocalEngine:
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
+
+
+def _take(free: list[int], count: int) -> tuple[int, ...]:
+    """The lowest free numbers."""
+    taken = tuple(free[:count])
+    del free[:count]
+    return taken
 
 
 def _listen(path: Path) -> socket.socket:

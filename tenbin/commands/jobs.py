@@ -194,6 +194,21 @@ def resume(which: Which, home: HomeOption = None, json: JsonOption = False) -> N
     _change("resume", which, home, json)
 
 
+def migrate(
+    which: Which,
+    to: Annotated[str, typer.Option("--to", help="The class of device to move to, see tenbin nodes.")],
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move running jobs to another device: they write a checkpoint here and go on there."""
+    from tenbin.client import Client
+
+    client = Client(home)
+    found = client.call("POST", "/migrate", {"ids": select(client, which), "to": to})
+    if json:
+        _dump(found)
+
+
 def wait(
     which: Which,
     timeout: Annotated[

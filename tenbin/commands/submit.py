@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,23 @@ def duration_s(text: str) -> float:
     if not found or found[2] not in UNITS_S or float(found[1]) <= 0:
         raise BadInput(f"--time {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
     return float(found[1]) * UNITS_S[found[2]]
+
+
+def expected(text: str | None) -> dict[str, float]:
+    """``gpu=1m,cpu=10m`` as seconds by device.
+
+    Raises:
+        BadInput: it is no such list.
+    """
+    from profiles.errors import BadInput
+
+    found = {}
+    for part in text.split(",") if text else ():
+        device, sign, time = part.partition("=")
+        if not sign or not device:
+            raise BadInput(f"--expect {text!r} is no list of times", "write for instance gpu=1m,cpu=10m")
+        found[device.strip()] = duration_s(time.strip())
+    return found
 
 
 def size_mb(text: str) -> float:
@@ -76,6 +94,15 @@ def submit(
     cores: Annotated[int, typer.Option("--cores", "-c", min=1, help="Cores of each task.")] = 1,
     memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
     time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
+    device: Annotated[
+        str, typer.Option(help="Where devices are scheduled: any, a kind (gpu, cpu), or a name.")
+    ] = "any",
+    expect: Annotated[
+        str | None, typer.Option(help="Expected run time on each device: gpu=1m,cpu=10m.")
+    ] = None,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="It uses tenbin.Checkpoint: it can be stopped and moved.")
+    ] = False,
     after: Annotated[
         list[int] | None, typer.Option(help="Only after this job has succeeded; repeatable.")
     ] = None,
@@ -110,6 +137,9 @@ def submit(
         "cores": cores,
         "memory_mb": size_mb(memory) if memory else None,
         "time_s": duration_s(time) if time else None,
+        "device": device,
+        "expect_s": expected(expect),
+        "checkpoint_signal": int(signal.SIGUSR2) if checkpoint else None,
         "after": after or [],
         "folder": str((folder or Path.cwd()).absolute()),
         "stdout": output,

@@ -29,6 +29,13 @@ def up(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Split the machine into so many nodes, for policies that place.")
     ] = None,
+    devices: Annotated[
+        bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="With --devices: a measured profile (last) that says what moving a job costs."),
+    ] = None,
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -42,23 +49,30 @@ def up(
       tenbin up --daemon
 
       tenbin up --policy conservative,depth=100 --cores 8
+
+      tenbin up --policy mctbm --devices --profile last
     """
     import logging
 
     from tenbin.client import default_home
-    from tenbin.machine import divide
+    from tenbin.machine import devices_of_machine, divide
     from tenbin.serve import serve
 
     folder = (home or default_home()).absolute()
-    cluster, per_node = divide(policy, cores, nodes)
+    machine = devices_of_machine(policy, _profile(profile)) if devices else divide(policy, cores, nodes)
     if daemon:
         _go_into_background(folder)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     if not daemon:
-        count = sum(map(len, per_node))
-        cores_text = f"{count} core{'s' * (count != 1)}"
-        typer.echo(f"tenbin: policy {policy}, {cores_text}; Ctrl-C stops it, jobs go on")
-    serve(folder, policy, cluster, per_node)
+        pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
+        typer.echo(f"tenbin: policy {policy}, {pools}; Ctrl-C stops it, jobs go on")
+    serve(folder, policy, machine)
+
+
+def _profile(selector: str | None) -> Any:
+    from profiles.store import Store
+
+    return None if selector is None else Store().load(selector)
 
 
 def down(home: HomeOption = None, json: JsonOption = False) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +18,10 @@ from scheduler.journal import Entry, Journal, Stage
 from scheduler.model import Placement
 from scheduler.specs import JobSpec
 from tenbin.errors import TenbinError
+from tests.conftest import require
 from tests.coordinator.conftest import Up
+
+STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
 
 
 def test_jobs_run_and_their_codes_are_handed_on(up: Up) -> None:
@@ -92,6 +97,58 @@ def test_suspended_jobs_give_their_cores_away(up: Up) -> None:
         one.suspend()
     one.resume()
     assert one.wait(20)["stage"] == "done" and one.info()["attempt"] == 1
+
+
+def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moved five times by hand while it runs: the same result as undisturbed, on the other device."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "fcfs")
+    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "60000"]
+    needs = {"checkpoint_signal": int(signal.SIGUSR2), "folder": str(STENCIL.parents[1])}
+    moved = up.client.submit(stencil, device="pocl-0", **needs)
+    assert "it does not run on pocl-1" in up.run("migrate", str(moved.id), "--to", "pocl-1").stderr
+    moved.cancel()
+    moved.wait(30)
+    moved = up.client.submit(stencil, **needs)
+    for number in range(5):
+        up.until(lambda: moved.info()["stage"] == "running")
+        place = moved.info()["placement"]
+        done = up.run("migrate", str(moved.id), "--to", "pocl-1" if place == "pocl-0" else "pocl-0")
+        assert done.returncode == 0, done.stderr
+        up.until(lambda n=number: moved.info()["attempt"] == n + 2)  # type: ignore[misc]
+    found = moved.wait(90)
+    assert (found["stage"], found["migrations"], found["attempt"]) == ("done", 5, 6)
+    still = up.client.submit(stencil, **needs).wait(90)
+    assert still["attempt"] == 1
+    assert Path(found["stdout"]).read_text() == Path(still["stdout"]).read_text() != ""
+    assert not list((up.home / "jobs" / str(moved.id)).glob("checkpoint.tenbin"))
+
+
+def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The better device is taken; a job begins on the worse one and moves when the better one is free."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "mctbm")
+    needs = {"checkpoint_signal": int(signal.SIGUSR2), "folder": str(STENCIL.parents[1])}
+    first = up.client.submit(
+        ["sleep", "2"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
+    )
+    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "200000"]
+    second = up.client.submit(stencil, expect_s={"pocl-0": 5.0, "pocl-1": 50.0}, **needs)
+    up.until(lambda: second.info()["stage"] == "running")
+    assert second.info()["placement"] == "pocl-1"
+    assert first.wait(30)["stage"] == "done"
+    found = second.wait(90)
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0", 1)
+
+
+def two_devices() -> list[object]:
+    """What OpenCL has here, asked in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, text=True, check=False
+    )
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 
 def test_cancel_wherever_a_job_is(up: Up) -> None:
@@ -248,8 +305,8 @@ def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     spec = JobSpec(command=("a", "b c"), folder="/x", after=(1, 2), time_s=3.5)
     entry = Entry(
         1, spec, journal.keep_environment({"A": "1"}), 5.0, Stage.RUNNING, 2, True,
-        Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), (0, 5), 7, "pause", True, 6.0, 6.5, 0.5,
-        0.25, 0.1, 0.2, 1, 2, 3, None, None, None, "x", {"wall_s": 1.5},
+        Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), (0, 5), (1,), 7, "pause", True, 6.0, 6.5,
+        0.5, 0.25, 0.1, 0.2, 1, 2, 3, None, None, None, "x", {"wall_s": 1.5},
     )  # fmt: skip
     journal.commit([], [(1.0, 1, "start", "d")], [entry], [(9.0, ("tag", 1))])
     journal.close()

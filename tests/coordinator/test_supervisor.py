@@ -212,6 +212,14 @@ def test_a_checkpoint_is_asked_for_by_signal_and_told_by_exit_code(start: Start)
     assert one.result().how == "checkpointed"
 
 
+def test_a_job_that_does_not_listen_yet_is_asked_when_it_does(start: Start) -> None:
+    job = "sleep 0.6; trap 'exit 85' USR2; while :; do sleep 0.02; done"
+    one = start("sh", "-c", job, checkpoint_signal=signal.SIGUSR2)
+    one.until("started")
+    one.ask(1, "checkpoint")
+    assert one.result().how == "checkpointed"
+
+
 def test_a_request_from_before_the_start_is_obeyed(start: Start, tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "early")
     out = str(tmp_path / "o")
