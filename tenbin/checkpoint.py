@@ -66,7 +66,9 @@ class Checkpoint:
         self._buffers: dict[str, cl.Buffer] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._asked = False
-        number = int(os.environ.get("TENBIN_CHECKPOINT_SIGNAL", signal.SIGUSR2))
+        # Not SIGUSR1 or SIGUSR2: LLVM, inside OpenCL drivers, takes these as a sign to remove what it is
+        # compiling. Nobody minds a SIGURG that comes too early.
+        number = int(os.environ.get("TENBIN_CHECKPOINT_SIGNAL", signal.SIGURG))
         signal.signal(number, self._on_signal)
         with self._phase("context"):
             self.device = _find(device if device is not None else os.environ.get("TENBIN_DEVICE", "0"))

@@ -139,7 +139,7 @@ def submit(
         "time_s": duration_s(time) if time else None,
         "device": device,
         "expect_s": expected(expect),
-        "checkpoint_signal": int(signal.SIGUSR2) if checkpoint else None,
+        "checkpoint_signal": int(signal.SIGURG) if checkpoint else None,
         "after": after or [],
         "folder": str((folder or Path.cwd()).absolute()),
         "stdout": output,

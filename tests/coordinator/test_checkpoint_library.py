@@ -43,13 +43,13 @@ def start(folder: Path, environment: dict[str, str], device: str = "0") -> subpr
 
 
 def listens(pid: int) -> None:
-    """Wait until the process handles SIGUSR2."""
+    """Wait until the process handles SIGURG."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         caught = next(
             x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("SigCgt")
         )
-        if int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1:
+        if int(caught.split()[1], 16) >> (signal.SIGURG - 1) & 1:
             return
         time.sleep(0.01)
     raise AssertionError("it does not listen")
@@ -64,7 +64,7 @@ def test_moved_five_times_the_result_is_the_same(two_devices: dict[str, str], tm
         if move % 2:
             listens(process.pid)
             time.sleep(0.3)
-            process.send_signal(signal.SIGUSR2)
+            process.send_signal(signal.SIGURG)
         else:
             (tmp_path / "moved" / "checkpoint.request").touch()
         assert process.wait(60) == 85, process.stderr and process.stderr.read()

@@ -105,7 +105,7 @@ def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyP
     require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
     up.start("--devices", "--policy", "fcfs")
     stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "60000"]
-    needs = {"checkpoint_signal": int(signal.SIGUSR2), "folder": str(STENCIL.parents[1])}
+    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
     moved = up.client.submit(stencil, device="pocl-0", **needs)
     assert "it does not run on pocl-1" in up.run("migrate", str(moved.id), "--to", "pocl-1").stderr
     moved.cancel()
@@ -130,7 +130,7 @@ def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.Monk
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
     require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
     up.start("--devices", "--policy", "mctbm")
-    needs = {"checkpoint_signal": int(signal.SIGUSR2), "folder": str(STENCIL.parents[1])}
+    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
     first = up.client.submit(
         ["sleep", "2"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
     )

@@ -204,8 +204,8 @@ def test_a_terminated_supervisor_ends_the_job_in_order(start: Start, tmp_path: P
 
 
 def test_a_checkpoint_is_asked_for_by_signal_and_told_by_exit_code(start: Start) -> None:
-    job = "trap 'exit 85' USR2; while :; do sleep 0.02; done"
-    one = start("sh", "-c", job, checkpoint_signal=signal.SIGUSR2)
+    job = "trap 'exit 85' URG; while :; do sleep 0.02; done"
+    one = start("sh", "-c", job, checkpoint_signal=signal.SIGURG)
     one.until("started")
     time.sleep(0.2)
     one.ask(1, "checkpoint")
@@ -213,8 +213,8 @@ def test_a_checkpoint_is_asked_for_by_signal_and_told_by_exit_code(start: Start)
 
 
 def test_a_job_that_does_not_listen_yet_is_asked_when_it_does(start: Start) -> None:
-    job = "sleep 0.6; trap 'exit 85' USR2; while :; do sleep 0.02; done"
-    one = start("sh", "-c", job, checkpoint_signal=signal.SIGUSR2)
+    job = "sleep 0.6; trap 'exit 85' URG; while :; do sleep 0.02; done"
+    one = start("sh", "-c", job, checkpoint_signal=signal.SIGURG)
     one.until("started")
     one.ask(1, "checkpoint")
     assert one.result().how == "checkpointed"
