@@ -21,6 +21,11 @@ nodes (the same answer on every machine) and, as a last resort, by time.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -185,7 +190,7 @@ def _cut_down(problem: Problem, wished: Integers, prices: Floats) -> Integers:
     more_watts = problem.watts[rows, wished] - problem.watts[rows, choice]
     gain = problem.values[rows, wished]
     price = prices[0] * more_units + prices[1] * more_watts
-    rank = np.argsort(-gain / np.maximum(price, 1e-300), kind="stable")
+    rank = np.argsort(-gain / np.maximum(price, 1e-12), kind="stable")
     for row in rank.tolist():
         if more_units[row] <= left_units and more_watts[row] <= left_watts:
             choice[row] = wished[row]
@@ -267,18 +272,18 @@ def _branch(
     columns = np.arange(len(group))
     each = csr_array((np.ones(len(group)), (group, columns)), shape=(len(groups), len(group)))
     limits = np.maximum([problem.max_units, problem.max_watts], 0.0)
-    scale = 1.0 / np.maximum(limits, 1.0)
-    taken = np.array([problem.units[row, option], problem.watts[row, option]]) * scale[:, None]
-    found = milp(
-        -problem.values[row, option],
-        integrality=np.ones(len(group)),
-        bounds=Bounds(0, counts[group]),
-        constraints=[
-            LinearConstraint(each, counts, counts),
-            LinearConstraint(taken, -np.inf, limits * scale),
-        ],
-        options={"mip_rel_gap": gap, "time_limit": time_limit_s, "node_limit": node_limit},
-    )
+    taken = np.array([problem.units[row, option], problem.watts[row, option]])
+    with _silence():
+        found = milp(
+            -problem.values[row, option],
+            integrality=np.ones(len(group)),
+            bounds=Bounds(0, counts[group]),
+            constraints=[
+                LinearConstraint(each, counts, counts),
+                LinearConstraint(taken, -np.inf, limits),
+            ],
+            options={"mip_rel_gap": gap, "time_limit": time_limit_s, "node_limit": node_limit},
+        )
     bound = np.inf if found.mip_dual_bound is None else -float(found.mip_dual_bound)
     if found.status == 2:  # nothing is worth more than what was known
         return known, -np.inf
@@ -291,3 +296,18 @@ def _branch(
         choice[rows] = np.repeat(option[mine], times)
     better = problem.fits(choice) and problem.totals(choice)[0] > problem.totals(known)[0]
     return (choice if better else known), bound
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """HiGHS now and then prints a line of its own to standard output, whatever it is told: not here."""
+    sys.stdout.flush()
+    kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 1)
+        yield
+        ctypes.CDLL(None).fflush(None)  # what C has buffered
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nothing)

@@ -48,6 +48,7 @@ GENERATORS = {
     "kernels": "scheduler.workloads.kernels",
     "lublin": "scheduler.workloads.lublin",
     "power-set1": "scheduler.workloads.power_set1",
+    "power-set2": "scheduler.workloads.power_set2",
     "multiresource": "scheduler.workloads.multiresource",
     "resample": "scheduler.workloads.resample",
     "migration": "scheduler.workloads.migration",

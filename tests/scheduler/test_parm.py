@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import os
 import sys
 from dataclasses import replace
 
@@ -23,7 +25,7 @@ from scheduler.policy import View
 from scheduler.registry import create
 from scheduler.speeds import CappedSpeed
 from scheduler.trace import Arrival
-from scheduler.workloads import load
+from scheduler.workloads import load, lublin, power_set2
 from scheduler.workloads.power_set1 import PROGRAMS, machine
 from scheduler.world import Settings
 from tests.scheduler.audit import audit
@@ -390,3 +392,41 @@ def test_the_bound_of_prices_never_lies_below_the_linear_relaxation() -> None:
     )
     _, bound, _ = multichoice._prices(problem)
     assert bound == pytest.approx(4.5, rel=1e-3) and bound >= 4.5 - 1e-9
+
+
+@pytest.mark.parametrize("source", ["lublin", "theta"])
+def test_job_set_2_is_scaled_to_the_machine(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if source == "theta":
+        monkeypatch.setenv("TENBIN_DATA", os.environ.get("TENBIN_DATA", "../shared/data"))
+        if power_set2.log() is None:
+            pytest.skip("theta_2022.swf.gz is not there")
+    cluster = power_set2.machine()
+    workload = load(f"generator:power-set2,jobs=200,source={source}", cluster, 1)
+    jobs = [a.job for a in workload.arrivals]  # type: ignore[union-attr]
+    assert len(jobs) == 200 and jobs[0].submit_s == 0 and "stands in" in workload.note
+    assert all(1 <= (j.max_units or 0) <= 40_960 and j.units == 1 for j in jobs)
+    at_once = load(f"generator:power-set2,jobs=200,spread=0,source={source}", cluster, 1).arrivals
+    assert {a.job.submit_s for a in at_once} == {0.0}  # type: ignore[union-attr]
+    outcomes, _ = run(create("fifo-mid"), World(cluster, tuple(load_jobs(20, source))))
+    assert max(s.placement.units for o in outcomes for s in o.segments) <= 40_960
+
+
+def load_jobs(count: int, source: str) -> list[Arrival]:
+    return list(load(f"generator:power-set2,jobs={count},source={source}", power_set2.machine(), 2).arrivals)  # type: ignore[arg-type]
+
+
+def test_job_set_2_takes_its_logged_time_on_its_nodes_at_the_middle_cap() -> None:
+    jobs = load_jobs(30, "lublin")
+    cluster = power_set2.machine()
+    logged = lublin.generate(lublin.Parameters(30, 40_960, power_set2.LOAD, "exact"), cluster, 2).arrivals
+    for (job, run_s, *_), (before, before_s, *_) in zip(jobs, logged, strict=True):  # type: ignore[arg-type]
+        assert job.speed is not None
+        assert run_s / job.speed(before.units, 40.0) == pytest.approx(before_s)
+
+
+def test_highs_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    libc = ctypes.CDLL(None)
+    with multichoice._silence():
+        libc.puts(b"HighsMipSolverData::...")
+    print("still here", flush=True)
+    assert capfd.readouterr().out == "still here\n"
