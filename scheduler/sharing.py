@@ -242,11 +242,12 @@ class Sharing(Policy):
         ahead = next(i for i, other in enumerate(view.waiting.values()) if other.id == job.id)
         ends = [state.expected_end_s for state in view.running.values() if state.expected_end_s < inf]
         expected = max(min(ends), view.now) if ends and not ahead else None
+        before = f"{ahead} job{'s' * (ahead != 1)} submitted before it wait{'s' * (ahead == 1)} too"
         if ahead >= self.parameters.depth:
-            return Reason(f"{ahead} jobs are before it; the first {self.parameters.depth} are looked at")
+            return Reason(f"{before}; the first {self.parameters.depth} that wait are considered for a start")
         whole, share = places.whole(job), places.share(job)
         needs = [f"{whole.nodes} whole nodes"] if whole else []
         if share:
-            needs.append(f"a share of {share.nodes} nodes beside a job that it gets on with")
-        free = f"{len(places.empty)} nodes are empty, {len(places.sets)} sets of nodes have a share left"
-        return Reason(f"waits for {' or '.join(needs)}; {free}; {ahead} jobs are before it", expected)
+            needs.append(f"a part of {share.nodes} nodes beside a job that it gets on with")
+        free = f"{len(places.empty)} nodes are empty, beside {len(places.sets)} running jobs there is room"
+        return Reason(f"waits for {' or '.join(needs)}; {free}; {before}", expected)
