@@ -56,7 +56,7 @@ class Easy(Policy):
             line.add_first(event.job)
         else:
             line.changed()
-        if view.upcoming is not None:
+        if view.upcoming is not None or not view.waiting:
             return ()
         chosen = line.choose(view.now, view.free[pool], view.in_service[pool])
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
