@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 from scheduler.actions import Action, Migrate, Resize, Resume, SetPowerCap, Start, Suspend, WakeAt
@@ -89,9 +90,12 @@ class Chaos(Policy):
 
     def _on(self, view: View, job: Job, pool: Pool) -> Placement | None:
         if not pool.counted:
-            room = view.nodes[pool.name].room(job.demand)
-            nodes = [(node, 1) for node in room.nonzero()[0].tolist()]
-            return Placement(pool.name, 1, (self.random.choice(nodes),)) if nodes else None
+            room = view.nodes[pool.name].room(job.demand).tolist()
+            places = [node for node, tasks in enumerate(room) for _ in range(tasks)]
+            if len(places) < job.units:
+                return None
+            nodes = Counter(self.random.sample(places, job.units))
+            return Placement(pool.name, job.units, tuple(sorted(nodes.items())))
         most = min(view.free[pool.name], job.units if job.max_units is None else job.max_units)
         if most < job.units:
             return None
