@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.evaluations.nodes_in_a_row import starts_in_a_row
 from scheduler.model import Cluster, Pool
 from scheduler.partition import Layout, Work, layout, region_bounds, region_of
 from scheduler.registry import create
@@ -21,7 +22,8 @@ from scheduler.workloads.closed import stretched
 NODES, LARGEST = 9216, 1000
 MACHINE = Cluster((Pool("node", NODES),))
 HOUR_S, WEEK_S, INTERVAL_S = 3600.0, 7 * 86_400.0, 20_000.0
-INSIDES = ("fcfs", "easy", "first-fit")
+IN_A_ROW = {"fcfs, nodes in a row": False, "first-fit, nodes in a row": True}  # whether jobs may pass
+INSIDES = ("fcfs", "easy", "first-fit", *IN_A_ROW)
 COUNTS = (1, 2, 3, 4, 5)
 OTHER_SEED = 1000  # the week whose sizes an operator would have: drawn with this much added to the seed
 LONG = 5  # intervals of the longer window: 100,000 s
@@ -103,7 +105,7 @@ def layouts_of(arrivals: Iterable[Arrival]) -> dict[int, Layout]:
 
 
 def run_week(week: Week) -> WeekResult:
-    """The week under fcfs, EASY and first fit, in 1 to 5 regions, with sizes from it and from another."""
+    """The week under each of ``INSIDES``, in 1 to 5 regions, with sizes from it and from another."""
     arrivals = drawn(*week)
     own, others = layouts_of(arrivals), layouts_of(drawn(week.mix, week.seed + OTHER_SEED))
     splits = {}
@@ -112,12 +114,25 @@ def run_week(week: Week) -> WeekResult:
         for count in COUNTS:
             for same in (True, False) if count > 1 else (True,):
                 cut = (own if same else others)[count]
-                policy = f"regions,inside={inside},bounds={_text(cut.bounds)},sizes={_text(cut.sizes)}"
-                _, nodes, submit, start, end = simulate(arrivals, policy)
+                _, nodes, submit, start, end = _in_regions(arrivals, cut, inside)
                 splits[inside, count, same] = _split(nodes, submit, start, end, count)
                 if (inside, count, same) == ("fcfs", 2, True):
                     waits = (tuple(submit), tuple((start - submit) / HOUR_S))
     return WeekResult(week, own, splits, _densities(arrivals, own[2]), waits)
+
+
+def _in_regions(arrivals: list[Arrival], cut: Layout, inside: str) -> tuple[Floats, ...]:
+    """Number, nodes, submission, start and end of each job in regions that never move."""
+    if inside not in IN_A_ROW:
+        policy = f"regions,inside={inside},bounds={_text(cut.bounds)},sizes={_text(cut.sizes)}"
+        return simulate(arrivals, policy)
+    starts: dict[int, float] = {}
+    for index, size in enumerate(cut.sizes):
+        part = [a for a in arrivals if region_of(a.job.units, cut.bounds) == index]
+        starts |= starts_in_a_row(part, size, IN_A_ROW[inside])
+    rows = [(a.job.id, a.job.units, a.job.submit_s, starts[a.job.id], a.run_s) for a in arrivals]
+    number, nodes, submit, start, run_s = np.array(rows).T
+    return number, nodes, submit, start, start + run_s
 
 
 def _text(numbers: Iterable[int]) -> str:
@@ -171,7 +186,7 @@ class StretchResult(NamedTuple):
     """
 
     mean_h: float
-    small_h: float
+    small_h: float | None
     large_h: float
     longest_h: float
     utilisation_percent: float
@@ -189,7 +204,7 @@ def run_stretch(case: Stretch) -> StretchResult:
     held = float((nodes * (end - start)).sum())
     return StretchResult(
         float(waits.mean()),
-        float(waits[small].mean()) if small.any() else 0.0,
+        float(waits[small].mean()) if small.any() else None,
         float(waits[~small].mean()),
         float(waits.max()),
         100.0 * held / (NODES * float(end.max() - submit.min())),

@@ -43,7 +43,7 @@ Row = tuple[str | float | int | None, ...]
 Long = dict[tuple[str, str], list[StretchResult]]  # by workload and policy
 
 PAPER = "Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi: dynamic execution regions for job scheduling, 2021"
-SEEDS = {"small": 2, "full": 20}
+SEEDS = {"small": 2, "full": 12}
 LONG_SEEDS = {"small": 2, "full": 5}
 LONG_WEEKS = {"small": 2, "full": 4}
 THETA_JOBS = {"small": ",limit=3000", "full": ""}
@@ -74,7 +74,10 @@ ASSUMPTIONS = (
     "A spread is the longest wait less the shortest in a region; of several regions the largest counts. "
     "Waits after the week of submissions count too.",
     "Sizes come from the same week's jobs, as the paper did it, or from another week's, as an operator must.",
-    "Who may pass inside a region is not clear: the paper says fcfs and no backfill. All three are run.",
+    "Who may pass inside a region is not clear: the paper says fcfs and no backfill. Fcfs, EASY and first "
+    "fit are run.",
+    "The paper's table 1 says 'no scattered allocation'. If that means that a job needs its nodes in a row, "
+    "small jobs hinder large ones by the holes they leave: fcfs and first fit are also run like that.",
     "Figures 4 to 16 are pictures without numbers. What counts as agreement is taken from the words: "
     "filling rates hardly differ (2 %); spreads with 2 to 4 regions are much smaller than without (10 % at "
     "least) and with 5 much larger, for Job1 of section 5.1; without regions the spread of small jobs is "
@@ -152,9 +155,9 @@ def _cuts(results: Sequence[WeekResult]) -> list[Finding]:
             got = over_seeds([r.layouts[count].sizes[i] for r in results if r.week.mix == 1])
             least = size == 2 * bounds[i] + 1
             same = (size - 2.0, size + 2.0) if least else (0.75 * size, 1.25 * size)
-            found.append(
-                Finding(f"Table 3: {count} regions, nodes of region {i + 1}", size, got, "nodes", same)
-            )
+            what = f"Table 3: {count} regions, nodes of region {i + 1}"
+            note = "twice a largest job of 10 nodes, not 9, and one" if size == 19 else ""
+            found.append(Finding(what, size, got, "nodes", same, note))
     for count, (low, high) in TABLE_4.items():
         own = region_bounds(LARGEST, count)
         ratios = [(below + 1) / bound for below, bound in zip((0, *own), own, strict=False)]
@@ -199,7 +202,7 @@ def _of_inside(results: Sequence[WeekResult], inside: str) -> list[Finding]:
     found += [
         Finding(
             f"Figure 8: spread of small jobs over that of large ones, no regions, {inside}",
-            None, undivided, "", (0.0, 0.5), "paper: remarkably smaller",
+            None, undivided, "", (0.0, 0.5),
         ),
         Finding(
             f"Figure 8: the same with 2 regions, {inside}", None, divided, "", (0.5, 2.0),
@@ -307,8 +310,9 @@ def _long_table(long: Long) -> Table:
     names = {text: name for name, text in POLICIES.items()}
     rows: list[Row] = []
     for (workload, policy), runs in long.items():
-        means = [over_seeds(values).mean for values in zip(*runs, strict=True)]
-        rows.append((workload, names[policy], *(round(mean, 2) for mean in means)))
+        columns_of = zip(*runs, strict=True)
+        means = [None if None in values else round(over_seeds(values).mean, 2) for values in columns_of]
+        rows.append((workload, names[policy], *means))
     columns = ("jobs", "policy", "mean wait (h)", "of up to 31 nodes (h)", "of more (h)", "longest wait (h)",
                "utilisation (%)", "started later than under fcfs (%)", "by at most (h)")  # fmt: skip
     return Table(
@@ -377,7 +381,10 @@ def _remarks(results: Sequence[WeekResult], long: Long) -> tuple[str, ...]:
         "Under strict fcfs small and large jobs wait alike without regions, so figure 8 cannot come from it. "
         "Where small jobs may pass it comes out as printed. Regions do make the spreads of small and large "
         "jobs alike, but by making small ones wait: what is idle in one region is of no use to another.",
-        f"With sizes from another week two regions spread waits {other.mean:+.0f} % against the same week's.",
+        "If jobs need their nodes in a row, waits are several times longer, because small jobs leave holes "
+        "too narrow for large ones. Only then does some cut help in most weeks under strict fcfs, and the "
+        "best number of regions differs from mix to mix; the gain is small, waits exceed the printed ones.",
+        f"With sizes from another week two regions change the spread by {other.mean:+.0f} % (fcfs).",
         "Sections 5.1 and 5.2 contradict each other about Job1, so no number is tied to one of the mixes.",
         "Nothing can be cut where one job needs half the machine: a region must hold twice its largest job.",
         "Soft regions start jobs later than fcfs without regions only where limits are too long (here: "
