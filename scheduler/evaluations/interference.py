@@ -272,8 +272,8 @@ def _remarks() -> tuple[str, ...]:
         "nodes, one seed; the bound is 4.1 %)",
         "with the kernels' own lengths LU is 57 % of the work and must often run beside LU, which gains "
         "nothing: the bound is near 2.3 % of the work's time instead of 4.1 %",
-        "where all jobs are there at once, the makespan of exclusive nodes has an end in which nodes are idle; "
-        "the bound has none",
+        "where all jobs are there at once, the makespan of exclusive nodes has an end in which nodes are "
+        "idle; the bound has none",
         "mean turnaround under load depends more on who passes whom than on the slow-downs: orders of "
         "pressure bring forward MG and EP, which are short; prices bring forward LU, which is long, unless "
         "passing costs something (order; 0.003 was chosen on 4 seeds of 200 jobs: with 0 the mean turnaround "
