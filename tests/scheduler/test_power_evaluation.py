@@ -1,0 +1,41 @@
+"""The evaluation of the power-capped paper, cut down: every number is there, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from scheduler.evaluations import Progress, power
+from scheduler.evaluations.power import Case, Plan, Result
+
+
+def in_turn(
+    work: Callable[[Case], Result], cases: Sequence[Case], progress: Progress, say: Callable[[Case], str]
+) -> list[Result]:
+    return [work(case) for case in cases]
+
+
+def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = Plan((0,), (0.0, 1.0), (0,), (0.0, 1.0), (10.0,), (3850.0,), (0,), 20)
+    monkeypatch.setitem(power.PLANS, "small", tiny)
+    monkeypatch.setattr(power, "run_all", in_turn)
+    quick = "parm-ga,population=10,parents=3,generations=2,least_beta=0,beta={:g}"
+    monkeypatch.setattr(power, "GENETIC", quick)
+    found = power.evaluate("small", lambda *_: None)
+    by_name = {finding.what: finding for finding in found.findings}
+    assert len(by_name) == len(found.findings) == 36
+    assert by_name["mean wait, fifo-min"].tenbin.mean == 0.0
+    assert by_name["makespan, beta = 1 against FIFO_mid"].agrees
+    rows = {(row[0], row[1]): row for table in found.tables[:1] for row in table.rows}
+    # eq. 4.3: 7 nodes, 40 W: BT gains 7 / (1 + 0.01 * 6 / 7) by 4.4a at n = A, here 4.4b, times 1.55
+    bt = 7 * 7 / (0.02 * 6.5 + 7 * 0.99) * 1.55
+    assert rows["BT", 7][4] == pytest.approx(bt) and rows["BT", 7][5] == pytest.approx(bt * 40 / (7 * 50))
+
+
+def test_energy_is_that_of_the_nodes_in_use_until_the_end() -> None:
+    # One node for each of 50 jobs under 30 W: 40 W times the sum of their times.
+    result = power.simulate(Case("fifo-min"))
+    assert result.energy_j == pytest.approx(40.0 * result.run_s * 50)
+    whole = result.energy_j + 10.0 * (64 * result.time_s - result.run_s * 50)
+    assert result.machine_energy_j == pytest.approx(whole)
