@@ -436,20 +436,19 @@ def _pictures(runs: Runs, plan: Plan) -> tuple[Picture, ...]:
 def _assumptions(plan: Plan, stand_in: str) -> tuple[str, ...]:
     return (
         "beta = 1 is performance, beta = 0 energy, as equation 4.1 and the results have it.",
-        "Rates are submissions a second; alpha = 0.5; jobs are malleable at no cost; caps: 30 to 90 "
-        "W by 5 W.",
+        "Rates are submissions a second; alpha = 0.5; jobs are malleable at no cost; caps: 30 to 90 W by 5 "
+        "W.",
         "FIFO_max: 2A - 1 nodes at 50 W; FIFO_mid: A at 40 W; FIFO_min: 1 at 30 W; EP: 64, 32, 1 nodes.",
-        "Energy is that of the nodes in use, n (p + 10 W); the whole machine's counts base power of "
-        "the others.",
+        "Energy is that of the nodes in use, n (p + 10 W); the whole machine's counts base power of the "
+        "others.",
         "beta counts as at least 0.001 unless it says literally: speed decides between nearly equal "
         "energies.",
         f"The genetic algorithm ran on {len(plan.genetic_seeds)} of {len(plan.seeds)} seeds and "
-        f"{len(plan.genetic_betas)} values of beta, from a random first generation, over all configurations.",
+        f"{len(plan.genetic_betas)} values of beta, from a random first generation, over all "
+        "configurations.",
         f"Job set 2: {plan.second_jobs} jobs; {stand_in} stands in for Intrepid's log, times between "
-        f"submissions "
-        f"multiplied by {INTREPID_SPREAD:g} (Intrepid's 1000 jobs take 3.5 days, Theta's 16); a job "
-        f"of n nodes "
-        "has A = n and took its logged time at 40 W.",
+        f"submissions multiplied by {INTREPID_SPREAD:g} (Intrepid's 1000 jobs take 3.5 days, Theta's 16); a "
+        "job of n nodes has A = n and took its logged time at 40 W.",
         "On set 2 the 50 oldest waiting jobs are considered, with 24 numbers of nodes each, to a gap of 1 %.",
     )
 
@@ -458,21 +457,21 @@ def _remarks(runs: Runs, plan: Plan) -> tuple[str, ...]:
     first = max(r.worst_gap for c, r in runs.items() if c.workload.startswith("power-set1"))
     second = max(r.worst_gap for c, r in runs.items() if c.workload.startswith("power-set2"))
     return (
-        f"The largest gap left open in any decision: {100 * first:.2f} % on set 1, {100 * second:.2f} "
-        f"% on set 2.",
-        "Er is largest on one node for every job (none scales better than linearly, and 50 W is the "
-        "best cap), so "
-        "with at most as many jobs as nodes the optimum at beta = 0 gives everybody one node: nobody "
-        "waits, all crawl.",
-        "A genetic search that converges finds that, too: then the printed 25 % and the printed "
-        "waits at beta = 0 "
-        "can only come from a search that stops short of its own optimum.",
-        "Up to its mean parallelism a job needs about the same energy on any number of nodes (sigma is at most "
-        "0.05), so beta = 0 saves energy only where beta = 1 spreads jobs beyond that: hardly at 10 submissions a "
-        "second, when nodes are scarce, much at 0.2 (table of figure 6). The paper prints about 10 % at all rates.",
-        "The genetic search comes nearer to the printed energies than the optimum does: at beta = 1 it is left "
-        "with some caps above 50 W, which cost power and bring nothing, so that there is something to save.",
-        "With beta at least 0.001 nobody waits at beta = 0 either: all jobs get some nodes, where the paper has a "
-        "mean wait of 20.87 s.",
+        f"The largest gap left open in any decision: {100 * first:.2f} % on set 1, {100 * second:.2f} % on "
+        "set 2.",
+        "Er is largest on one node for every job (none scales better than linearly, and 50 W is the best "
+        "cap), so with at most as many jobs as nodes the optimum at beta = 0 gives everybody one node: "
+        "nobody waits, all crawl.",
+        "A genetic search that converges finds that, too: then the printed 25 % and the printed waits at "
+        "beta = 0 can only come from a search that stops short of its own optimum.",
+        "Up to its mean parallelism a job needs about the same energy on any number of nodes (sigma is at "
+        "most 0.05), so beta = 0 saves energy only where beta = 1 spreads jobs beyond that: hardly at 10 "
+        "submissions a second, when nodes are scarce, much at 0.2 (table of figure 6). The paper prints "
+        "about 10 % at all rates.",
+        "The genetic search comes nearer to the printed energies than the optimum does: at beta = 1 it is "
+        "left with some caps above 50 W, which cost power and bring nothing, so that there is something to "
+        "save.",
+        "With beta at least 0.001 nobody waits at beta = 0 either: all jobs get some nodes, where the "
+        "paper has a mean wait of 20.87 s.",
         "3850 W never bind on 64 nodes: all under 50 W draw 3840 W, and no program is faster under more.",
     )
