@@ -286,6 +286,8 @@ class Mct(Policy):
                 self._lanes[pool_of(state)].plan.release(view.now, end, job.units)
                 parts = ()
         planned.parts = parts
+        if self._rules.priced:
+            self._set_prices()
         more = plan(task_of(view, self._lanes, self._rules.migrate, planned, state), self._rules)
         for part in more:
             self._lanes[part.pool].take(part, job.units)
@@ -351,7 +353,7 @@ class Mct(Policy):
             pool = planned.parts[0].pool
             before = left[pool] if pool in left else view.free[pool] + leaving.get(pool, 0)
             left[pool] = before - planned.job.units
-        return any(units < self._lanes[name].plan.at(view.now) for name, units in left.items())
+        return any(least < max(0, self._lanes[name].plan.at(view.now)) for name, least in left.items())
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

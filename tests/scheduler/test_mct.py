@@ -299,7 +299,8 @@ def test_time_over_estimated_comes_back_at_the_real_end() -> None:
     assert found[3] == about(("high", 165.4, 175.4))
 
 
-def test_plans_are_rebuilt_after_a_restart() -> None:
+@pytest.mark.parametrize("priced", [False, True])
+def test_plans_are_rebuilt_after_a_restart(priced: bool) -> None:
     """Whenever a new policy takes over, it goes on with what it finds."""
 
     @MANY
@@ -314,7 +315,7 @@ def test_plans_are_rebuilt_after_a_restart() -> None:
                     super().begin(view)
                 return super().decide(view, event) if self.count != at else self._act(view)
 
-        outcomes, _ = run(Relay(MctParameters(backfill=True, migrate=True)), world)
+        outcomes, _ = run(Relay(MctParameters(backfill=True, migrate=True, priced=priced)), world)
         audit(world, outcomes)
 
     check()
@@ -338,6 +339,24 @@ def test_a_job_that_ends_early_lets_others_move_up() -> None:
     world = World(Cluster((Pool("node", 2),)), tuple(early))
     for policy, expected in (("mct", {1: 0, 2: 30, 3: 40, 4: 50}), ("mctb", {1: 0, 2: 30, 3: 40, 4: 30})):
         assert starts(run(create(policy), world)[0]) == expected
+
+
+def test_prices_count_who_waits_also_after_a_restart() -> None:
+    # 1 unit each. Four jobs wait for high; a job that both classes serve alike goes to low, although high
+    # would let it end a second earlier, if its second there costs others more.
+    world = two(1, 1, (0, 1, 10, None), (0, 1, 10, None), (0, 1, 10, None), (0, 1, 10, None), (0, 1, 9, 50))
+    assert schedule("mctb", world)[5] == [("high", 40, 49)]
+    assert schedule("mctb,priced=true", world)[5] == [("low", 0, 50)]
+
+    class Restarted(Mct):
+        def decide(self, view: View, event: Event) -> Sequence[Action]:
+            if view.upcoming is None and view.now == 0:
+                self.begin(view)
+                return self._act(view)
+            return super().decide(view, event)
+
+    outcomes, _ = run(Restarted(MctParameters(backfill=True, priced=True)), world)
+    assert {outcome.job.id: stays(outcome) for outcome in outcomes}[5] == [("low", 0, 50)]
 
 
 def test_parameters_that_contradict_each_other() -> None:
