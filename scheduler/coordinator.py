@@ -204,6 +204,8 @@ class Coordinator:
 
     def _ask_policy(self, event: Event | None) -> None:
         if self._stale:
+            if self.state.upcoming is not None:
+                return  # once for all of this instant
             # A waiting job is gone, for which there is no event: the policy begins anew with what is there.
             self.policy = create(self.policy_text)
             self.policy.begin(self.state)
