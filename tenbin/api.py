@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 
 from profiles.errors import TenbinError
-from scheduler.coordinator import Coordinator
-from scheduler.journal import FINAL, Entry, Stage
-from scheduler.specs import JobSpec
+from scheduler.coordination.coordinator import Coordinator
+from scheduler.coordination.journal import FINAL, Entry, Stage
+from scheduler.coordination.specs import JobSpec
 
 LONGEST_WAIT_S = 300.0
 

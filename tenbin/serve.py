@@ -13,9 +13,9 @@ from pathlib import Path
 import uvicorn
 
 from profiles.errors import BadInput
-from scheduler.coordinator import Coordinator
+from scheduler.coordination.coordinator import Coordinator
+from scheduler.coordination.journal import Journal
 from scheduler.engines.local import SWEEP_S, LocalEngine
-from scheduler.journal import Journal
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
 from tenbin.machine import Machine

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from agent.jobs.folder import How, Result, Want
-from scheduler.journal import Entry
+from scheduler.coordination.journal import Entry
 from scheduler.model import Cluster, Placement
 
 

@@ -24,8 +24,8 @@ from typing import Literal
 
 from agent.jobs import tree
 from agent.jobs.folder import Attempt, How, Order, Request, Want
+from scheduler.coordination.journal import Entry
 from scheduler.engines import Report
-from scheduler.journal import Entry
 from scheduler.model import Cluster, Placement
 
 SWEEP_S = 5.0

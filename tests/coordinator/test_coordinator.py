@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput, Busy
-from scheduler.journal import Entry, Journal, Stage
+from scheduler.coordination.journal import Entry, Journal, Stage
+from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement
-from scheduler.specs import JobSpec
 from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up

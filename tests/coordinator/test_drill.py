@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.journal import Journal, Stage
+from scheduler.coordination.journal import Journal, Stage
 from tenbin.client import Client
 from tenbin.errors import TenbinError
 from tests.coordinator.conftest import Up

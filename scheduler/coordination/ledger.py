@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from profiles.errors import BadInput, TenbinError
-from scheduler.journal import Entry, Journal, Stage
+from scheduler.coordination.journal import Entry, Journal, Stage
+from scheduler.coordination.specs import JobSpec, as_job
 from scheduler.model import Cluster, Job
-from scheduler.specs import JobSpec, as_job
 from scheduler.state import JobState, Phase
 
 PHASES = {

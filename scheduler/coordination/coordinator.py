@@ -7,27 +7,27 @@ it reads the journal, has the engine find out what became of each attempt, and c
 
 from __future__ import annotations
 
-import heapq
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from agent.jobs.folder import How, Result, Want
+from agent.jobs.folder import Result
 from profiles.errors import BadInput
 from scheduler import actions as act
+from scheduler.coordination.bookings import Bookings
+from scheduler.coordination.journal import Entry, Journal, Stage
+from scheduler.coordination.ledger import PHASES, Ledger
+from scheduler.coordination.specs import JobSpec, as_job
+from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, Costs
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Submitted, Timer
-from scheduler.journal import Entry, Journal, Stage
-from scheduler.ledger import PHASES, Ledger
-from scheduler.model import Placement, Stop, instant
+from scheduler.model import Placement, instant
 from scheduler.policy import Reason
 from scheduler.registry import create
-from scheduler.specs import JobSpec, as_job
 from scheduler.state import RuleBroken, State
-from scheduler.verdicts import judge
 
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
 Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the books
@@ -60,13 +60,7 @@ class Coordinator:
         self.state = State(engine.cluster, costs, now=instant(clock()))
         self.ledger = Ledger(journal, engine.cluster)
         self._happenings: list[Happening] = []
-        self._starts: list[Entry] = []
-        self._asks: list[tuple[Entry, Want, How]] = []
-        self._moving: dict[int, Placement] = {}
-        self._timers = [(at, number, tag) for number, (at, tag) in enumerate(journal.timers())]
-        heapq.heapify(self._timers)
-        self._timers_made = len(self._timers)
-        self._timers_changed = False
+        self.bookings = Bookings(self.state, self.ledger, journal, engine, self._happen)
         self._stale = False
         self._recover()
 
@@ -99,7 +93,7 @@ class Coordinator:
         for entry in [self.ledger.open(job_id) for job_id in job_ids]:
             self.ledger.tell(entry, self.state.now, "cancel")
             if entry.alive:
-                self._ask(entry, "end")
+                self.bookings.ask(entry, "end")
             else:
                 self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED))
         self.turn()
@@ -143,7 +137,7 @@ class Coordinator:
             if why:
                 raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
             try:
-                self._book(act.Migrate(entry.id, target))
+                self.bookings.book(act.Migrate(entry.id, target))
             except RuleBroken as error:
                 raise BadInput(
                     f"job {entry.id} cannot move: {error}", "submit it with --checkpoint"
@@ -176,16 +170,14 @@ class Coordinator:
         self.state.now = max(instant(self.clock()), self.state.now)
         for report in self.engine.poll():
             self._note(report)
-        while self._timers and self._timers[0][0] <= self.state.now:
-            at, _, tag = heapq.heappop(self._timers)
-            self._timers_changed = True
+        for at, tag in self.bookings.due():
             self._happen(Timer, partial(Timer, at, tag))
         self._decide()
-        self._carry_out()
+        self.bookings.carry_out()
 
     def next_timer_s(self) -> float | None:
         """When ``turn`` should be called at the latest, in seconds since 1970."""
-        return self._timers[0][0] if self._timers else None
+        return self.bookings.next_timer_s()
 
     def _happen(self, kind: type[Event], what: Callable[[], Event | None]) -> None:
         self._happenings.append((kind, what))
@@ -216,21 +208,9 @@ class Coordinator:
             return
         for action in self.policy.decide(self.state, event):
             try:
-                self._book(action)
+                self.bookings.book(action)
             except RuleBroken as error:  # a fault to be seen, but no reason to stop
                 log.error("policy %s: %s", self.policy_text, error)
-
-    def _carry_out(self) -> None:
-        """The journal first, then the engine."""
-        timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
-        self.ledger.commit(timers)
-        self._timers_changed = False
-        asks, self._asks = self._asks, []
-        for entry, want, why in asks:  # first those that give way
-            self.engine.ask(entry, want, why)
-        starts, self._starts = self._starts, []
-        if starts:
-            self.engine.start([(entry, self.journal.environment(entry.environment)) for entry in starts])
 
     # -- what the engine reports ----------------------------------------------------------------------
 
@@ -269,7 +249,9 @@ class Coordinator:
             trouble = report.trouble or "its supervisor was killed"
             self._happen(Finished, partial(self._finish, entry, Stage.FAILED, trouble))
         elif report.what == "never" and entry.stage is Stage.RUNNING:
-            self._new_attempt(entry)  # decided, and not carried out when the coordinator was killed: now
+            self.bookings.new_attempt(
+                entry
+            )  # decided, and not carried out when the coordinator was killed: now
         else:
             self._happen(Failed, partial(self._requeue, entry, "its supervisor was killed"))
 
@@ -327,7 +309,7 @@ class Coordinator:
         entry.stage, entry.held_by_user = Stage.HELD, True
         self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
         if entry.alive:
-            self._ask(entry, "pause")
+            self.bookings.ask(entry, "pause")
         return Finished(self.ledger.job(entry), placement) if placement else None
 
     def _requeue(self, entry: Entry, trouble: str) -> Event | None:
@@ -354,77 +336,11 @@ class Coordinator:
         entry.stage = Stage.SUSPENDED
         self.ledger.follow(entry, state)
         self.ledger.tell(entry, self.state.now, "checkpointed")
-        target = self._moving.pop(entry.id, None)
+        target = self.bookings.moving.pop(entry.id, None)
         resumed = target is not None and not self.state.obstacle(state.job, target)
         if target is not None and resumed:
-            self._book(act.Resume(entry.id, target))
+            self.bookings.book(act.Resume(entry.id, target))
         return Checkpointed(state.job, before, resumed)
-
-    # -- what the policy decides ----------------------------------------------------------------------
-
-    def _book(self, action: act.Action) -> None:
-        """Enter an action in the books and note what the engine has to do.
-
-        Raises:
-            RuleBroken: it cannot be.
-        """
-        if isinstance(action, act.Start | act.Resume):
-            change = self.state.start if isinstance(action, act.Start) else self.state.resume
-            state = change(action.job_id, action.placement)
-            self._run(self.ledger.entries[action.job_id], action.placement)
-            self.ledger.follow(self.ledger.entries[action.job_id], state)
-        elif isinstance(action, act.Suspend):
-            self._stop(action.job_id)
-        elif isinstance(action, act.Migrate):
-            self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
-            self._moving[action.job_id] = action.placement
-            self._stop(action.job_id)
-        elif isinstance(action, act.Repartition):
-            self.state.repartition(action.pool, action.regions)
-            self.journal.keep_regions(action.pool, action.regions)
-        elif isinstance(action, act.WakeAt):
-            self._timers_made += 1
-            heapq.heappush(self._timers, (max(action.at_s, self.state.now), self._timers_made, action.tag))
-            self._timers_changed = True
-        else:
-            self.state.broken(None, type(action).__name__, "this engine cannot do that")
-
-    def _run(self, entry: Entry, placement: Placement) -> None:
-        self.engine.place(entry, placement)
-        entry.stage = Stage.RUNNING
-        if entry.alive:
-            self._ask(entry, "run")
-        else:
-            self._new_attempt(entry)
-
-    def _new_attempt(self, entry: Entry) -> None:
-        entry.attempt += 1
-        entry.alive, entry.want = True, ""
-        self._starts.append(entry)
-        self.ledger.tell(entry, self.state.now, "start", f"attempt {entry.attempt}")
-
-    def _stop(self, job_id: int) -> None:
-        """Pause a job, whose cores are free at once, or ask for a checkpoint."""
-        state, entry = self.state.check_stop("suspend", job_id), self.ledger.entries[job_id]
-        before = state.placement
-        assert before is not None
-        self.state.begin_stop(state)
-        entry.stage = Stage.STOPPING
-        if state.job.stop is Stop.CHECKPOINT:
-            self._ask(entry, "checkpoint")
-        else:
-            self.state.end_stop(state)
-            self.engine.free(entry)
-            entry.stage = Stage.SUSPENDED
-            self._ask(entry, "pause")
-            self._happen(Checkpointed, partial(Checkpointed, state.job, before))
-        self.ledger.follow(entry, state)
-        self.ledger.tell(entry, self.state.now, entry.stage.value)
-
-    def _ask(self, entry: Entry, want: Want, why: How = "cancelled") -> None:
-        entry.request += 1
-        entry.want = want
-        self._asks.append((entry, want, why))
 
     # -- after a restart ------------------------------------------------------------------------------
 
@@ -448,7 +364,6 @@ class Coordinator:
                 self._admit(entry)
             if entry.alive:
                 self.engine.recover(entry)
-                if entry.want:
-                    self._asks.append((entry, entry.want, "cancelled"))
+                self.bookings.ask_again(entry)
         self.policy.begin(self.state)
         self._happen(Timer, partial(Timer, self.state.now))

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from agent.jobs.folder import Want
 from profiles.errors import BadInput, Busy
+from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
-from scheduler.specs import JobSpec
 
 VERSION = 1
 LOCK_HINT = "use that one, or stop it with: tenbin down"

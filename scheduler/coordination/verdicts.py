@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from agent.jobs.folder import Result
-from scheduler.journal import Stage
-from scheduler.specs import JobSpec
+from scheduler.coordination.journal import Stage
+from scheduler.coordination.specs import JobSpec
 
 
 def judge(spec: JobSpec, result: Result) -> tuple[Stage, str]:
