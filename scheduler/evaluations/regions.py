@@ -43,7 +43,7 @@ Row = tuple[str | float | int | None, ...]
 Long = dict[tuple[str, str], list[StretchResult]]  # by workload and policy
 
 PAPER = "Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi: dynamic execution regions for job scheduling, 2021"
-SEEDS = {"small": 2, "full": 12}
+SEEDS = {"small": 2, "full": 8}
 LONG_SEEDS = {"small": 2, "full": 5}
 LONG_WEEKS = {"small": 2, "full": 4}
 THETA_JOBS = {"small": ",limit=3000", "full": ""}
