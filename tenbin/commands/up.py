@@ -150,10 +150,11 @@ def _go_into_background(folder: Path) -> None:
         return
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
             last = (log.read_text().splitlines() or ["it said nothing"])[-1]
             typer.echo(last if last.startswith("tenbin:") else f"tenbin: {last}", err=True)
-            raise typer.Exit(1)
+            raise typer.Exit(os.waitstatus_to_exitcode(status) or 1)
         try:
             if Client(folder).call("GET", "/status")["pid"] == pid:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")

@@ -249,6 +249,8 @@ def test_a_second_coordinator_is_refused(up: Up) -> None:
     up.start("--cores", "1")
     done = up.run("up")
     assert done.returncode == 3 and f"pid {up.process and up.process.pid}" in done.stderr
+    done = up.run("up", "--daemon")
+    assert done.returncode == 3 and "already runs" in done.stderr
     with pytest.raises(Busy):
         Journal(up.home)
     assert up.client.submit(["true"]).result(20) == 0
