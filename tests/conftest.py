@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from probes.mpi import MpiInstall, find_mpi
@@ -24,6 +26,19 @@ def require(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"missing on CI: {reason}")
     pytest.skip(reason)
+
+
+def processes_below() -> list[psutil.Process]:
+    """Every process that the tests' own has started and that is left.
+
+    Without multiprocessing's tracker, which an earlier test may have started: it stays as long as the tests.
+    """
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if not any("resource_tracker" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 @pytest.fixture(scope="session")

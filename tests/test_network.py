@@ -32,7 +32,7 @@ from profiles.fits import fit_samples
 from profiles.fits.network import fit, size_name
 from profiles.records import Absent, Quality, Settings
 from tenbin.report.network import EXPLANATION, figures
-from tests.conftest import require
+from tests.conftest import processes_below, require
 from tests.netlab import NetLab, netlab, require_netlab
 from tests.test_mpi import singletons
 
@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_what_was_seen_and_leaves_no_process(mpi: MpiInstall) -> No
     def interrupted_after_some(event: Event) -> None:
         events.append(event)
         if len(samples_of(events)) >= 5:
-            children.extend(psutil.Process().children(recursive=True))
+            children.extend(processes_below())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -20,6 +20,7 @@ from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput
 from profiles.records import Settings
+from tests.conftest import processes_below
 
 ODD_PROBES = str(Path(__file__).parent / "odd_probes")
 
@@ -45,10 +46,6 @@ def _run(probe: str, limit_s: float = 60) -> tuple[child.Ended, list[Event]]:
 
 def _values(events: list[Event]) -> list[float]:
     return [event["row"]["value_s"] for event in events if event["event"] == "sample"]
-
-
-def _strays() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
 
 
 def _interrupt_after(seconds: float, times: int = 1) -> None:
@@ -83,7 +80,7 @@ def test_a_failure_says_its_last_words() -> None:
 def test_a_probe_that_hangs_is_stopped() -> None:
     ended, events = _run("hang", limit_s=4)
     assert ended.trouble == "hung and was stopped" and _values(events) == [0.0, 1.0]
-    assert not _strays()
+    assert not processes_below()
 
 
 def test_an_interrupt_lets_the_probe_clean_up() -> None:
@@ -96,7 +93,7 @@ def test_a_second_interrupt_kills_the_probe_and_all_it_started() -> None:
     _interrupt_after(3, times=2)
     ended, _ = _run("stubborn")
     assert ended.interrupted
-    assert not [p for p in _strays() if p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in processes_below() if p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_profile_of_probes_that_go_wrong(tmp_path: Path) -> None:

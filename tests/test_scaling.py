@@ -19,7 +19,7 @@ from profiles.fits import fit_samples
 from profiles.models import downey
 from profiles.records import Settings
 from tenbin.report.scaling import figures
-from tests.conftest import require
+from tests.conftest import processes_below, require
 
 COLUMNS = {"load", "size", "cores", "start", "repetition", "run_s", "verified", "verification", "mops"}
 
@@ -34,10 +34,6 @@ def two_cores(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(**more: object) -> Settings:
     return Settings.model_validate({"quick": True, "budget_s": 4.0} | more)
-
-
-def ours() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
 
 
 def table(
@@ -94,7 +90,7 @@ def test_every_load_on_one_and_more_cores() -> None:
     assert sorted(model.labels["load"] for model in models) == sorted(LOADS)
     assert all(np.isfinite(c.value) for model in models for c in model.coefficients)
     assert len(figures(samples, models)) == 1
-    assert ours() == []
+    assert processes_below() == []
 
 
 def test_without_mpi_one_core_is_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +130,7 @@ def test_a_rank_that_dies_loses_only_its_start() -> None:
 
     def kill(row: dict[str, object]) -> None:
         if row["cores"] == 2 and not killed:
-            ranks = [p for p in ours() if p.name().startswith("python")]
+            ranks = [p for p in processes_below() if p.name().startswith("python")]
             ranks[-1].kill()
             killed.append(ranks[-1])
 
@@ -145,7 +141,7 @@ def test_a_rank_that_dies_loses_only_its_start() -> None:
     assert "signal 9" in absent[0]["reason"]
     samples = samples_of(events)
     assert set(samples.loc[samples["cores"] == 1, "load"]) == set(LOADS)
-    assert ours() == []
+    assert processes_below() == []
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -155,7 +151,7 @@ def test_ctrl_c_leaves_no_process() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         watched(interrupt)
-    assert ours() == []
+    assert processes_below() == []
 
 
 def test_a_wrong_answer_is_told() -> None:
