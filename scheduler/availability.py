@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -233,20 +233,39 @@ def of_running(view: View, pool: str) -> Availability:
     return Availability.beside(held, view.in_service[pool], view.now)
 
 
-def expected_start(job: Job, view: View, pool: str) -> float | None:
+def expected_start(job: Job, view: View) -> float | None:
     """When a waiting job would start if nobody passed those before it; None: it cannot be said."""
-    return start_in_turn(job, view.waiting.values(), of_running(view, pool), pool, view.now)
+    plans = {pool.name: of_running(view, pool.name) for pool in view.cluster.pools}
+    return start_in_turn(job, view.waiting.values(), plans, view.now)
 
 
 def start_in_turn(
-    job: Job, waiting: Iterable[Job], plan: Availability, pool: str, now: float
+    job: Job, waiting: Iterable[Job], plans: Mapping[str, Availability], now: float
 ) -> float | None:
-    """The same for one of the jobs ``waiting`` for the units of ``plan``, which is used up."""
+    """The same for one of the jobs ``waiting`` for the units of ``plans``, which are used up."""
     after = now
     for other in waiting:
-        length = other.estimate_on(pool)
-        after = plan.earliest(other.units, length, after)
+        end, after, pool = earliest_end(other, plans, after)
         if other.id == job.id or after == math.inf:
             break
-        plan.reserve(after, after + length, other.units)
+        plans[pool].reserve(after, end, other.units)
     return None if after == math.inf else after
+
+
+def earliest_end(
+    job: Job, plans: Mapping[str, Availability], after_s: float, least_s: float = 0.0
+) -> tuple[float, float, str]:
+    """(end, start, class) of the job where it would end first, starting from ``after_s`` on.
+
+    Equal ends: the earlier start, then the class that comes first in ``plans``. It is taken to run for at
+    least ``least_s``. Where no start can be found it is infinite, and the class "" if there is none at all.
+    """
+    best = math.inf, math.inf, ""
+    for pool, plan in plans.items():
+        if job.runs_on(pool):
+            length = max(job.estimate_on(pool), least_s)
+            start = plan.earliest(job.units, length, after_s)
+            end = instant(start + length)
+            if end < best[0] or (end == best[0] and start < best[1]):
+                best = end, start, pool
+    return best

@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from scheduler.model import Job, instant
 from scheduler.queue import IndexedQueue
 
 HALF_STEP_S = 5e-7  # half the grid of time: a job that ends just in time does, whatever the rounding
+
+
+Held = tuple[float, int, int]  # expected end, job, units
 
 
 class Line:
@@ -89,9 +93,9 @@ class EasyLine(Line):
     def __init__(self, pool: str) -> None:
         super().__init__(pool)
         self._queue = IndexedQueue()
-        # expected end, job, units of the running jobs: by job, and sorted
-        self._end_of: dict[int, tuple[float, int, int]] = {}
-        self._ends: list[tuple[float, int, int]] = []
+        # of the running jobs: by job, and sorted
+        self._end_of: dict[int, Held] = {}
+        self._ends: list[Held] = []
         self._new: list[Job] = []  # since the last choice
         self._reserved: tuple[float, int] | None = None  # time for the first job, spare units
 
@@ -139,7 +143,7 @@ class EasyLine(Line):
         for new in self._new:
             queue.add(new.id, new.units, new.estimate_on(pool))
         self._new.clear()
-        at, spare = self._reserve(job.units, free, now)
+        at, spare = when_free(self._ends, job.units, free, now)
         if job.units > in_service:
             at, spare = math.inf, free
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
@@ -172,18 +176,22 @@ class EasyLine(Line):
         self._reserved = (at, spare)
         return chosen
 
-    def _reserve(self, needed: int, free: int, now: float) -> tuple[float, int]:
-        """When ``needed`` units will be free, and how many will be spare then; infinite and 0: not known."""
-        for end, _, freed in self._ends:
-            free += freed
-            if free >= needed:
-                return (max(now, end), free - needed) if end < math.inf else (end, 0)
-        return math.inf, 0
-
     def _start(self, job: Job, length_s: float, now: float, chosen: list[Job]) -> None:
         del self.waiting[job.id]
         chosen.append(job)
         self.hold(job.id, job.units, instant(now + length_s))
+
+
+def when_free(ends: Iterable[Held], needed: int, free: int, now: float) -> tuple[float, int]:
+    """When ``needed`` units will be free, and how many will be spare then; infinite and 0: not known.
+
+    ``ends`` are those of the running jobs, in their order; ``free`` units are free now.
+    """
+    for end, _, freed in ends:
+        free += freed
+        if free >= needed:
+            return (max(now, end), free - needed) if end < math.inf else (end, 0)
+    return math.inf, 0
 
 
 LINES = {"fcfs": Line, "easy": EasyLine, "first-fit": FirstFitLine}

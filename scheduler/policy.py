@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from profiles.errors import BadInput
 from scheduler.actions import Action
 from scheduler.costs import Costs
 from scheduler.events import Event, Started
@@ -139,11 +140,45 @@ class Policy(ABC):
         return Reason(f"waits for {units(job)}; {free(view)} free")
 
 
+def counted_pools(view: View, policy: str) -> tuple[str, ...]:
+    """Names of the cluster's pools, best first.
+
+    Raises:
+        BadInput: the nodes of one have identity.
+    """
+    for pool in view.cluster.pools:
+        if not pool.counted:
+            what = f"policy {policy} schedules units, {pool.name} has nodes"
+            raise BadInput(what, "describe it by a count")
+    return tuple(pool.name for pool in view.cluster.pools)
+
+
+def only_counted_pool(view: View, policy: str) -> str:
+    """Name of the cluster's one pool.
+
+    Raises:
+        BadInput: there are several, or its nodes have identity.
+    """
+    pools = view.cluster.pools
+    if len(pools) != 1 or not pools[0].counted:
+        names = ", ".join(pool.name for pool in pools)
+        raise BadInput(
+            f"policy {policy} schedules one class of units without identity; this cluster has {names}",
+            "describe the cluster by a count, or choose a policy for several classes or nodes",
+        )
+    return pools[0].name
+
+
 def units(job: Job) -> str:
     """``"8 units"``, ``"1 unit"``, ``"4 to 16 units"``."""
     if job.max_units is not None and job.max_units != job.units:
         return f"{job.units} to {job.max_units} units"
     return f"{job.units} unit{'s' * (job.units != 1)}"
+
+
+def fits_now(job: Job, view: View) -> bool:
+    """Whether its units are free on a counted pool that it can run on."""
+    return any(job.units <= left and job.runs_on(pool) for pool, left in view.free.items())
 
 
 def free(view: View) -> str:

@@ -4,39 +4,45 @@ Algorithm:
 
 1. Each job gets, when it is submitted, a reservation: the earliest interval as long as its estimate in which
    its units are free beside all running jobs and all reservations made before. It starts when that begins.
+   Of several classes it gets the one on which it would end first (equal: the earlier start, then the better
+   class).
 2. When a job ends before its expected end, the waiting jobs are looked at once, in the order of submission
-   (the first ``depth`` of them), and each reservation moves to the earliest interval that is free now.
+   (the first ``depth`` of them), and each reservation moves to the earliest interval that is free now; on
+   several classes, to the one that is now the best by step 1.
 3. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made
    anew, in the order of submission; a late job is then believed to need a tenth of its time so far more, or
    a minute.
 
-Guarantee: when no job takes longer than its estimate and no node fails, no job starts later than the
-reservation made when it was submitted, whatever comes after it. A job of unknown run time is taken to run for
-ever, and while no reservation can be found for a job, those behind it get none.
-Cost: O(plan) vector work a submission (the plan has at most two steps for each job); an early end costs that
-for each of the first ``depth`` jobs that what was freed is large enough for.
+Guarantee: when no job takes longer than its estimate and no node fails, no job starts later (on several
+classes: is expected to end later) than by the reservation made when it was submitted, whatever comes after
+it. A job of unknown run time is taken to run for ever. While no reservation can be found for a job, those
+behind it get none on the classes that it can run on.
+Cost: O(plan) vector work a submission and class (the plan has at most two steps for each job); an early end
+costs that for each of the first ``depth`` jobs that what was freed is large enough for.
 Source: Feitelson and Weil, IPPS 1998; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
 from scheduler.actions import Action, Start, WakeAt
-from scheduler.availability import Availability
+from scheduler.availability import Availability, earliest_end
 from scheduler.events import Event, Finished, Started, Submitted, Timer
 from scheduler.model import Job, counted, instant
-from scheduler.policies.easy import only_counted_pool
-from scheduler.policy import Policy, Reason, View, units
+from scheduler.policy import Policy, Reason, View, counted_pools, fits_now, free, units
 
 MOMENT_S = 1e-6
 LATE_SHARE = 0.1
 LATE_LEAST_S = 60.0
+
+Plans = Mapping[str, Availability]
+Peaks = tuple[list[float], list[int]]  # as ``Availability.peaks`` says it
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,20 @@ class ConservativeParameters:
 
 
 class Conservative(Policy):
-    """Conservative backfilling on one counted pool."""
+    """Conservative backfilling on counted pools."""
 
     Parameters = ConservativeParameters
     promises = frozenset({"no-delay"})
-    suits = frozenset({"counted"})
+    suits = frozenset({"counted", "classes"})
     ignores = frozenset({Started})
     parameters: ConservativeParameters
 
     def begin(self, view: View) -> None:
-        self._pool = only_counted_pool(view, "conservative")
+        self._pools = counted_pools(view, "conservative")
         self._starts: dict[int, float] = {}  # of the waiting jobs, in the order of submission
-        self._ends: dict[int, float] = {}  # of the running jobs, as the plan has them
+        self._on: dict[int, str] = {}  # the class of each reservation
+        self._ends: dict[int, float] = {}  # of the running jobs, as the plans have them
+        self._stuck: dict[int, Job] = {}  # the waiting jobs without a reservation
         self._due: list[tuple[float, int]] = []  # reservations by time; void where _starts disagrees
         self._new: list[Job] = []
         self._early = self._broken = False
@@ -75,21 +83,25 @@ class Conservative(Policy):
         elif isinstance(event, Finished):
             end = self._ends.pop(event.job.id)
             if end > view.now:
-                self._plan.release(view.now, end, event.placement.units)
+                self._plans[event.placement.pool].release(view.now, end, event.placement.units)
                 self._early = True
         elif not isinstance(event, Timer):
             self._broken = True  # nodes or jobs failed
         if view.upcoming is not None:
             return ()
-        self._plan.trim(view.now)
+        for plan in self._plans.values():
+            plan.trim(view.now)
         if self._early and self._starts and not self._broken:
-            self._move_up(view)
+            if len(self._plans) == 1:
+                self._move_up(view)
+            else:
+                self._move_up_on_classes(view)
         for job in self._new:
-            self._reserve(job, view.now)
+            self._reserve(job, view.now, self._open())
         self._new.clear()
         self._early = False
         due = self._due_now(view.now)
-        if self._broken or self._late(due, view):
+        if self._broken or (due and self._late(due, view)):
             self._broken = False
             self._make_anew(view)
             due = self._due_now(view.now)
@@ -102,38 +114,52 @@ class Conservative(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         at = self._starts.get(job.id, math.inf)
-        free = view.free[self._pool]
-        if job.units > free:
-            return Reason(f"waits for {units(job)}; {free} free", None if at == math.inf else at)
+        if not fits_now(job, view):
+            return Reason(f"waits for {units(job)}; {free(view)} free", None if at == math.inf else at)
         sentence = f"{units(job)} are free, but not for as long as it may run without delaying earlier jobs"
         return Reason(sentence, None if at == math.inf else at)
 
-    def _reserve(self, job: Job, now: float, after_all: bool = True) -> None:
-        """Step 1; ``after_all`` says that the job is the last of the queue."""
-        length = self._length(job)
-        hopeless = after_all and next(reversed(self._starts.values()), 0.0) == math.inf
-        start = math.inf if hopeless else self._plan.earliest(job.units, length, now)
-        self._put(job.id, start)
+    def _reserve(self, job: Job, now: float, plans: Plans) -> None:
+        """Step 1, on the classes of ``plans``."""
+        end, start, pool = earliest_end(job, plans, now, MOMENT_S)
+        self._put(job, start, pool)
         if start < math.inf:
-            self._plan.reserve(start, instant(start + length), job.units)
+            plans[pool].reserve(start, end, job.units)
 
-    def _length(self, job: Job) -> float:
+    def _put(self, job: Job, start: float, pool: str) -> None:
+        if start == math.inf:
+            self._stuck[job.id] = job
+        elif self._stuck:
+            self._stuck.pop(job.id, None)
+        if self._starts.get(job.id) != start:
+            self._starts[job.id] = start
+            heappush(self._due, (start, job.id))
+        self._on[job.id] = pool
+
+    def _length(self, job: Job, pool: str) -> float:
         """Of its reservation: at least a moment, because even a job of no length needs its units."""
-        return max(job.estimate_on(self._pool), MOMENT_S)
+        length = job.estimate_on(pool)
+        return length if length > MOMENT_S else MOMENT_S  # max() is slower
 
-    def _put(self, job_id: int, start: float) -> None:
-        self._starts[job_id] = start
-        heappush(self._due, (start, job_id))
+    def _open(self) -> Plans:
+        """Without the classes that a waiting job without reservation can run on."""
+        plans: Plans = self._plans
+        for job in self._stuck.values():
+            plans = without(job, plans)
+            if not plans:
+                break
+        return plans
 
     def _move_up(self, view: View) -> None:
-        """Step 2."""
-        times, most = self._plan.peaks()
+        """Step 2 on one class."""
+        ((pool, plan),) = self._plans.items()
+        times, most = plan.peaks()
         stale = False  # moved jobs have left more units free, later on
         for job_id, start in list(islice(self._starts.items(), self.parameters.depth)):
             job = view.waiting[job_id]
             if start == math.inf:
                 if job.units <= most[-1] or stale:
-                    self._reserve(job, view.now, after_all=False)
+                    self._reserve(job, view.now, self._plans)
                 if self._starts[job_id] == math.inf:
                     break
                 stale = True
@@ -141,28 +167,68 @@ class Conservative(Policy):
             if job.units > most[max(bisect_left(times, start) - 1, 0)]:
                 if not stale:
                     continue
-                times, most = self._plan.peaks()
+                times, most = plan.peaks()
                 stale = False
                 if job.units > most[max(bisect_left(times, start) - 1, 0)]:
                     continue
             if start > view.now:
-                found = self._plan.move_up(start, instant(start + self._length(job)), job.units, view.now)
+                found = plan.move_up(start, instant(start + self._length(job, pool)), job.units, view.now)
                 if found < start:
-                    self._put(job_id, found)
+                    self._starts[job_id] = found
+                    heappush(self._due, (found, job_id))
                     stale = True
+
+    def _move_up_on_classes(self, view: View) -> None:
+        """Step 2 on several classes: in turn, each gives its reservation back and takes the best there is."""
+        plans: Plans = self._plans
+        peaks: dict[str, Peaks] = {}
+        for job_id, start in list(islice(self._starts.items(), self.parameters.depth)):
+            job, pool = view.waiting[job_id], self._on[job_id]
+            if start < math.inf:
+                end = instant(start + self._length(job, pool))
+                if not self._may_end_sooner(job, end, view.now, peaks):
+                    continue
+                self._plans[pool].release(start, end, job.units)
+            self._reserve(job, view.now, plans)
+            if self._starts[job_id] == math.inf:
+                plans = without(job, plans)
+                if not plans:
+                    break
+            elif (start, pool) != (self._starts[job_id], self._on[job_id]):
+                peaks.clear()
+
+    def _may_end_sooner(self, job: Job, end: float, now: float, peaks: dict[str, Peaks]) -> bool:
+        """False: on no class are its units free early enough at any one time."""
+        if end == math.inf:
+            return True
+        for pool, plan in self._plans.items():
+            if not job.runs_on(pool):
+                continue
+            latest = instant(end - self._length(job, pool))
+            if latest >= now:
+                if pool not in peaks:
+                    peaks[pool] = plan.peaks()
+                times, most = peaks[pool]
+                if job.units <= most[max(bisect_right(times, latest) - 1, 0)]:
+                    return True
+        return False
 
     def _start(self, job_id: int, at: float, view: View) -> Action:
         """The job whose interval begins now."""
         job = view.waiting[job_id]
+        pool = self._on.pop(job_id)
         del self._starts[job_id]
-        self._ends[job_id] = instant(at + self._length(job))
-        return Start(job_id, counted(self._pool, job.units))
+        self._ends[job_id] = instant(at + self._length(job, pool))
+        return Start(job_id, counted(pool, job.units))
 
     def _late(self, due: list[tuple[float, int]], view: View) -> bool:
         """Whether the reservations that are due now cannot be kept."""
         if any(at < view.now for at, _ in due):
             return True
-        return sum(view.waiting[job_id].units for _, job_id in due) > view.free[self._pool]
+        left = dict(view.free)
+        for _, job_id in due:
+            left[self._on[job_id]] -= view.waiting[job_id].units
+        return min(left.values()) < 0
 
     def _due_now(self, now: float) -> list[tuple[float, int]]:
         """Take the reservations whose time has come."""
@@ -181,16 +247,25 @@ class Conservative(Policy):
     def _make_anew(self, view: View) -> None:
         """Step 3."""
         self._starts.clear()
+        self._on.clear()
+        self._stuck.clear()
         self._due.clear()
         self._ends.clear()
-        held = []
+        held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
         for state in view.running.values():
             assert state.placement is not None
             end = state.expected_end_s
             if end <= view.now:
                 end = instant(view.now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(view.now)))
             self._ends[state.job.id] = end
-            held.append((end, state.placement.units))
-        self._plan = Availability.beside(held, view.in_service[self._pool], view.now)
+            held[state.placement.pool].append((end, state.placement.units))
+        self._plans = {
+            pool: Availability.beside(held[pool], view.in_service[pool], view.now) for pool in self._pools
+        }
         for job in view.waiting.values():
-            self._reserve(job, view.now)
+            self._reserve(job, view.now, self._open())
+
+
+def without(job: Job, plans: Plans) -> Plans:
+    """The classes that the job cannot run on."""
+    return {pool: plan for pool, plan in plans.items() if not job.runs_on(pool)}

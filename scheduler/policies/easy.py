@@ -12,8 +12,18 @@ Algorithm, once for every instant at which something changed:
 There is one reservation, made anew whenever units were freed; between that it stands. A job of unknown run
 time passes only within the spare units; while the reserved time cannot be said, no job passes. When too few
 units are in service for the first job at all, it gets no reservation, and all others may pass.
-Guarantee: when no job takes longer than its estimate, no passing job delays the first one.
-Cost: O(log n) an event and a start in the length of the queue; a reservation is O(running jobs).
+
+On several classes a job starts on that, of the classes on which it may start now, on which it would end first
+(equal: the better class). The first job that fits on none gets its reservation on the class on which it would
+end first by step 2 (equal: the earlier start, then the better class). Step 3 binds passing jobs on that class
+only; on the others whoever fits passes. While the time cannot be said on any class, nobody passes on those
+that the first job can run on; classes with too few units in service for it do not count.
+
+Guarantee: when no job takes longer than its estimate, no passing job delays the first one. On several
+classes: no passing job moves the end by its reservation back; but it starts as soon as it fits on any class,
+also where it ends later than that.
+Cost: O(log n) an event and a start in the length of the queue; a reservation is O(running jobs), on several
+classes times a logarithm.
 Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
@@ -21,29 +31,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.errors import BadInput
 from scheduler.actions import Action, Start
 from scheduler.availability import expected_start
+from scheduler.classes import EasyOnClasses
 from scheduler.events import Event, Failed, Finished, Started, Submitted
 from scheduler.lines import EasyLine
 from scheduler.model import Job, counted
-from scheduler.policy import Policy, Reason, View, units
+from scheduler.policy import Policy, Reason, View, counted_pools, fits_now, free, units
 
 
 class Easy(Policy):
-    """EASY backfilling on one counted pool."""
+    """EASY backfilling on counted pools."""
 
-    suits = frozenset({"counted"})
+    suits = frozenset({"counted", "classes"})
     ignores = frozenset({Started})
 
     def begin(self, view: View) -> None:
-        self._pool = only_counted_pool(view, "easy")
-        self._line = EasyLine(self._pool)
+        pools = counted_pools(view, "easy")
+        self._pool = pools[0]
+        self._line = EasyLine(self._pool) if len(pools) == 1 else EasyOnClasses(pools)
         for job in view.waiting.values():
             self._line.add(job)
-        for state in view.running.values():
-            assert state.placement is not None
-            self._line.hold(state.job.id, state.placement.units, state.expected_end_s)
+        if isinstance(self._line, EasyLine):
+            for state in view.running.values():
+                assert state.placement is not None
+                self._line.hold(state.job.id, state.placement.units, state.expected_end_s)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         line, pool = self._line, self._pool
@@ -58,33 +70,18 @@ class Easy(Policy):
             line.changed()
         if view.upcoming is not None or not view.waiting:
             return ()
+        if isinstance(line, EasyOnClasses):
+            return [Start(job.id, counted(on, job.units)) for job, on in line.choose(view)]
         chosen = line.choose(view.now, view.free[pool], view.in_service[pool])
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
 
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
-        free = view.free[self._pool]
-        at = expected_start(job, view, self._pool)
+        at = expected_start(job, view)
         if job.id == first.id:
-            return Reason(f"is first in the queue and waits for {units(job)}; {free} free", at)
-        if job.units > free:
+            return Reason(f"is first in the queue and waits for {units(job)}; {free(view)} free", at)
+        if not fits_now(job, view):
             return Reason(
-                f"waits for {units(job)}; {free} free, and job {first.id} is first in the queue", at
+                f"waits for {units(job)}; {free(view)} free, and job {first.id} is first in the queue", at
             )
         return Reason(f"would fit, but would delay job {first.id}, which is first in the queue", at)
-
-
-def only_counted_pool(view: View, policy: str) -> str:
-    """Name of the cluster's one pool.
-
-    Raises:
-        BadInput: there are several, or its nodes have identity.
-    """
-    pools = view.cluster.pools
-    if len(pools) != 1 or not pools[0].counted:
-        names = ", ".join(pool.name for pool in pools)
-        raise BadInput(
-            f"policy {policy} schedules one class of units without identity; this cluster has {names}",
-            "describe the cluster by a count, or choose a policy for several classes or nodes",
-        )
-    return pools[0].name

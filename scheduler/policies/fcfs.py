@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.errors import BadInput
 from scheduler.actions import Action, Start
 from scheduler.events import Event
 from scheduler.model import Job, counted
-from scheduler.policy import Policy, Reason, View, free, units
+from scheduler.policy import Policy, Reason, View, counted_pools, free, units
 
 
 class Fcfs(Policy):
@@ -24,11 +23,7 @@ class Fcfs(Policy):
     suits = frozenset({"counted", "classes"})
 
     def begin(self, view: View) -> None:
-        for pool in view.cluster.pools:
-            if not pool.counted:
-                raise BadInput(
-                    f"policy fcfs schedules units, {pool.name} has nodes", "describe it by a count"
-                )
+        counted_pools(view, "fcfs")
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if not view.waiting:

@@ -1,7 +1,8 @@
 """First fit: whoever fits starts.
 
 Algorithm: at every change the waiting jobs are looked at in the order of their submission, and each that fits
-in the units still free starts.
+in the units still free starts; of several classes, on the best on which it does (the order of
+``Cluster.pools``).
 Guarantee: no job waits while it fits. None for large jobs: small ones may pass them without end.
 Cost: O(log n) an event and a start in the length of the queue.
 Source: the list scheduling of Graham, SIAM J. Appl. Math. 17(2), 1969, with jobs that need several units;
@@ -13,22 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.actions import Action, Start
+from scheduler.classes import FirstFitOnClasses
 from scheduler.events import Event, Failed, Submitted
 from scheduler.lines import FirstFitLine
 from scheduler.model import Job, counted
-from scheduler.policies.easy import only_counted_pool
-from scheduler.policy import Policy, Reason, View, units
+from scheduler.policy import Policy, Reason, View, counted_pools, free, units
 
 
 class FirstFit(Policy):
-    """First fit on one counted pool."""
+    """First fit on counted pools."""
 
     promises = frozenset({"conserving"})
-    suits = frozenset({"counted"})
+    suits = frozenset({"counted", "classes"})
 
     def begin(self, view: View) -> None:
-        self._pool = only_counted_pool(view, "first-fit")
-        self._line = FirstFitLine(self._pool)
+        pools = counted_pools(view, "first-fit")
+        self._pool = pools[0]
+        self._line = FirstFitLine(self._pool) if len(pools) == 1 else FirstFitOnClasses(pools)
         for job in view.waiting.values():
             self._line.add(job)
 
@@ -39,9 +41,10 @@ class FirstFit(Policy):
             self._line.add_first(event.job)
         if view.upcoming is not None:
             return ()
+        if isinstance(self._line, FirstFitOnClasses):
+            return [Start(job.id, counted(on, job.units)) for job, on in self._line.choose(view)]
         chosen = self._line.choose(view.now, view.free[self._pool], view.in_service[self._pool])
         return [Start(job.id, counted(self._pool, job.units)) for job in chosen]
 
     def why(self, job: Job, view: View) -> Reason:
-        free = view.free[self._pool]
-        return Reason(f"waits for {units(job)}; {free} free, and any smaller job may pass it meanwhile")
+        return Reason(f"waits for {units(job)}; {free(view)} free, and any smaller job may pass it meanwhile")

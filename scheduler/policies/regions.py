@@ -32,8 +32,7 @@ from scheduler.events import Event, Failed, Finished, Started, Submitted, Timer
 from scheduler.lines import LINES, Line
 from scheduler.model import Cluster, Job, Placement, Region, instant
 from scheduler.partition import region_of
-from scheduler.policies.easy import only_counted_pool
-from scheduler.policy import Policy, Reason, View, units
+from scheduler.policy import Policy, Reason, View, only_counted_pool, units
 from scheduler.state import JobState
 
 CUT = "regions"  # tag of the timer
@@ -98,7 +97,7 @@ class Regions(Policy):
             if region == index
         ]
         plan = Availability.beside(held, part.region.units, view.now)
-        at = start_in_turn(job, part.line.waiting.values(), plan, self._pool, view.now)
+        at = start_in_turn(job, part.line.waiting.values(), {self._pool: plan}, view.now)
         before = list(part.line.waiting).index(job.id)
         where = (
             ""

@@ -37,8 +37,7 @@ from scheduler.actions import Action, Repartition, Start, WakeAt
 from scheduler.cutter import CutParameters, Cutter, size_range
 from scheduler.events import Event, Failed, Finished, Started, Submitted, Timer
 from scheduler.model import Job, Placement, instant
-from scheduler.policies.easy import only_counted_pool
-from scheduler.policy import Policy, Reason, View, units
+from scheduler.policy import Policy, Reason, View, only_counted_pool, units
 
 CUT = "regions"  # tag of the timer
 MOMENT_S = 1e-6

@@ -61,7 +61,7 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
         (("-p", "esay", "-w", WORKLOAD, "-c", "16"), "unknown policy 'esay'; did you mean easy"),
         (("-p", "easy", "-w", "nothing.swf", "-c", "16"), "nothing.swf: no such file"),
         (("-p", "easy", "-w", WORKLOAD, "-c", "16x"), "'16x' is not understood"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16xa+16xb"), "schedules one class of units"),
+        (("-p", "regions", "-w", WORKLOAD, "-c", "16xa+16xb"), "schedules one class of units"),
         (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--gantt", "/nowhere/x.html"), "--gantt /nowhere/x.html"),
     ],
 )

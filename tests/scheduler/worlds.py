@@ -94,6 +94,26 @@ def classes(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
 
 
 @st.composite
+def limited_classes(draw: st.DrawFn, most: int = 8) -> World:
+    """Two classes; jobs with limits, one for all classes or for each, on both or on one, whole seconds."""
+    pools = (Pool("gpu", draw(st.integers(1, 5)), 0), Pool("cpu", draw(st.integers(1, 5)), 1))
+    seconds = st.integers(1, 15)
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 2, 3, 7)))
+        where = draw(st.sampled_from((pools, pools, pools, pools[:1], pools[1:])))
+        wanted = draw(st.integers(1, max(pool.units for pool in where)))
+        if len(where) == 2 and draw(st.booleans()):
+            arrivals.append(Arrival(Job(number, now, wanted, draw(seconds)), draw(seconds)))
+            continue
+        limits = {pool.name: float(draw(seconds)) for pool in where}
+        exact = draw(st.booleans())
+        runs = {name: limit if exact else float(draw(seconds)) for name, limit in limits.items()}
+        arrivals.append(Arrival(Job(number, now, wanted, estimates_s=limits), 0.0, runs))
+    return World(Cluster(pools), tuple(arrivals))
+
+
+@st.composite
 def nodes(draw: st.DrawFn, most: int = 10, exact: bool = False) -> World:
     """Nodes with CPU and memory; single tasks of unknown run time that can be paused."""
     pool = Pool("node", draw(st.integers(1, 3)), resources=("cpu", "memory"), capacity=(1.0, 1.0))
