@@ -17,6 +17,7 @@ how it begins. Operators: DEAP.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,9 +118,10 @@ def search(problem: Problem, parameters: ParmGaParameters, seed: str) -> Integer
             return copy
 
     toolbox = base.Toolbox()
+    toolbox.register("clone", lambda choice: choice.__deepcopy__(None))  # no search for what to copy
     toolbox.register("mate", tools.cxTwoPoint if len(lows) > 1 else lambda a, b: (a, b))
     one = 1.0 / len(lows)
-    toolbox.register("mutate", tools.mutUniformInt, low=lows, up=highs, indpb=one)
+    toolbox.register("mutate", _mutate, lows=lows, highs=highs, chance=one)
     changed = 1.0 if parameters.first == "random" else one
     with _own_random(seed):
         crowd = [
@@ -134,6 +136,16 @@ def search(problem: Problem, parameters: ParmGaParameters, seed: str) -> Integer
             crowd = parents + children
         best = tools.selBest(crowd, 1)[0]
     return np.array(best, dtype=np.int64) if best.fitness.values[0] >= 0 else problem.start
+
+
+def _mutate(choice: list[int], lows: list[int], highs: list[int], chance: float) -> tuple[list[int]]:
+    """DEAP's mutUniformInt, drawing how far it is to the next changed gene instead of once for each gene."""
+    kept = math.log1p(-chance) if chance < 1 else -math.inf
+    at = int(math.log(1.0 - random.random()) / kept)
+    while at < len(choice):
+        choice[at] = random.randint(lows[at], highs[at])
+        at += 1 + int(math.log(1.0 - random.random()) / kept)
+    return (choice,)
 
 
 def _value(problem: Problem, crowd: list[Any]) -> None:

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from profiles.errors import BadInput
 from scheduler import multichoice
 from scheduler.events import BudgetChanged
 from scheduler.model import Cluster, Job, Known, Pool
 from scheduler.multichoice import Problem, Solution, solve
+from scheduler.policies import parm_ga
 from scheduler.policies.parm import Parm, ParmParameters
 from scheduler.policies.parm_ga import ParmGaParameters, search
 from scheduler.policy import View
@@ -392,6 +394,33 @@ def test_the_bound_of_prices_never_lies_below_the_linear_relaxation() -> None:
     )
     _, bound, _ = multichoice._prices(problem)
     assert bound == pytest.approx(4.5, rel=1e-3) and bound >= 4.5 - 1e-9
+
+
+def test_the_lowest_point_of_some_planes_is_the_linear_program_s() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        planes = [(*rng.normal(size=2), float(rng.normal()))]
+        for _ in range(int(rng.integers(1, 12))):
+            height, at = multichoice._lowest(np.array(planes), 5.0)
+            found = linprog(
+                [0.0, 0.0, 1.0],
+                A_ub=[(a, b, -1.0) for a, b, _ in planes],
+                b_ub=[-c for _, _, c in planes],
+                bounds=[(0, 5), (0, 5), (None, None)],
+            )
+            assert height == pytest.approx(found.fun, abs=1e-6)
+            a, b = rng.normal(size=2)  # a plane that lies above the lowest point, as a cut of Kelley's does
+            planes.append((a, b, height + float(rng.exponential()) - float(a * at[0] + b * at[1])))
+
+
+def test_as_many_genes_mutate_as_if_each_were_drawn() -> None:
+    with parm_ga._own_random("1"):
+        mutants = [parm_ga._mutate([0] * 10, [1] * 10, [3] * 10, 0.1)[0] for _ in range(4000)]
+        assert parm_ga._mutate([0], [1], [1], 1.0) == ([1],)
+    changed = (np.array(mutants) > 0).astype(float)
+    assert changed.mean(axis=0) == pytest.approx(np.full(10, 0.1), abs=0.02)
+    assert (changed.sum(axis=1) == 0).mean() == pytest.approx(0.9**10, abs=0.03)
+    assert set(np.unique(mutants)) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("source", ["lublin", "theta"])

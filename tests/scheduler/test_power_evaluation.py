@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scheduler.evaluations import Progress, power
-from scheduler.evaluations.power import Case, Plan, Result
+from scheduler.evaluations import Progress, power, power_runs
+from scheduler.evaluations.power_runs import Case, Plan, Result
 
 
 def in_turn(
@@ -21,7 +21,8 @@ def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(power.PLANS, "small", tiny)
     monkeypatch.setattr(power, "run_all", in_turn)
     quick = "parm-ga,population=10,parents=3,generations=2,least_beta=0,beta={:g}"
-    monkeypatch.setattr(power, "GENETIC", quick)
+    for module in (power, power_runs):
+        monkeypatch.setattr(module, "GENETIC", quick)
     found = power.evaluate("small", lambda *_: None)
     by_name = {finding.what: finding for finding in found.findings}
     assert len(by_name) == len(found.findings) == 36
@@ -35,7 +36,7 @@ def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_energy_is_that_of_the_nodes_in_use_until_the_end() -> None:
     # One node for each of 50 jobs under 30 W: 40 W times the sum of their times.
-    result = power.simulate(Case("fifo-min"))
+    result = power_runs.simulate(Case("fifo-min"))
     assert result.energy_j == pytest.approx(40.0 * result.run_s * 50)
     whole = result.energy_j + 10.0 * (64 * result.time_s - result.run_s * 50)
     assert result.machine_energy_j == pytest.approx(whole)
