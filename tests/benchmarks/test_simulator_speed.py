@@ -37,7 +37,8 @@ def accasim() -> str:
     """A Python that has AccaSim 1.1.3: this one, or the one that TENBIN_ACCASIM_PYTHON names."""
     python = os.environ.get("TENBIN_ACCASIM_PYTHON", sys.executable)
     found = subprocess.run(
-        [python, "-c", "import importlib.util as u; u.find_spec('accasim').name"], check=False
+        [python, "-c", "import importlib.util as u; raise SystemExit(u.find_spec('accasim') is None)"],
+        check=False,
     )
     if found.returncode:
         pytest.skip("AccaSim is not installed: pip install accasim==1.1.3")
