@@ -70,11 +70,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Request:
-    """What the coordinator wants of a running attempt: ``end`` for which reason, ``run`` on which cores."""
+    """What the coordinator wants of a running attempt, and for ``run`` on which cores (none: as before)."""
 
     number: int
     want: Want
-    why: How = "cancelled"
     cores: tuple[int, ...] = ()
 
 

@@ -123,7 +123,7 @@ class Supervisor:
             self._go_on()
             self.checkpoint_wanted = True
         elif request.want == "end":
-            self._terminate(request.why)
+            self._terminate("cancelled")
 
     def _go_on(self) -> None:
         if self.runs_since is None:
@@ -196,10 +196,10 @@ class Supervisor:
         )
         code = os.waitstatus_to_exitcode(status)
         how: How = "exited" if code >= 0 else "signalled"
-        if self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
-            how = "checkpointed"
-        elif self.ending is not None:
+        if self.ending is not None:
             how = self.ending
+        elif self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
+            how = "checkpointed"
         return Result(how, ended, code if code >= 0 else None, -code if code < 0 else None, usage=used)
 
     def _publish(self, reserved: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from agent.jobs.folder import How, Result, Want
+from agent.jobs.folder import Result, Want
 from scheduler.coordination.journal import Entry
 from scheduler.model import Cluster, Placement
 
@@ -18,16 +18,14 @@ from scheduler.model import Cluster, Placement
 class Report(NamedTuple):
     """What happened to an attempt.
 
-    "started"; "changed": requests up to ``done`` were carried out; "ended": ``result`` says how; "lost": its
-    supervisor died without a result, nothing of it runs any more; "never": it was not and will not be
-    started, ``trouble`` says why if it cannot be.
+    "started"; "ended": ``result`` says how; "lost": its supervisor died without a result, nothing of it runs
+    any more; "never": it was not and will not be started, ``trouble`` says why if it cannot be.
     """
 
     job_id: int
     attempt: int
-    what: Literal["started", "changed", "ended", "lost", "never"]
+    what: Literal["started", "ended", "lost", "never"]
     at_s: float
-    done: int = 0
     result: Result | None = None
     trouble: str = ""
 
@@ -53,7 +51,7 @@ class Engine(Protocol):
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         """Start the current attempts of jobs with their environments."""
 
-    def ask(self, job: Entry, want: Want, why: How = "cancelled") -> None:
+    def ask(self, job: Entry, want: Want) -> None:
         """Hand request number ``job.request`` on."""
 
     def recover(self, job: Entry) -> None:

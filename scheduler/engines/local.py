@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from agent.jobs import tree
-from agent.jobs.folder import Attempt, How, Order, Request, Want
+from agent.jobs.folder import Attempt, Order, Request, Want
 from scheduler.coordination.journal import Entry
 from scheduler.engines import Report
 from scheduler.model import Cluster, Placement
@@ -85,22 +85,22 @@ class LocalEngine:
         job.cores = tuple(core for node, count in nodes for core in _take(self._free_cores[node], count))
 
     def occupy(self, job: Entry) -> None:
-        for numbers, pools in self._holdings(job):
-            for number in numbers:
-                for free in pools:
-                    if number in free:
-                        free.remove(number)
+        for number, free in self._held(job):
+            if number in free:
+                free.remove(number)
 
     def free(self, job: Entry) -> None:
+        for number, free in self._held(job):
+            insort(free, number)
+
+    def _held(self, job: Entry) -> Iterator[tuple[int, list[int]]]:
+        """Each core and device of a job, and the free ones among which it belongs."""
         for core in job.cores:
             if core in self._node_of:
-                insort(self._free_cores[self._node_of[core]], core)
+                yield core, self._free_cores[self._node_of[core]]
         for device in job.devices:
             if device in self._pool_of:
-                insort(self._free_devices[self._pool_of[device]], device)
-
-    def _holdings(self, job: Entry) -> tuple[tuple[tuple[int, ...], list[list[int]]], ...]:
-        return (job.cores, self._free_cores), (job.devices, list(self._free_devices.values()))
+                yield device, self._free_devices[self._pool_of[device]]
 
     # -- attempts -------------------------------------------------------------------------------------
 
@@ -145,11 +145,11 @@ class LocalEngine:
             spec.grace_s,
         )
 
-    def ask(self, job: Entry, want: Want, why: How = "cancelled") -> None:
+    def ask(self, job: Entry, want: Want) -> None:
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
             return
-        watched.attempt.ask(Request(job.request, want, why, job.cores if want == "run" else ()))
+        watched.attempt.ask(Request(job.request, want, job.cores if want == "run" else ()))
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
@@ -220,8 +220,8 @@ class LocalEngine:
                 state = watched.attempt.state()
                 if state is not None:
                     self._observe(watched, state.supervisor_pid)
-                    at = state.started_s if what == "started" else time.time()
-                    reports.append(Report(*key, what, at, state.done))
+                    if what == "started":
+                        reports.append(Report(*key, "started", state.started_s))
         return reports
 
     def _look(self, watched: Watched, gone: bool = False) -> None:

@@ -130,7 +130,7 @@ def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
     one.ask(2, "run")
     time.sleep(0.4)
     assert all((tmp_path / n).stat().st_size > s for n, s in zip(("beat", "beat2"), sizes, strict=True))
-    one.ask(3, "end", why="cancelled")
+    one.ask(3, "end")
     assert one.result().how == "cancelled"
 
 
@@ -145,7 +145,7 @@ def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(start: Start) -> N
     one.until("started")
     time.sleep(0.2)
     began = time.monotonic()
-    one.ask(1, "end", why="cancelled")
+    one.ask(1, "end")
     result = one.result()
     assert result.how == "cancelled" and result.signal == signal.SIGKILL
     assert time.monotonic() - began >= 0.3
@@ -220,11 +220,21 @@ def test_a_job_that_does_not_listen_yet_is_asked_when_it_does(start: Start) -> N
     assert one.result().how == "checkpointed"
 
 
+def test_who_is_cancelled_is_cancelled_whatever_its_exit_code(start: Start) -> None:
+    leave = "trap 'exit 85' TERM; while :; do sleep 0.02; done"
+    one = start("sh", "-c", leave, checkpoint_signal=signal.SIGURG)
+    one.until("started")
+    time.sleep(0.2)
+    one.ask(1, "end")
+    result = one.result()
+    assert (result.how, result.code) == ("cancelled", 85)
+
+
 def test_a_request_from_before_the_start_is_obeyed(start: Start, tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "early")
     out = str(tmp_path / "o")
     attempt.place(Order(1, 1, out, ("sleep", "60"), dict(os.environ), str(tmp_path), out, out))
-    attempt.ask(Request(1, "end", "cancelled"))
+    attempt.ask(Request(1, "end"))
     assert Running(attempt).result().how == "cancelled"
 
 
