@@ -12,9 +12,9 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 
-from profiles.errors import TenbinError
+from profiles.errors import BadInput, TenbinError
 from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import FINAL, Entry, Stage
+from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.specs import JobSpec
 
 LONGEST_WAIT_S = 300.0
@@ -66,7 +66,7 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
         try:
             result = what(*arguments)
         except TenbinError as error:
-            raise HTTPException(422, str(error)) from error
+            raise HTTPException(422 if isinstance(error, BadInput) else 507, str(error)) from error
         news.tell()
         return result
 
@@ -88,27 +88,22 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
         deadline = asyncio.get_running_loop().time() + wait_s
-        while (found := describe(coordinator, job_id))["stage"] not in FINAL:
+        while not coordinator.ledger.settled(job_id):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 break
             await news.wait(left)
-        return found
+        return describe(coordinator, job_id)
 
-    @api.post("/cancel")
-    async def cancel(which: Ids) -> dict[str, list[int]]:
-        change(coordinator.cancel, which.ids)
-        return {"ids": which.ids}
+    def of_jobs(verb: Callable[[list[int]], None]) -> Callable[[Ids], Any]:
+        async def call(which: Ids) -> dict[str, list[int]]:
+            change(verb, which.ids)
+            return {"ids": which.ids}
 
-    @api.post("/suspend")
-    async def suspend(which: Ids) -> dict[str, list[int]]:
-        change(coordinator.suspend, which.ids)
-        return {"ids": which.ids}
+        return call
 
-    @api.post("/resume")
-    async def resume(which: Ids) -> dict[str, list[int]]:
-        change(coordinator.resume, which.ids)
-        return {"ids": which.ids}
+    for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
+        api.post(f"/{verb.__name__}", name=verb.__name__, description=verb.__doc__)(of_jobs(verb))
 
     @api.post("/migrate")
     async def migrate(move: Move) -> dict[str, list[int]]:
@@ -154,14 +149,10 @@ def brief(entry: Entry) -> dict[str, Any]:
 
 def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     """Everything that is known of one job; 404 if there is none."""
-    entry = coordinator.ledger.entries.get(job_id)
-    reason = None
-    if entry is not None:
-        reason = coordinator.why(job_id)
-    else:
-        entry = coordinator.journal.entry(job_id)
+    entry = coordinator.ledger.entry(job_id)
     if entry is None:
         raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
+    reason = None if entry.stage.final else coordinator.why(job_id)
     return {
         **brief(entry),
         "spec": entry.spec.model_dump(mode="json"),

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -123,16 +125,14 @@ class Job:
         Raises:
             TimeoutError: it has not ended by then.
         """
-        left = timeout_s
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            span = POLL_S if left is None else min(POLL_S, left)
+            span = max(min(POLL_S, deadline - time.monotonic()), 0.0)
             found: dict[str, Any] = self.client.call("GET", f"/jobs/{self.id}?wait_s={span}", None, span + 30)
             if found["stage"] in FINAL:
                 return found
-            if left is not None:
-                left -= span
-                if left <= 0:
-                    raise TimeoutError(f"job {self.id} has not ended within {timeout_s:g} s")
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"job {self.id} has not ended within {timeout_s:g} s")
 
     def result(self, timeout_s: float | None = None) -> int:
         """Its exit code, when it has ended.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
-import sqlite3
 import time
 from pathlib import Path
 
@@ -19,8 +17,6 @@ from scheduler.engines.local import SWEEP_S, LocalEngine
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
 from tenbin.machine import Machine
-
-log = logging.getLogger("tenbin")
 
 
 def serve(home: Path, policy: str, machine: Machine) -> None:
@@ -52,11 +48,8 @@ async def _serve(coordinator: Coordinator, address: Path) -> None:
         nonlocal pending
         if pending is not None:
             pending.cancel()
-        try:
-            coordinator.turn()
-            news.tell()
-        except (sqlite3.Error, OSError) as error:  # a full disk: tried again, nothing was carried out
-            log.error("the journal cannot be written: %s", error)
+        coordinator.turn()
+        news.tell()
         due = coordinator.next_timer_s()
         wait = SWEEP_S if due is None else min(SWEEP_S, max(due - time.time(), 0.0))
         pending = loop.call_later(wait, turn)

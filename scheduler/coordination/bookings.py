@@ -40,6 +40,7 @@ class Bookings:
         heapq.heapify(self._timers)
         self._timers_made = len(self._timers)
         self._timers_changed = False
+        self._regions_changed = False
 
     def book(self, action: act.Action) -> None:
         """Enter an action in the books and note what the engine has to do.
@@ -60,7 +61,7 @@ class Bookings:
             self._stop(action.job_id)
         elif isinstance(action, act.Repartition):
             self.state.repartition(action.pool, action.regions)
-            self.journal.keep_regions(action.pool, action.regions)
+            self._regions_changed = True
         elif isinstance(action, act.WakeAt):
             self._timers_made += 1
             heapq.heappush(self._timers, (max(action.at_s, self.state.now), self._timers_made, action.tag))
@@ -100,16 +101,22 @@ class Bookings:
         return self._timers[0][0] if self._timers else None
 
     def carry_out(self) -> None:
-        """The journal first, then the engine."""
+        """The journal first, then the engine. What fails (no room) is still to be done: call it again.
+
+        Raises:
+            sqlite3.Error, OSError: the journal, or a job's folder, cannot be written.
+        """
         timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
-        self.ledger.commit(timers)
-        self._timers_changed = False
-        asks, self._asks = self._asks, []
-        for entry, want in asks:  # first those that give way
-            self.engine.ask(entry, want)
-        starts, self._starts = self._starts, []
-        if starts:
-            self.engine.start([(entry, self.journal.environment(entry.environment)) for entry in starts])
+        self.ledger.commit(timers, self.state.regions if self._regions_changed else None)
+        self._timers_changed = self._regions_changed = False
+        while self._asks:  # first those that give way
+            self.engine.ask(*self._asks[0])
+            del self._asks[0]
+        if self._starts:
+            self.engine.start(
+                [(entry, self.journal.environment(entry.environment)) for entry in self._starts]
+            )
+            self._starts.clear()
 
     def _run(self, entry: Entry, placement: Placement) -> None:
         self.engine.place(entry, placement)

@@ -8,6 +8,7 @@ it reads the journal, has the engine find out what became of each attempt, and c
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -90,7 +91,7 @@ class Coordinator:
 
     def cancel(self, job_ids: Sequence[int]) -> None:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
-        for entry in [self.ledger.open(job_id) for job_id in job_ids]:
+        for entry in self.ledger.open_all(job_ids):
             self.ledger.tell(entry, self.state.now, "cancel")
             if entry.alive:
                 self.bookings.ask(entry, "end")
@@ -100,7 +101,7 @@ class Coordinator:
 
     def suspend(self, job_ids: Sequence[int]) -> None:
         """Pause jobs until their owner resumes them; their cores are free for others."""
-        entries = [self.ledger.open(job_id) for job_id in job_ids]
+        entries = self.ledger.open_all(job_ids)
         for entry in entries:
             if entry.held_by_user:
                 raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
@@ -110,7 +111,7 @@ class Coordinator:
 
     def resume(self, job_ids: Sequence[int]) -> None:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
-        entries = [self.ledger.open(job_id) for job_id in job_ids]
+        entries = self.ledger.open_all(job_ids)
         for entry in entries:
             if not entry.held_by_user:
                 raise BadInput(f"job {entry.id} is {entry.stage}, not suspended by you", "see: tenbin jobs")
@@ -126,7 +127,7 @@ class Coordinator:
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
-        for entry in [self.ledger.open(job_id) for job_id in job_ids]:
+        for entry in self.ledger.open_all(job_ids):
             state = self.state.running.get(entry.id)
             if state is None or state.placement is None:
                 raise BadInput(f"job {entry.id} is {entry.stage}, not running", "see: tenbin jobs")
@@ -161,10 +162,16 @@ class Coordinator:
     # -- the turn -------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Let everything happen that is due, decide, make it durable, carry it out."""
-        self._once()
-        while self.engine.urgent():
+        """Let everything happen that is due, decide, make it durable, carry it out.
+
+        On a full disk it stays decided; the next turn makes it durable and carries it out.
+        """
+        try:
             self._once()
+            while self.engine.urgent():
+                self._once()
+        except (sqlite3.Error, OSError) as error:
+            log.error("the journal or a job's folder cannot be written: %s", error)
 
     def _once(self) -> None:
         self.state.now = max(instant(self.clock()), self.state.now)
@@ -249,9 +256,8 @@ class Coordinator:
             trouble = report.trouble or "its supervisor was killed"
             self._happen(Finished, partial(self._finish, entry, Stage.FAILED, trouble))
         elif report.what == "never" and entry.stage is Stage.RUNNING:
-            self.bookings.new_attempt(
-                entry
-            )  # decided, and not carried out when the coordinator was killed: now
+            # Decided, and not carried out when the coordinator was killed: now.
+            self.bookings.new_attempt(entry)
         else:
             self._happen(Failed, partial(self._requeue, entry, "its supervisor was killed"))
 
@@ -284,6 +290,7 @@ class Coordinator:
             self.state.finish(state)
             self.ledger.follow(entry, state)
             self.engine.free(entry)
+            self.bookings.moving.pop(entry.id, None)
             return state.placement
         if entry.id in self.state.waiting or entry.id in self.state.suspended:
             self.state.withdraw(entry.id)
@@ -320,6 +327,7 @@ class Coordinator:
         state = self.state.state(entry.id)
         if entry.id in self.state.running:
             self.engine.free(entry)
+            self.bookings.moving.pop(entry.id, None)
         self.state.fail(state, entry.kept, entry.kept_s)
         self.ledger.follow(entry, state)
         entry.stage = Stage.WAITING

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import sha256
@@ -142,8 +142,14 @@ class Journal:
         events: Iterable[tuple[float, int, str, str]] = (),
         added: Iterable[Entry] = (),
         timers: Iterable[tuple[float, object]] | None = None,
+        regions: Mapping[str, Sequence[Region]] | None = None,
     ) -> None:
-        """Write jobs, (time, job, kind, detail) and all pending timers in one transaction, durably."""
+        """Write it in one transaction, durably.
+
+        Args:
+            changed, added: jobs. events: (time, job, kind, detail).
+            timers: all that are pending. regions: of all pools that are divided. None: as before.
+        """
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(ADD, [_row(entry, COLUMNS) for entry in added])
@@ -153,6 +159,10 @@ class Journal:
                 self._db.execute("DELETE FROM timers")
                 rows = [(at, json.dumps(tag)) for at, tag in timers]
                 self._db.executemany("INSERT INTO timers VALUES (?, ?)", rows)
+            if regions is not None:
+                self._db.execute("DELETE FROM regions")
+                parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
+                self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
 
     def keep_environment(self, variables: dict[str, str]) -> str:
         """Store an environment once, however many jobs have it; its key."""
@@ -196,14 +206,6 @@ class Journal:
         marks = ", ".join("?" * len(FINAL))
         query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({marks}) GROUP BY stage"
         return {stage.value: 0 for stage in FINAL} | dict(self._db.execute(query, FINAL).fetchall())
-
-    def keep_regions(self, pool: str, regions: Sequence[Region]) -> None:
-        """How a pool is divided from now on; durable, and before anything is placed there."""
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM regions WHERE pool = ?", (pool,))
-            rows = [(pool, region.name, region.units, region.max_units) for region in regions]
-            self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", rows)
 
     def regions(self) -> dict[str, tuple[Region, ...]]:
         """How each pool that is divided is divided."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import getpass
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from profiles.errors import BadInput, TenbinError
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.specs import JobSpec, as_job
-from scheduler.model import Cluster, Job
+from scheduler.model import Cluster, Job, Region
 from scheduler.state import JobState, Phase
 
 PHASES = {
@@ -53,7 +53,7 @@ class Ledger:
             added = [Entry(self.journal.next_id(), spec, key, now, since_s=now) for spec in specs]
             self._added.update((entry.id, entry) for entry in added)
             self._history += [(now, entry.id, "submitted", "") for entry in added]
-            self.commit(None)
+            self.commit()
         except sqlite3.Error as error:
             gone = {entry.id for entry in added}
             self._added = {i: entry for i, entry in self._added.items() if i not in gone}
@@ -80,12 +80,16 @@ class Ledger:
         held = [self.entries[i] for i in ids if i in self.entries]
         return [entry for entry in held if entry.stage is Stage.HELD and not entry.held_by_user]
 
-    def open(self, job_id: int) -> Entry:
-        """A job that has not ended.
+    def open_all(self, job_ids: Iterable[int]) -> list[Entry]:
+        """Jobs that have not ended, each once.
 
         Raises:
-            BadInput: it has, or there is none of that number.
+            BadInput: one has, or there is none of that number.
         """
+        return [self.open(job_id) for job_id in dict.fromkeys(job_ids)]
+
+    def open(self, job_id: int) -> Entry:
+        """A job that has not ended; BadInput as for ``open_all``."""
         entry = self.entries.get(job_id)
         if entry is not None:
             return entry
@@ -97,11 +101,16 @@ class Ledger:
 
     def stage(self, job_id: int) -> Stage | None:
         """Where a job is, ended or not; None if there is none of that number."""
-        for entries in (self.entries, self._changed):
-            if job_id in entries:
-                return entries[job_id].stage
-        entry = self.journal.entry(job_id)
+        entry = self.entry(job_id)
         return None if entry is None else entry.stage
+
+    def entry(self, job_id: int) -> Entry | None:
+        """A job, ended or not; None if there is none of that number."""
+        return self.entries.get(job_id) or self._changed.get(job_id) or self.journal.entry(job_id)
+
+    def settled(self, job_id: int) -> bool:
+        """Whether a job has ended, and the journal has it."""
+        return job_id not in self.entries and job_id not in self._changed
 
     def job(self, entry: Entry) -> Job:
         """The job as the policy sees it."""
@@ -138,10 +147,14 @@ class Ledger:
         self._history.append((now, entry.id, kind, detail))
         self._changed[entry.id] = entry
 
-    def commit(self, timers: list[tuple[float, object]] | None) -> None:
-        """Make all of it durable; ``timers``: all that are pending, None if they have not changed."""
-        if not (self._changed or self._added or self._history or timers is not None):
+    def commit(
+        self,
+        timers: list[tuple[float, object]] | None = None,
+        regions: Mapping[str, Sequence[Region]] | None = None,
+    ) -> None:
+        """Make all of it durable; all pending timers and all regions, None if they have not changed."""
+        if not (self._changed or self._added or self._history) and timers is None and regions is None:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]
-        self.journal.commit(changed, self._history, self._added.values(), timers)
+        self.journal.commit(changed, self._history, self._added.values(), timers, regions)
         self._added, self._changed, self._history = {}, {}, []

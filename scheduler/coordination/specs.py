@@ -79,6 +79,8 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
     estimates: dict[str, float] = {}
     if pool.kind:
         units, estimates = spec.tasks, _by_device(spec, cluster)
+    elif spec.device != "any":
+        raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
     elif not pool.counted:
         units = spec.tasks
         demand = (float(spec.cores), spec.memory_mb or 0.0)

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,7 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
         ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: Input should be greater"),
         ({"specs": [{**spec, "folder": "here"}]}, "must be an absolute path"),
         ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: Extra inputs"),
+        ({"specs": [{**spec, "device": "gpu"}]}, "device 'gpu': no devices are scheduled"),
         ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
     ]
     for body, message in cases:
@@ -282,6 +284,40 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
         assert caught.value.exit_code == 2
     assert up.client.call("GET", "/jobs?all=true") == []
     assert up.client.submit(["true"]).id == 1
+
+
+def test_a_job_named_twice_is_meant_once(up: Up) -> None:
+    up.start("--cores", "1")
+    blocker = up.client.submit(["sleep", "60"])
+    job = up.client.submit(["true"])
+    for verb in ("suspend", "resume"):
+        up.client.call("POST", f"/{verb}", {"ids": [job.id, job.id]})
+    up.client.call("POST", "/cancel", {"ids": [blocker.id, blocker.id]})
+    assert job.wait(20)["stage"] == "done" and job.info()["attempt"] == 1
+
+
+def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
+    up.home.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(up.home)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        up.start("--cores", "1")
+        running = up.client.submit(["sleep", "1"])
+        waiting = up.client.submit(["true"])
+        with suppress(OSError), (up.home / "ballast").open("wb", buffering=0) as file:
+            while file.write(b"x" * 512):
+                pass
+        with pytest.raises(TenbinError, match="free some space") as caught:
+            up.client.submit_all([{"command": ["true"], "folder": "/", "name": "n" * 200}] * 500)
+        assert caught.value.exit_code == 1
+        time.sleep(1.5)  # the first job ends, which cannot be journalled
+        (up.home / "ballast").unlink()
+        assert running.wait(30)["stage"] == "done" and waiting.wait(30)["stage"] == "done"
+        assert up.client.submit(["true"]).result(20) == 0
+    finally:
+        up.kill()
+        subprocess.run(["umount", "-l", str(up.home)], check=True)
 
 
 def test_metrics_are_prometheus(up: Up) -> None:
