@@ -48,9 +48,15 @@ def subject(model: Model) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``8 s``, ``1:05 min``."""
-    whole = max(round(seconds), 0)
-    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
+    """``0.45 s``, ``8.4 s``, ``1:05 min``, ``3:20 h``, from two days on ``12.5 d``; never below zero."""
+    seconds = max(seconds, 0.0)
+    if seconds < 59.95:
+        return f"{number(seconds)} s"
+    for size, unit, end in ((60, "min", 3600), (3600, "h", 48 * 3600)):
+        parts = round(seconds * 60 / size)  # seconds of a minute, minutes of an hour
+        if parts * size < 60 * end:
+            return f"{parts // 60}:{parts % 60:02} {unit}"
+    return f"{number(seconds / 86400)} d"
 
 
 def headline(profile: Profile) -> str:
@@ -58,7 +64,9 @@ def headline(profile: Profile) -> str:
     marks = [m for m, on in (("EMULATED", profile.emulated), ("interrupted", profile.interrupted)) if on]
     kind = "quick" if profile.settings.quick else "full"
     made = profile.created.astimezone().strftime("%Y-%m-%d %H:%M")
-    text = f"{profile.node}: {kind} profile {profile.id}, made {made} in {duration(profile.duration_s)}"
+    text = (
+        f"{profile.node}: {kind} profile {profile.id}, made {made} in {duration(round(profile.duration_s))}"
+    )
     return f"{text} ({', '.join(marks)})" if marks else text
 
 

@@ -43,10 +43,19 @@ def test_a_bound_is_shown_as_a_bound(
 
 
 def test_durations() -> None:
-    assert [duration(s) for s in (-1, 8.4, 59.6, 65, 600)] == [
-        "0 s",
-        "8 s",
-        "1:00 min",
-        "1:05 min",
-        "10:00 min",
-    ]
+    shown = {
+        -1: "0 s",
+        0.451: "0.451 s",
+        8.4: "8.4 s",
+        59.94: "59.9 s",
+        59.96: "1:00 min",
+        65: "1:05 min",
+        600: "10:00 min",
+        3599.4: "59:59 min",
+        3599.6: "1:00 h",
+        12_000: "3:20 h",
+        172_769: "47:59 h",
+        172_771: "2 d",
+        1_080_000: "12.5 d",
+    }
+    assert {seconds: duration(seconds) for seconds in shown} == shown

@@ -80,6 +80,8 @@ def jobs(
     from rich.markup import escape
     from rich.table import Table
 
+    from tenbin.text import duration
+
     table = Table(box=None, padding=(0, 1))
     for column, side in (
         ("job", "right"),
@@ -98,7 +100,7 @@ def jobs(
             escape(job["name"]),
             stage,
             str(job["cores"]),
-            _ago(time.time() - since),
+            duration(round(time.time() - since)),
             escape(job["trouble"]),
         )
     Console(highlight=False).print(table)
@@ -265,9 +267,3 @@ def _dump(found: Any) -> None:
     import json
 
     print(json.dumps(found, indent=1))
-
-
-def _ago(seconds: float) -> str:
-    from tenbin.text import duration
-
-    return duration(seconds) if seconds < 3600 else f"{seconds / 3600:.1f} h"

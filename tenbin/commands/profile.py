@@ -216,7 +216,9 @@ def _progress() -> Iterator[Listener]:
             if progress.step not in seen:
                 seen.add(progress.step)
                 title = PROBES[progress.step.probe].title
-                print(f"tenbin: {title} ({duration(progress.left_s)} left)", file=sys.stderr, flush=True)
+                print(
+                    f"tenbin: {title} ({duration(round(progress.left_s))} left)", file=sys.stderr, flush=True
+                )
 
         yield tell
         return
@@ -241,7 +243,7 @@ def _progress() -> Iterator[Listener]:
                 task,
                 description=PROBES[progress.step.probe].title,
                 completed=elapsed / (elapsed + progress.left_s),
-                left=duration(progress.left_s),
+                left=duration(round(progress.left_s)),
                 doing=progress.doing,
             )
 

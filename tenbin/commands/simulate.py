@@ -244,16 +244,6 @@ def _draw(path: Path, drawn: list[tuple[str, Record]], machine: Cluster) -> None
         ) from error
 
 
-def _span(seconds: float) -> str:
-    """Three digits in the unit that suits: ``45 s``, ``3.2 h``, ``12.5 d``."""
-    from tenbin.text import number
-
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{number(seconds / size)} {unit}"
-    return f"{number(seconds)} s"
-
-
 def _print_table(
     results: list[dict[str, Any]], work: Workload, gantt: Path | None, taken: Sequence[str] = ()
 ) -> None:
@@ -261,7 +251,7 @@ def _print_table(
     from rich.markup import escape
     from rich.table import Table
 
-    from tenbin.text import number
+    from tenbin.text import duration, number
 
     console = Console(highlight=False)
     console.print(work.source, markup=False)
@@ -274,7 +264,7 @@ def _print_table(
         if key in OPTIONAL and not any(values):
             continue
         shown = [
-            "-" if v is None else _span(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
+            "-" if v is None else duration(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
             for v in values
         ]
         table.add_row(name, *shown)

@@ -58,6 +58,7 @@ def up(
     from tenbin.machine import devices_of_machine, divide
     from tenbin.serve import serve
 
+    _check_together(devices, cores, nodes, profile)
     folder = (home or default_home()).absolute()
     machine = devices_of_machine(policy, _profile(profile)) if devices else divide(policy, cores, nodes)
     if daemon:
@@ -67,6 +68,23 @@ def up(
         pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
         typer.echo(f"tenbin: policy {policy}, {pools}; Ctrl-C stops it, jobs go on")
     serve(folder, policy, machine)
+
+
+def _check_together(devices: bool, cores: int | None, nodes: int | None, profile: str | None) -> None:
+    """Options that exclude or need each other.
+
+    Raises:
+        BadInput: they are not as they should be.
+    """
+    from profiles.errors import BadInput
+
+    for name, value in (("--cores", cores), ("--nodes", nodes)):
+        if devices and value is not None:
+            raise BadInput(
+                f"{name} with --devices: devices are scheduled, not {name[2:]}", "give one of them"
+            )
+    if profile is not None and not devices:
+        raise BadInput("--profile says what moving jobs between devices costs", "add --devices")
 
 
 def _profile(selector: str | None) -> Any:

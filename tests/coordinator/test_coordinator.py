@@ -391,6 +391,9 @@ def test_command_line(up: Up, tmp_path: Path) -> None:
         (("cancel", "x"), "'x' is no job"),
         (("info", "77"), "no job 77"),
         (("up", "--policy", "esay"), "did you mean easy"),
+        (("up", "--devices", "--cores", "1"), "--cores with --devices"),
+        (("up", "--devices", "--nodes", "1"), "--nodes with --devices"),
+        (("up", "--profile", "last"), "add --devices"),
     ):
         done = up.run(*arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, arguments
