@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from agent.jobs.folder import Want
 from profiles.errors import BadInput, Busy
+from scheduler.coordination.forecasts import Forecast, Kind
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
 
@@ -102,11 +103,19 @@ CREATE TABLE IF NOT EXISTS events
 CREATE INDEX IF NOT EXISTS by_job ON events (job);
 CREATE TABLE IF NOT EXISTS timers (at_s REAL, tag TEXT);
 CREATE TABLE IF NOT EXISTS regions (pool TEXT, name TEXT, units INTEGER, max_units INTEGER);
+CREATE TABLE IF NOT EXISTS forecasts (number INTEGER PRIMARY KEY, job INTEGER, attempt INTEGER, kind TEXT,
+    at_s REAL, predicted REAL, measured REAL, void TEXT, emulated INTEGER, detail TEXT);
+CREATE INDEX IF NOT EXISTS forecasts_by_job ON forecasts (job);
+CREATE INDEX IF NOT EXISTS forecasts_open ON forecasts (number) WHERE measured IS NULL AND void = '';
 """
 # What a job asked for never changes: only the rest is written again.
 ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 CHANGING = COLUMNS[COLUMNS.index("stage") :]
 CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)} WHERE id = ?"
+FORECAST = tuple(field.name for field in fields(Forecast))
+FORESEE = (
+    f"INSERT OR REPLACE INTO forecasts ({', '.join(FORECAST)}) VALUES ({', '.join('?' * len(FORECAST))})"
+)
 
 
 class Journal:
@@ -143,11 +152,12 @@ class Journal:
         added: Iterable[Entry] = (),
         timers: Iterable[tuple[float, object]] | None = None,
         regions: Mapping[str, Sequence[Region]] | None = None,
+        forecasts: Iterable[Forecast] = (),
     ) -> None:
         """Write it in one transaction, durably.
 
         Args:
-            changed, added: jobs. events: (time, job, kind, detail).
+            changed, added: jobs. events: (time, job, kind, detail). forecasts: new and changed ones.
             timers: all that are pending. regions: of all pools that are divided. None: as before.
         """
         with self._db:
@@ -163,6 +173,7 @@ class Journal:
                 self._db.execute("DELETE FROM regions")
                 parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
                 self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
+            self._db.executemany(FORESEE, [_as_row(forecast) for forecast in forecasts])
 
     def keep_environment(self, variables: dict[str, str]) -> str:
         """Store an environment once, however many jobs have it; its key."""
@@ -214,12 +225,44 @@ class Journal:
             found[pool] = (*found.get(pool, ()), Region(*region))
         return found
 
+    def last_forecast(self) -> int:
+        """Number of the last prediction, 0 before the first."""
+        return int(self._db.execute("SELECT coalesce(max(number), 0) FROM forecasts").fetchone()[0])
+
+    def forecasts(
+        self, *, job: int | None = None, kind: Kind | None = None, last: int | None = None, open: bool = False
+    ) -> list[Forecast]:
+        """Predictions in the order in which they were made: all; of a job, of a kind; the last so many; those
+        whose outcome is not known."""
+        return read_forecasts(self._db, job, kind, last, open)
+
     def timers(self) -> list[tuple[float, object]]:
         return [(at, _thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
 
     def _select(self, where: str, values: tuple[Any, ...]) -> Iterator[Entry]:
         for row in self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM jobs {where}", values):
             yield _entry(row)
+
+
+def read_forecasts(
+    db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
+) -> list[Forecast]:
+    """See ``Journal.forecasts``."""
+    where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
+    where += ["measured IS NULL AND void = ''"] if open else []
+    query = f"SELECT {', '.join(FORECAST)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
+    values = [value for value in (job, kind) if value is not None]
+    found = []
+    for row in db.execute(f"{query} ORDER BY number DESC LIMIT ?", [*values, -1 if last is None else last]):
+        named = dict(zip(FORECAST, row, strict=True))
+        named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
+        found.append(Forecast(**named))
+    return found[::-1]
+
+
+def _as_row(forecast: Forecast) -> list[Any]:
+    values = (getattr(forecast, name) for name in FORECAST)
+    return [json.dumps(value) if isinstance(value, dict) else value for value in values]
 
 
 def _hold(store: Path) -> int:

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from profiles.errors import BadInput, TenbinError
+from scheduler.coordination.forecasts import Forecasts
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.specs import JobSpec, as_job
 from scheduler.model import Cluster, Job, Region
@@ -29,12 +30,14 @@ class Ledger:
 
     Attributes:
         entries: all jobs that have not ended, by number.
+        forecasts: what is predicted of them; journalled with the decision that rests on it.
     """
 
     def __init__(self, journal: Journal, cluster: Cluster) -> None:
         self.journal, self.cluster = journal, cluster
         self.user = getpass.getuser()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
+        self.forecasts = Forecasts(journal.last_forecast(), journal.forecasts(open=True))
         self._jobs: dict[int, Job] = {}
         self._followers: dict[int, set[int]] = {}  # job -> jobs that are held until it ends
         self._added: dict[int, Entry] = {}
@@ -68,6 +71,7 @@ class Ledger:
         """A job has ended."""
         del self.entries[entry.id]
         self._jobs.pop(entry.id, None)
+        self.forecasts.void(entry.id, "the job has ended")
 
     def hold(self, entry: Entry) -> None:
         """A job waits until those before it have ended."""
@@ -153,8 +157,11 @@ class Ledger:
         regions: Mapping[str, Sequence[Region]] | None = None,
     ) -> None:
         """Make all of it durable; all pending timers and all regions, None if they have not changed."""
-        if not (self._changed or self._added or self._history) and timers is None and regions is None:
+        forecasts = self.forecasts.changed()
+        nothing = not (self._changed or self._added or self._history or forecasts)
+        if nothing and timers is None and regions is None:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]
-        self.journal.commit(changed, self._history, self._added.values(), timers, regions)
+        self.journal.commit(changed, self._history, self._added.values(), timers, regions, forecasts)
         self._added, self._changed, self._history = {}, {}, []
+        self.forecasts.committed()

@@ -1,0 +1,57 @@
+"""What was predicted, beside what happened: in the journal, over crashes, and as its users see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scheduler.coordination.forecasts import Forecasts
+from scheduler.coordination.journal import Journal
+from scheduler.coordination.ledger import Ledger
+from scheduler.coordination.specs import JobSpec
+from scheduler.model import Cluster, Pool
+
+CLUSTER = Cluster((Pool("core", 2),))
+
+
+def test_predictions_outlive_the_process(tmp_path: Path) -> None:
+    """Journalled with the decision, completed after a restart, at most one open of a kind and job."""
+    journal = Journal(tmp_path)
+    ledger = Ledger(journal, CLUSTER)
+    (entry,) = ledger.take_in([JobSpec(command=("true",), folder="/")], {}, 1.0)
+    forecasts = ledger.forecasts
+    forecasts.predict(entry.id, 1, 10.0, "migration", 2.0, to="gpu", bytes=5)
+    forecasts.predict(entry.id, 1, 10.0, "cap", 0.8, emulated=True)
+    ledger.commit()
+    journal.close()
+
+    journal = Journal(tmp_path)
+    ledger = Ledger(journal, CLUSTER)
+    assert [f.kind for f in journal.forecasts(open=True)] == ["migration", "cap"]
+    ledger.forecasts.measure(entry.id, "migration", 2.5, phase="all")
+    assert ledger.forecasts.measure(entry.id, "migration", 9.9) is None
+    ledger.forecasts.predict(entry.id, 2, 20.0, "cap", 0.7, emulated=True)
+    ledger.commit()
+    done, old, new = journal.forecasts()
+    assert (done.predicted, done.measured, done.detail) == (
+        2.0,
+        2.5,
+        {"to": "gpu", "bytes": 5, "phase": "all"},
+    )
+    assert old.void == "predicted anew" and old.emulated and not old.open
+    assert new.open and new.number == 3 and new.attempt == 2
+    assert journal.forecasts(kind="cap", last=1) == [new] and journal.forecasts(job=99) == []
+
+    ledger.drop(entry)
+    ledger.commit()
+    assert journal.forecasts(open=True) == []
+    journal.close()
+
+
+def test_what_was_not_written_is_written_next_time() -> None:
+    """A full disk: nothing is lost of what the journal could not take."""
+    forecasts = Forecasts(7)
+    one = forecasts.predict(1, 1, 0.0, "restart", 1.0)
+    assert forecasts.changed() == [one] == forecasts.changed() and one.number == 8
+    forecasts.committed()
+    forecasts.void(1, "it was lost")
+    assert forecasts.changed() == [one] and one.void == "it was lost"
