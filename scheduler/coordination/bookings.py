@@ -23,16 +23,12 @@ class Bookings:
 
     Args:
         happen: told of an event that an action at no cost has brought about at once.
-
-    Attributes:
-        moving: where jobs that write a checkpoint are to go on.
     """
 
     def __init__(
         self, state: State, ledger: Ledger, journal: Journal, engine: Engine, happen: Happen
     ) -> None:
         self.state, self.ledger, self.journal, self.engine = state, ledger, journal, engine
-        self.moving: dict[int, Placement] = {}
         self._happen = happen
         self._starts: list[Entry] = []
         self._asks: list[tuple[Entry, Want]] = []
@@ -57,7 +53,7 @@ class Bookings:
             self._stop(action.job_id)
         elif isinstance(action, act.Migrate):
             self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
-            self.moving[action.job_id] = action.placement
+            self.ledger.entries[action.job_id].goals = (action.placement,)
             self._stop(action.job_id)
         elif isinstance(action, act.Repartition):
             self.state.repartition(action.pool, action.regions)

@@ -139,6 +139,7 @@ class Coordinator:
                 raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
             try:
                 self.bookings.book(act.Migrate(entry.id, target))
+                entry.goals = (target, state.placement)  # should somebody else be quicker: as before
             except RuleBroken as error:
                 raise BadInput(
                     f"job {entry.id} cannot move: {error}", "submit it with --checkpoint"
@@ -290,7 +291,7 @@ class Coordinator:
             self.state.finish(state)
             self.ledger.follow(entry, state)
             self.engine.free(entry)
-            self.bookings.moving.pop(entry.id, None)
+            entry.goals = ()
             return state.placement
         if entry.id in self.state.waiting or entry.id in self.state.suspended:
             self.state.withdraw(entry.id)
@@ -327,7 +328,7 @@ class Coordinator:
         state = self.state.state(entry.id)
         if entry.id in self.state.running:
             self.engine.free(entry)
-            self.bookings.moving.pop(entry.id, None)
+            entry.goals = ()
         self.state.fail(state, entry.kept, entry.kept_s)
         self.ledger.follow(entry, state)
         entry.stage = Stage.WAITING
@@ -344,11 +345,11 @@ class Coordinator:
         entry.stage = Stage.SUSPENDED
         self.ledger.follow(entry, state)
         self.ledger.tell(entry, self.state.now, "checkpointed")
-        target = self.bookings.moving.pop(entry.id, None)
-        resumed = target is not None and not self.state.obstacle(state.job, target)
-        if target is not None and resumed:
+        goals, entry.goals = entry.goals, ()
+        target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
+        if target is not None:
             self.bookings.book(act.Resume(entry.id, target))
-        return Checkpointed(state.job, before, resumed)
+        return Checkpointed(state.job, before, target is not None)
 
     # -- after a restart ------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from scheduler.coordination.forecasts import Forecast, Kind
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
 
-VERSION = 1
+VERSION = 2  # 1 had no goals
 LOCK_HINT = "use that one, or stop it with: tenbin down"
 
 
@@ -59,6 +59,7 @@ class Entry:
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
         placement, cores, devices: of the last attempt.
         request: number of the last request to its supervisor, and what it was: ``want``.
+        goals: where it is to go on when its checkpoint is written: the first of them that is free.
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
     """
@@ -90,10 +91,12 @@ class Entry:
     signal: int | None = None
     trouble: str = ""
     usage: dict[str, float] | None = None
+    goals: tuple[Placement, ...] = ()
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
-AS_JSON = {"placement", "cores", "devices", "usage"}
+AS_JSON = {"cores", "devices", "usage"}
+PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")});
 CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
@@ -288,14 +291,26 @@ def _open(path: Path) -> sqlite3.Connection:
         if fault != "ok":
             raise BadInput(f"{path} is damaged: {fault}", remedy)
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
+        if version > VERSION:
             raise BadInput(f"{path} is of version {version}, this tenbin writes {VERSION}", "use that tenbin")
+        if version < VERSION:
+            _upgrade(db)
         db.executescript(SCHEMA)
-        db.execute(f"PRAGMA user_version = {VERSION}")
     except sqlite3.DatabaseError as error:
         raise BadInput(f"{path}: {error}", remedy) from error
     path.chmod(0o600)
     return db
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """A new journal, or one of an older version: it gets the columns it lacks, all or none."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        has = [row[1] for row in db.execute("PRAGMA table_info (jobs)")]
+        for column in COLUMNS if has else ():
+            if column not in has:
+                db.execute(f"ALTER TABLE jobs ADD COLUMN {column}")
+        db.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
@@ -305,8 +320,9 @@ def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
         if name == "spec":
             value = value.model_dump_json()
         elif name == "placement" and value is not None:
-            shown = (value.pool, value.units, value.nodes, value.cap_w, value.region, value.binding)
-            value = json.dumps(shown)
+            value = json.dumps(_flat(value))
+        elif name == "goals":
+            value = json.dumps([_flat(goal) for goal in value])
         elif name in AS_JSON:
             value = json.dumps(value)
         row.append(value)
@@ -314,18 +330,27 @@ def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    values = dict(zip(COLUMNS, row, strict=True))
+    found = zip(COLUMNS, row, strict=True)
+    values = {name: value for name, value in found if value is not None}  # None: its default
     values["spec"] = JobSpec.model_validate_json(values["spec"])
     values["stage"] = Stage(values["stage"])
     values["held_by_user"], values["alive"] = bool(values["held_by_user"]), bool(values["alive"])
-    for name in AS_JSON:
-        values[name] = json.loads(values[name]) if values[name] is not None else None
-    if values["placement"] is not None:
-        pool, units, nodes, cap_w, region, binding = values["placement"]
-        nodes = tuple((node, there) for node, there in nodes)
-        values["placement"] = Placement(pool, units, nodes, cap_w, region, binding)
+    for name in AS_JSON & values.keys():
+        values[name] = json.loads(values[name])
+    if "placement" in values:
+        values["placement"] = _placement(json.loads(values["placement"]))
+    values["goals"] = tuple(map(_placement, json.loads(values.get("goals", "[]"))))
     values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
     return Entry(**values)
+
+
+def _flat(placement: Placement) -> list[Any]:
+    return [getattr(placement, name) for name in PLACEMENT]
+
+
+def _placement(flat: list[Any]) -> Placement:
+    pool, units, nodes, cap_w, region, binding = flat
+    return Placement(pool, units, tuple((node, there) for node, there in nodes), cap_w, region, binding)
 
 
 def _thaw(tag: object) -> object:

@@ -144,6 +144,43 @@ def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.Monk
     assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0", 1)
 
 
+def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Killed while the job writes its checkpoint: the next one knows where it was to go."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 1; exit 85' URG; "
+    needs = {"checkpoint_signal": int(signal.SIGURG)}
+    up.start("--devices", "--policy", "fcfs")
+    job = up.client.submit(["sh", "-c", script + "while :; do sleep 0.05; done"], **needs)
+    up.until(lambda: job.info()["stage"] == "running")
+    to = "pocl-1" if job.info()["placement"] == "pocl-0" else "pocl-0"
+    up.client.call("POST", "/migrate", {"ids": [job.id], "to": to})
+    up.kill()
+    up.start("--devices", "--policy", "fcfs")
+    found = job.wait(60)
+    assert (found["stage"], found["placement"], found["attempt"]) == ("done", to, 2)
+
+
+def test_a_move_to_what_others_have_taken_meanwhile(
+    up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It goes on where it was."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 2; exit 85' URG; "
+    up.start("--devices", "--policy", "fcfs")
+    loop = ["sh", "-c", script + "while :; do sleep 0.05; done"]
+    job = up.client.submit(loop, checkpoint_signal=int(signal.SIGURG))
+    up.until(lambda: job.info()["stage"] == "running")
+    here = job.info()["placement"]
+    to = "pocl-1" if here == "pocl-0" else "pocl-0"
+    up.client.call("POST", "/migrate", {"ids": [job.id], "to": to})
+    other = up.client.submit(["sleep", "6"], device=to)
+    found = job.wait(60)
+    assert other.info()["placement"] == to
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", here, 0)
+
+
 def two_devices() -> list[object]:
     """What OpenCL has here, asked in a process of its own."""
     done = subprocess.run(

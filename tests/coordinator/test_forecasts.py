@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from profiles.errors import BadInput
 from scheduler.coordination.forecasts import Forecasts
-from scheduler.coordination.journal import Journal
+from scheduler.coordination.journal import Entry, Journal
 from scheduler.coordination.ledger import Ledger
 from scheduler.coordination.specs import JobSpec
-from scheduler.model import Cluster, Pool
+from scheduler.model import Cluster, Placement, Pool
 
 CLUSTER = Cluster((Pool("core", 2),))
 
@@ -45,6 +50,30 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     ledger.commit()
     assert journal.forecasts(open=True) == []
     journal.close()
+
+
+def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
+    """Nobody's queue is lost: columns are added, a newer version is refused and stays as it is."""
+    journal = Journal(tmp_path)
+    spec = JobSpec(command=("true",), folder="/")
+    entry = Entry(journal.next_id(), spec, journal.keep_environment({}), 1.0, goals=(Placement("b", 1),))
+    journal.commit((), added=[entry])
+    assert journal.open_jobs() == [entry]
+    journal.close()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute("ALTER TABLE jobs DROP COLUMN goals")
+        db.execute("DROP TABLE forecasts")
+        db.execute("PRAGMA user_version = 1")
+    journal = Journal(tmp_path)
+    (found,) = journal.open_jobs()
+    assert found == replace(entry, goals=())
+    journal.commit([replace(found, goals=(Placement("a", 2), Placement("b", 1)))])
+    assert [goal.pool for goal in journal.open_jobs()[0].goals] == ["a", "b"]
+    journal.close()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(BadInput, match="of version 99"):
+        Journal(tmp_path)
 
 
 def test_what_was_not_written_is_written_next_time() -> None:
