@@ -16,7 +16,7 @@
 
 Asked by a signal, or by a file ``checkpoint.request`` beside the checkpoint, the program drains its queue at
 the next safe point, saves, and leaves with exit code 85. Started again it goes on, on whatever device it is
-given.
+given. A request before ``restore`` makes it leave as well, with nothing to save.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tenbin.checkpoint_file import CheckpointError, Move, Part, read, read_header, write
+from tenbin.checkpoint_file import CheckpointError, Move, Part, aside_name, read, read_header, write
 
 if TYPE_CHECKING:
     import numpy as np
     import pyopencl as cl
 
 LEFT = 85  # exit code: "checkpointed"
+AGAIN_S = 10.0  # after a checkpoint for which there was no room
 
 
 class Checkpoint:
@@ -50,7 +51,7 @@ class Checkpoint:
             (``TENBIN_DEVICE``), else the first there is.
 
     Attributes:
-        state: what else the loop needs, as JSON knows it (numbers, texts, lists).
+        state: what else the loop needs, as JSON knows it (numbers, texts, lists; keys are texts).
         context, queue: on the device that was chosen.
 
     Raises:
@@ -65,7 +66,8 @@ class Checkpoint:
         self.phases: list[dict[str, Any]] = []
         self._buffers: dict[str, cl.Buffer] = {}
         self._arrays: dict[str, np.ndarray] = {}
-        self._asked = False
+        self._asked = self._restored = False
+        self._not_before = 0.0
         # Not SIGUSR1 or SIGUSR2: LLVM, inside OpenCL drivers, takes these as a sign to remove what it is
         # compiling. Nobody minds a SIGURG that comes too early.
         number = int(os.environ.get("TENBIN_CHECKPOINT_SIGNAL", signal.SIGURG))
@@ -73,11 +75,12 @@ class Checkpoint:
         with self._phase("context"):
             self.device = _find(device if device is not None else os.environ.get("TENBIN_DEVICE", "0"))
             self.context, self.queue = _open(self.device)
+        self._queues: list[cl.CommandQueue] = [self.queue]
 
     # -- what is to survive ---------------------------------------------------------------------------
 
     def buffer(self, name: str, size: int) -> cl.Buffer:
-        """A buffer of so many bytes on the device, kept in every checkpoint."""
+        """A buffer of so many bytes on the device, kept in every checkpoint; with all that lies within it."""
         import pyopencl as cl
 
         self._new(name)
@@ -85,11 +88,12 @@ class Checkpoint:
         return self._buffers[name]
 
     def array(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Keep an array of the host (contiguous; restored in place); returns it."""
+        """Keep an array of the host (contiguous, writeable; restored in place); returns it."""
         self._new(name)
-        if not array.flags.c_contiguous or array.dtype.hasobject:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.writeable) or array.dtype.hasobject:
             raise CheckpointError(
-                f"array {name} is not contiguous numbers; give numpy.ascontiguousarray of it"
+                f"array {name} is not contiguous, writeable numbers; give numpy.array(it, order='C')"
             )
         self._arrays[name] = array
         return array
@@ -97,11 +101,27 @@ class Checkpoint:
     def _new(self, name: str) -> None:
         if name in self._buffers or name in self._arrays:
             raise CheckpointError(f"{name} is registered already; give it another name")
+        if self._restored:
+            raise CheckpointError(f"{name} comes after restore(); register everything before it")
 
-    def build(self, source: str, options: Sequence[str] = ()) -> cl.Program:
-        """Compile kernels for this device; the time K of paper A."""
+    def new_queue(self, properties: Any = 0) -> cl.CommandQueue:
+        """One more queue on the device; a checkpoint waits for what is in it as well."""
         import pyopencl as cl
 
+        queue = cl.CommandQueue(self.context, properties=properties)
+        self._queues.append(queue)
+        return queue
+
+    def build(self, source: str, options: Sequence[str] = ()) -> cl.Program:
+        """Compile kernels for this device; the time K of paper A.
+
+        Who is asked before ``restore`` leaves here: nothing has been done that the checkpoint of before, if
+        there is one, has not.
+        """
+        import pyopencl as cl
+
+        if self.asked and not self._restored:
+            self._leave()
         with self._phase("compile"):
             program: cl.Program = cl.Program(self.context, source).build(options=list(options))
         return program
@@ -114,27 +134,43 @@ class Checkpoint:
         return self._asked or self._request.exists()
 
     def safe_point(self) -> None:
-        """Nothing but what is registered matters here: if asked, save and leave."""
-        if self.asked:
+        """Nothing but what is registered matters here: if asked, save and leave.
+
+        Without room for the checkpoint the program says so and goes on; it tries again ten seconds later.
+
+        Raises:
+            CheckpointError: as ``save``.
+        """
+        self._check_restored()
+        if not self.asked or time.monotonic() < self._not_before:
+            return
+        try:
             self.save()
-            self._request.unlink(missing_ok=True)
-            self._record()
-            sys.exit(LEFT)
+        except OSError as error:
+            self._not_before = time.monotonic() + AGAIN_S
+            trouble = f"{self.path}: {error.strerror}; the program goes on, and tries again in {AGAIN_S:g} s"
+            print(f"tenbin: the checkpoint could not be written: {trouble}", file=sys.stderr, flush=True)
+        else:
+            self._leave()
 
     def save(self) -> None:
         """Write a checkpoint; the old one stays if that fails.
 
         Raises:
             OSError: no room, or no right.
+            CheckpointError: the device fails, ``state`` holds what JSON does not know, or ``restore`` has not
+                been called.
         """
-        with self._phase("drain"):
-            self.queue.finish()
-        parts = [Part(name, buffer.size) for name, buffer in self._buffers.items()]
-        parts += [Part(name, array.nbytes, "array") for name, array in self._arrays.items()]
-        fill = [self._from_device(buffer) for buffer in self._buffers.values()]
-        fill += [_from_array(array) for array in self._arrays.values()]
-        with self._phase("save", sum(part.bytes for part in parts)):
-            write(self.path, self.program, self.state, parts, fill)
+        self._check_restored()
+        with self._device("saving"):
+            with self._phase("drain"):
+                for queue in self._queues:
+                    queue.finish()
+            fill = [self._from_device(buffer) for buffer in self._buffers.values()]
+            fill += [_from_array(array) for array in self._arrays.values()]
+            parts = self._parts()
+            with self._phase("save", sum(part.bytes for part in parts)):
+                write(self.path, self.program, self.state, parts, fill)
 
     def restore(self) -> bool:
         """Take up the checkpoint, if there is one; whether there was.
@@ -145,28 +181,33 @@ class Checkpoint:
         try:
             state, found = read_header(self.path, self.program)
         except FileNotFoundError:
+            self._restored = True
             return False
-        sizes = {name: buffer.size for name, buffer in self._buffers.items()}
-        sizes |= {name: array.nbytes for name, array in self._arrays.items()}
-        if sizes != {name: part.bytes for name, part in found.items()}:
-            has = ", ".join(f"{part.name} {part.bytes}" for part in found.values())
+        wanted, has = (
+            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), found.values())
+        )
+        if wanted != has:
+            there, here = (", ".join(" ".join(map(str, part)) for part in parts) for parts in (has, wanted))
             raise CheckpointError(
-                f"{self.path} has other parts than this program ({has} bytes); remove it to begin anew"
+                f"{self.path} has other parts ({there} bytes) than this program ({here} bytes); "
+                "remove it to begin anew"
             )
         take = {name: self._to_device(buffer) for name, buffer in self._buffers.items()}
         take |= {name: _to_array(array) for name, array in self._arrays.items()}
-        with self._phase("restore", sum(sizes.values())):
+        with self._device("restoring"), self._phase("restore", sum(part.bytes for part in found.values())):
             read(self.path, list(found.values()), [take[name] for name in found])
             self.queue.finish()
         self.state.update(state)
+        self._restored = True
         self._record()
         return True
 
     def finish(self) -> None:
         """The program has come to its end: its checkpoint is removed."""
-        self.queue.finish()
-        self.path.unlink(missing_ok=True)
-        self._request.unlink(missing_ok=True)
+        for queue in self._queues:
+            queue.finish()
+        for path in (self.path, self.path.with_name(aside_name(self.path)), self._request):
+            path.unlink(missing_ok=True)
         self._record()
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -177,6 +218,35 @@ class Checkpoint:
 
     def _on_signal(self, *_: object) -> None:
         self._asked = True
+
+    def _check_restored(self) -> None:
+        if not self._restored:
+            raise CheckpointError("call restore() before the first safe_point() or save()")
+
+    def _parts(self) -> list[Part]:
+        """What is registered."""
+        parts = [Part(name, buffer.size) for name, buffer in self._buffers.items()]
+        for name, array in self._arrays.items():
+            parts.append(Part(name, array.nbytes, f"array {array.dtype.str} {array.shape}"))
+        return parts
+
+    def _leave(self) -> NoReturn:
+        self._request.unlink(missing_ok=True)
+        self._record()
+        sys.exit(LEFT)
+
+    @contextmanager
+    def _device(self, doing: str) -> Iterator[None]:
+        """What the driver says against it becomes a sentence."""
+        import pyopencl as cl
+
+        try:
+            yield
+        except cl.Error as error:
+            kept = f"{self.path} is as it was before" if self.path.exists() else "there is no checkpoint"
+            raise CheckpointError(
+                f"device {self.device.name} failed while {doing}: {error}; {kept}"
+            ) from error
 
     def _from_device(self, buffer: cl.Buffer) -> Move:
         import pyopencl as cl
@@ -201,12 +271,12 @@ class Checkpoint:
         self.phases.append({"phase": name, "time_s": time.perf_counter() - began, "bytes": size})
 
     def _record(self) -> None:
-        """Append the phases so far to ``checkpoint.phases.jsonl``, a line each."""
+        """Append the phases so far to ``checkpoint.phases.jsonl``, a line each; where there is room."""
         lines = [
             json.dumps({**phase, "device": self.device.name, "at_s": time.time()}) for phase in self.phases
         ]
         self.phases.clear()
-        with self.path.with_name("checkpoint.phases.jsonl").open("a") as file:
+        with suppress(OSError), self.path.with_name("checkpoint.phases.jsonl").open("a") as file:
             file.writelines(f"{line}\n" for line in lines)
 
 

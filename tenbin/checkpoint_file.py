@@ -33,7 +33,7 @@ class CheckpointError(Exception):
 
 @dataclass
 class Part:
-    """One buffer or array: its name, size, and the CRC-32 of each chunk."""
+    """One buffer or array: its name, size, CRC-32 of each chunk; ``kind`` has type and shape of an array."""
 
     name: str
     bytes: int
@@ -51,14 +51,18 @@ def write(
 
     Raises:
         OSError: no room, or no right.
+        CheckpointError: JSON does not know something in the state.
     """
     first = _lay_out(parts, len(_header(program, state, parts, whole=False)))
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(aside_name(path))
     end = max([first, *(part.offset + _padded(part.bytes) for part in parts)])
     try:
-        descriptor, plain = _open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), -1
+        # Readable: where the file system cannot preallocate, the C library reads and writes in each block.
+        plain = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = -1
         try:
-            os.posix_fallocate(descriptor, 0, end)
+            os.posix_fallocate(plain, 0, end)
+            descriptor = _open(aside, os.O_WRONLY)
             with _pipeline() as pipe:
                 for part, move in zip(parts, fill, strict=True):
                     part.crc = [0] * -(-part.bytes // CHUNK)
@@ -66,13 +70,12 @@ def write(
                         slot = pipe.free()
                         move(slot[:size], at)
                         pipe.submit(slot, _write_chunk, descriptor, part, number, slot, at, size)
-            plain = os.open(aside, os.O_WRONLY | os.O_CLOEXEC)
             os.pwrite(plain, _header(program, state, parts), 0)
             os.fsync(plain)
         finally:
-            os.close(descriptor)
-            if plain >= 0:
-                os.close(plain)
+            os.close(plain)
+            if descriptor >= 0:
+                os.close(descriptor)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -81,6 +84,11 @@ def write(
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def aside_name(path: Path) -> str:
+    """Name of the file that becomes ``path`` when it is whole; what is left of one is written over."""
+    return f".{path.name}.part"
 
 
 def read_header(path: Path, program: str) -> tuple[dict[str, Any], dict[str, Part]]:
@@ -217,8 +225,18 @@ def _header(program: str, state: dict[str, Any], parts: Sequence[Part], whole: b
         listed = [
             {**part, "offset": 1 << 62, "crc": [longest] * -(-part["bytes"] // CHUNK)} for part in listed
         ]
-    text = json.dumps({"version": VERSION, "program": program, "state": state, "parts": listed}).encode()
+    header = {"version": VERSION, "program": program, "state": state, "parts": listed}
+    text = json.dumps(header, default=_plain).encode()
     return MAGIC + struct.pack("<II", len(text), zlib.crc32(text)) + text
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's."""
+    if getattr(value, "shape", None) == ():
+        return value.item()
+    raise CheckpointError(
+        f"state holds a {type(value).__name__}; keep numbers, texts and lists there, and arrays by array()"
+    )
 
 
 def _padded(size: int) -> int:
