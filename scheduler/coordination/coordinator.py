@@ -199,7 +199,9 @@ class Coordinator:
                 if self._happenings:  # an action at no cost has taken effect: it comes in its order
                     self._happenings += due[position:]
                     break
-                self.state.upcoming = due[position + 1][0] if position + 1 < len(due) else None
+                # What the policy ignores is nothing to wait for: it is not called again.
+                ahead = (kind for kind, _ in due[position + 1 :] if kind not in self.policy.ignores)
+                self.state.upcoming = next(ahead, None)
                 self._ask_policy(what())
 
     def _ask_policy(self, event: Event | None) -> None:

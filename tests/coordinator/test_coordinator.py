@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput, Busy
+from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.specs import JobSpec
-from scheduler.model import Placement
+from scheduler.engines.local import LocalEngine
+from scheduler.model import Cluster, Placement, Pool
 from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up
@@ -71,6 +73,31 @@ def test_policy_decides_and_says_why(up: Up) -> None:
     assert f"waits for job {wide.id}" in narrow.info()["why"]
     ends = [job.wait(20)["start_s"] for job in (first, wide, narrow)]
     assert ends == sorted(ends)
+
+
+def test_a_start_and_an_end_in_one_turn(tmp_path: Path) -> None:
+    """A job that has started and ended before anybody looked: the next one starts all the same."""
+    journal = Journal(tmp_path / "j")
+    cluster = Cluster((Pool("core", 1),))
+    engine = LocalEngine(
+        tmp_path / "j", tmp_path / "report.sock", cluster, [sorted(os.sched_getaffinity(0))[:1]]
+    )
+    try:
+        coordinator = Coordinator(journal, engine, "easy")
+        spec = JobSpec(command=("true",), folder="/")
+        coordinator.submit([spec, spec], dict(os.environ))
+        for number in (1, 2):
+            result = tmp_path / "j" / "jobs" / str(number) / "attempt-1" / "result.json"
+            deadline = time.monotonic() + 30
+            while not result.exists():
+                assert time.monotonic() < deadline, f"job {number} does not start"
+                time.sleep(0.01)
+            time.sleep(0.05)
+            coordinator.turn()
+        assert [entry.stage for entry in journal.entries()] == [Stage.DONE] * 2
+    finally:
+        engine.close()
+        journal.close()
 
 
 def test_dependencies(up: Up) -> None:
