@@ -35,7 +35,7 @@ from typing import IO
 import psutil
 
 from probes.obituary import LAUNCHER_SPEAKS, last_words, obituary
-from probes.rank_guard import RankEnd
+from probes.rank_guard import RANK_VARIABLES, RankEnd
 from profiles.errors import TenbinError, Unavailable
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
@@ -256,7 +256,9 @@ def run_ranks(
         RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
     """
     mark = uuid.uuid4().hex
-    environment = os.environ | install.environment(timeout_s) | {_MARK: mark} | (env or {})
+    # tenbin may itself be a rank, of another MPI: its number must not pass for that of every rank in here.
+    inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    environment = inherited | install.environment(timeout_s) | {_MARK: mark} | (env or {})
     process = subprocess.Popen(
         [*_die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],
         stdin=subprocess.DEVNULL,

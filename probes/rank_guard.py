@@ -25,7 +25,7 @@ import time
 from dataclasses import astuple, dataclass
 
 _MARK = "tenbin-rank-ended"
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _PR_SET_PDEATHSIG = 1
 _HOLD_S = 0.3
 
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _rank() -> int | None:
-    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), None)
+    return next((int(os.environ[name]) for name in RANK_VARIABLES if name in os.environ), None)
 
 
 def _boot() -> str:

@@ -74,6 +74,20 @@ def test_two_ranks_see_each_other_and_sit_on_their_cores(mpi: MpiInstall) -> Non
     assert lines == [f"saw {[(2, [cores[1]]), (2, [cores[0]])]}"]
 
 
+@pytest.mark.parametrize("outer", [{"OMPI_COMM_WORLD_RANK": "0"}, {"PMI_RANK": "0"}], ids=["openmpi", "mpich"])
+def test_ranks_inside_another_mpi_job_sit_on_their_own_cores(
+    mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch, outer: dict[str, str]
+) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    require(len(cores) == 2, "two cores")
+    for name, value in outer.items():
+        monkeypatch.setenv(name, value)
+    code = "import os; from mpi4py import MPI; print(MPI.COMM_WORLD.rank, sorted(os.sched_getaffinity(0)))"
+    lines: list[str] = []
+    run_ranks(mpi, python(code), 2, timeout_s=60, on_line=lines.append, cores=cores)
+    assert sorted(lines) == [f"0 [{cores[0]}]", f"1 [{cores[1]}]"]
+
+
 @pytest.mark.parametrize(
     ("deed", "words"),
     [
