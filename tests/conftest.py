@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -29,15 +28,20 @@ def require(condition: object, reason: str) -> None:
 
 
 def processes_below() -> list[psutil.Process]:
-    """Every process that the tests' own has started and that is left.
+    """Every process that the tests' own has started and that is left, also one that nobody has waited for.
 
     Without multiprocessing's tracker, which an earlier test may have started: it stays as long as the tests.
     """
     found = []
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if not any("resource_tracker" in word for word in child.cmdline()):
-                found.append(child)
+        try:
+            words = child.cmdline()
+        except psutil.ZombieProcess:  # a NoSuchProcess too, but still there
+            words = []
+        except psutil.NoSuchProcess:
+            continue
+        if not any("resource_tracker" in word for word in words):
+            found.append(child)
     return found
 
 
