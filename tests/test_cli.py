@@ -52,6 +52,7 @@ def test_help_teaches() -> None:
         (["profile", "--emulate", "cray-1"], ["--emulate", "cray-1", "intel-1s"]),
         (["profile", "--emulate", "intel-1s", "--only", "memory"], ["--emulate", "only power"]),
         (["profile", "--report", "/no/such/folder/r.html"], ["--report", "mkdir"]),
+        (["profile", "--report", "/tmp"], ["--report", "is a folder"]),
         (["show", "nobody"], ["nobody", "tenbin list"]),
         (["export", "--format", "parquet"], ["--format parquet", "--output"]),
         (["export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),

@@ -74,7 +74,9 @@ def test_two_ranks_see_each_other_and_sit_on_their_cores(mpi: MpiInstall) -> Non
     assert lines == [f"saw {[(2, [cores[1]]), (2, [cores[0]])]}"]
 
 
-@pytest.mark.parametrize("outer", [{"OMPI_COMM_WORLD_RANK": "0"}, {"PMI_RANK": "0"}], ids=["openmpi", "mpich"])
+@pytest.mark.parametrize(
+    "outer", [{"OMPI_COMM_WORLD_RANK": "0"}, {"PMI_RANK": "0"}], ids=["openmpi", "mpich"]
+)
 def test_ranks_inside_another_mpi_job_sit_on_their_own_cores(
     mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch, outer: dict[str, str]
 ) -> None:

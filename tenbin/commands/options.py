@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from profiles.errors import BadInput
+
 
 def complete_selector(incomplete: str) -> list[str]:
     """Profiles that a selector may name."""
@@ -30,3 +32,22 @@ Selector = Annotated[
         metavar="PROFILE",
     ),
 ]
+
+
+def ensure_writable(option: str, file: Path) -> None:
+    """See that ``file`` could be written, before the work whose result is to go there.
+
+    Raises:
+        BadInput: it could not; names ``option``.
+    """
+    from tempfile import TemporaryFile
+
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(None, "is a folder")
+        with TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"{option} {file}: {error.strerror}", "choose a file in a folder you may write"
+        ) from error

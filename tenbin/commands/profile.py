@@ -15,7 +15,7 @@ import typer
 
 from probes.registry import PROBES
 from profiles.errors import INTERRUPTED, BadInput, Unavailable
-from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.options import JsonOption, StoreOption, ensure_writable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,8 +95,10 @@ def profile(
     from profiles.store import Store
 
     settings = _settings(quick, only, storage or [], hosts, meter, set_gpu_limits, seed)
-    if report and not report.parent.is_dir():
-        raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
+    if report:
+        if not report.parent.is_dir():
+            raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
+        ensure_writable("--report", report)
     with _terminated_as_interrupted():
         made = _measure(settings, emulate, Store(store))
     if report:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenbin.commands.options import JsonOption
+from profiles.errors import BadInput
+from tenbin.commands.options import JsonOption, ensure_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+    from rich.table import Table
 
     from scheduler.evaluations import Evaluation
 
@@ -70,23 +72,38 @@ def reproduce(
     """
     from rich.console import Console
 
-    from profiles.errors import BadInput
-    from profiles.files import write_whole
-    from scheduler.evaluations import evaluate
-    from tenbin.report import evaluation as report
+    from scheduler.evaluations import EVALUATIONS, evaluate
 
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other", "give one of them")
     path = figure or Path(f"{name}.html")
+    if name in EVALUATIONS:  # else evaluate says so
+        ensure_writable("--figure", path)
     with _Progress(name, Console(stderr=True, highlight=False)) as progress:
         result = evaluate(name, scale.value, progress)
-    if result.pictures:
-        try:
-            write_whole(path, report.page(result))
-        except OSError as error:
-            raise BadInput(
-                f"--figure {path}: {error.strerror}", "choose a file in a folder you may write"
-            ) from error
+    try:
+        _draw(result, path)
+    finally:  # a full disk costs the pictures only
+        _tell(result, name, scale, path, json, markdown)
+
+
+def _draw(result: Evaluation, path: Path) -> None:
+    from profiles.files import write_whole
+    from tenbin.report import evaluation as report
+
+    if not result.pictures:
+        return
+    try:
+        write_whole(path, report.page(result))
+    except OSError as error:
+        raise BadInput(
+            f"--figure {path}: {error.strerror}", "choose a file in a folder you may write"
+        ) from error
+
+
+def _tell(result: Evaluation, name: str, scale: Scale, path: Path, json: bool, markdown: bool) -> None:
+    from tenbin.report import evaluation as report
+
     if json:
         import json as json_
 
@@ -122,7 +139,6 @@ class _Progress:
 
 def _print(result: Evaluation, path: Path) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from tenbin.report import evaluation as report
 
@@ -130,22 +146,23 @@ def _print(result: Evaluation, path: Path) -> None:
     console.print(result.paper, markup=False)
     for sentence in result.assumptions:
         console.print(f"- {sentence}", markup=False)
-    console.print(_grid(Table, "", report.HEADINGS, [report.finding_row(f) for f in result.findings]))
+    console.print(_grid("", report.HEADINGS, [report.finding_row(f) for f in result.findings]))
     for finding in result.findings:
         if finding.note:
             console.print(f"{finding.what}: {finding.note}", markup=False)
     for table in result.tables:
-        console.print(_grid(Table, table.title, table.columns, report.cells(table)))
+        console.print(_grid(table.title, table.columns, report.cells(table)))
     for sentence in result.remarks:
         console.print(f"- {sentence}", markup=False)
     if result.pictures:
         console.print(f"pictures: {path}", markup=False)
 
 
-def _grid(kind: type, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> object:
+def _grid(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
     from rich.markup import escape
+    from rich.table import Table
 
-    table = kind(box=None, padding=(0, 1), title=escape(title) or None, title_justify="left")
+    table = Table(box=None, padding=(0, 1), title=escape(title) or None, title_justify="left")
     for position, column in enumerate(columns):
         table.add_column(escape(column), justify="left" if position == 0 else "right", overflow="fold")
     for row in rows:

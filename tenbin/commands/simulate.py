@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.options import JsonOption, StoreOption, complete_selector
+from tenbin.commands.options import JsonOption, StoreOption, complete_selector, ensure_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,6 +114,8 @@ def simulate(
     from scheduler.clusters import parse_cluster
 
     machine = parse_cluster(cluster)
+    if gantt is not None:
+        ensure_writable("--gantt", gantt)
     taken = _measured(profile, machine, store) if profile else None
     if taken is not None:
         machine = taken.cluster

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -128,3 +130,27 @@ def test_command_prints_draws_and_refuses(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert isinstance(done.exception, BadInput)
     done = runner.invoke(app, ["reproduce", "migration", "--figure", str(tmp_path / "no" / "x.html")])
     assert isinstance(done.exception, BadInput) and "--figure" in str(done.exception)
+
+
+@pytest.mark.parametrize("target", ["no/x.html", "."])
+def test_where_nothing_can_be_drawn_nothing_is_computed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
+) -> None:
+    monkeypatch.setattr(evaluations, "evaluate", lambda *_: pytest.fail("computed in vain"))
+    done = CliRunner().invoke(app, ["reproduce", "migration", "--figure", str(tmp_path / target)])
+    refused = done.exception or done.output  # typer itself refuses a folder
+    assert done.exit_code != 0 and "--figure" in f"{refused}{done.output}"
+
+
+def test_a_disk_that_has_become_full_costs_the_pictures_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluations, "evaluate", lambda *_: small())
+    monkeypatch.setattr("profiles.files.write_whole", full)
+    done = CliRunner().invoke(app, ["reproduce", "migration", "--json"])
+    assert isinstance(done.exception, BadInput) and "No space left" in str(done.exception)
+    assert json.loads(done.stdout)["evaluation"] == "migration"
