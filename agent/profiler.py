@@ -17,9 +17,10 @@ from agent.fingerprint import fingerprint
 from agent.inventory import gather
 from agent.lock import node_lock
 from agent.paths import default_storage
+from probes.folders import look
 from probes.registry import PROBES
 from probes.run import Event
-from profiles.errors import BadInput
+from profiles.errors import BadInput, Unavailable
 from profiles.fits import fit_samples
 from profiles.inventory import Inventory
 from profiles.records import Absent, Condition, Model, Profile, Settings
@@ -89,9 +90,11 @@ def make_profile(
     steps = plan(settings)
     created, began = datetime.now(UTC), time.monotonic()
     if not settings.storage:
-        with suppress(OSError):  # the checkpoint probe says what is wrong with it
-            default_storage().mkdir(parents=True, exist_ok=True)
-        settings = settings.model_copy(update={"storage": (default_storage(),)})
+        folder = default_storage()
+        with suppress(OSError, Unavailable):  # the checkpoint probe says what is wrong with it
+            look(folder)  # where a lost server does not answer, mkdir would wait for ever
+            folder.mkdir(parents=True, exist_ok=True)
+        settings = settings.model_copy(update={"storage": (folder,)})
     with node_lock():
         inventory = gather(settings)
         session = _Session(settings, listener)

@@ -15,6 +15,7 @@ import pytest
 import probes.folders
 from agent.doctor import examine
 from agent.inventory import read_machine
+from agent.profiler import make_profile
 from probes.folders import look
 from probes.scratch import scratch
 from profiles.errors import BadInput, Unavailable
@@ -80,6 +81,19 @@ def test_a_probe_and_the_command_line_go_on_without_a_dead_mount(dead: Path, tmp
     (tmp_path / "link").symlink_to(tmp_path)
     assert _resolved(tmp_path / "link") == tmp_path
     assert _resolved(dead) == dead  # kept, for the probe to say why it is not measured
+
+
+def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
+    dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nothing is measured here
+    monkeypatch.setattr("agent.profiler.default_storage", lambda: dead / "tenbin")
+    made, _ = make_profile(Settings(quick=True, only=("checkpoint",)))
+    assert made.settings.storage == (dead / "tenbin",)
+    (storage,) = [m for m in made.inventory.missing if m.what == f"storage {dead / 'tenbin'}"]
+    assert "has not answered within 1 s" in storage.reason
+    assert any("has not answered" in absent.reason for absent in made.absent)
 
 
 def test_a_storage_folder_that_is_none_is_refused(tmp_path: Path) -> None:
