@@ -34,6 +34,7 @@ def obituary(
         code: mpiexec's exit code.
         errors: what mpiexec and ranks wrote to standard error.
         ends: what the guards reported.
+        ranks: how many there were; of one alone there is no doubt who was first.
         hosts: where the ranks were, one on each; empty: on this node.
     """
     text = "\n".join(errors)

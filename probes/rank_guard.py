@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         time.sleep(_HOLD_S)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is enough
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""``tenbin jobs``, ``info``, ``logs``, ``wait``, ``cancel``, ``suspend``, ``resume``."""
+"""``tenbin jobs``, ``info``, ``logs``, ``wait``, ``cancel``, ``suspend``, ``resume``, ``migrate``."""
 
 from __future__ import annotations
 
