@@ -127,20 +127,11 @@ def simulate(
         drawn.append((text, record))
     if gantt is not None:
         _draw(gantt, drawn, machine)
+    notes = taken.notes if taken is not None else None
     if json:
-        import json as json_
-
-        head: dict[str, Any] = {
-            "cluster": cluster,
-            "workload": workload,
-            "source": work.source,
-            "note": work.note,
-        }
-        if taken is not None:
-            head["measured"] = list(taken.notes)
-        print(json_.dumps({**head, "seed": seed, "results": results}, indent=1))
-        return
-    _print_table(results, work, gantt, taken.notes if taken is not None else ())
+        _print_json(results, work, cluster, workload, seed, notes)
+    else:
+        _print_table(results, work, gantt, notes or ())
 
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measured:
@@ -244,6 +235,27 @@ def _draw(path: Path, drawn: list[tuple[str, Record]], machine: Cluster) -> None
         raise BadInput(
             f"--gantt {path}: {error.strerror}", "choose a file in a folder you may write"
         ) from error
+
+
+def _print_json(
+    results: list[dict[str, Any]],
+    work: Workload,
+    cluster: str,
+    workload: str,
+    seed: int,
+    measured: Sequence[str] | None,
+) -> None:
+    import json
+
+    head: dict[str, Any] = {
+        "cluster": cluster,
+        "workload": workload,
+        "source": work.source,
+        "note": work.note,
+    }
+    if measured is not None:
+        head["measured"] = list(measured)
+    print(json.dumps({**head, "seed": seed, "results": results}, indent=1))
 
 
 def _print_table(
