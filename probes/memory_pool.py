@@ -16,6 +16,7 @@ from typing import Any, Self
 from probes.memory_writer import Written
 
 PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays it, a lost writer never gives it
+TOUCHED_MBS = 20.0  # so slowly an area of a gigabyte comes to be on a machine that is taken
 WARM_S = 0.005
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -169,7 +170,7 @@ class Pool:
                     "place", node=spot.node, touch_core=spot.touch_core, size_mb=self.area_mb
                 )
             for spot in wanted:
-                self._writers[spot.core].answer()
+                self._writers[spot.core].answer(PATIENCE_S + self.area_mb / TOUCHED_MBS)
         self._ready.update(wanted)
 
     def write(
@@ -198,6 +199,20 @@ class Pool:
                 )
             done = [Written(**self._writers[spot.core].answer(PATIENCE_S + seconds)) for spot in everyone]
         return done[: len(spots)], overlap(done[: len(spots)], done)
+
+    def order(self, spot: Spot, **arguments: Any) -> None:
+        """Tell a writer to write at a spot that is prepared; ``answer`` must follow.
+
+        Raises:
+            WriterLost: it is gone; all writers are started anew when needed again.
+        """
+        with self._all_or_none(list(self._writers)):
+            self._writers[spot.core].order("write", node=spot.node, check=spot.check, **arguments)
+
+    def answer(self, spot: Spot, within_s: float) -> Written:
+        """What the oldest order to that writer gave; WriterLost as for ``order``."""
+        with self._all_or_none(list(self._writers)):
+            return Written(**self._writers[spot.core].answer(within_s))
 
     @contextmanager
     def _all_or_none(self, cores: Sequence[int]) -> Iterator[None]:

@@ -182,11 +182,19 @@ class Server:
             self.areas[node].stay_on(node)
         return {"node": node}
 
-    def write(self, node: int, start_s: float, warm_s: float, seconds: float, check: bool) -> dict[str, Any]:
+    def write(
+        self,
+        node: int,
+        start_s: float,
+        warm_s: float,
+        seconds: float,
+        check: bool = False,
+        intensity: float = 1.0,
+    ) -> dict[str, Any]:
         area = self.areas[node]
         time.sleep(max(start_s - warm_s - time.monotonic(), 0.0))
         write(area, start_s - time.monotonic())  # uncounted: wakes the core up, fills the cache with ours
-        done = asdict(write(area, start_s + seconds - time.monotonic()))
+        done = asdict(write(area, start_s + seconds - time.monotonic(), intensity))
         return done | {"placed": placed_on(area, node) if check else None}
 
 

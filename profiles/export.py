@@ -6,12 +6,12 @@ import json
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from profiles.records import Profile
+from profiles.records import Profile, Record
 
 
-def json_schema() -> str:
-    """The published schema of ``profile.json``."""
-    schema = Profile.model_json_schema(mode="serialization")
+def json_schema(record: type[Record] = Profile) -> str:
+    """The published schema of ``profile.json``, of a node or of a job (``profiles.jobs.JobProfile``)."""
+    schema = record.model_json_schema(mode="serialization")
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from profiles.errors import INTERRUPTED, TenbinError
-from tenbin.commands import compare, doctor, export, jobs, profile, reproduce, show, simulate, submit, up
+from tenbin.commands import compare, doctor, export, job, jobs, profile, reproduce, show, simulate, submit, up
 from tenbin.errors import TenbinError as ClientError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command("list")(show.list_profiles)
 app.command("compare")(compare.compare)
 app.command("export")(export.export)
 app.command("report")(export.report)
+app.add_typer(job.app, name="job")
 app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("up")(up.up)

@@ -31,6 +31,13 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def end_with_parent(parent: int) -> None:
+    """Be told to end (SIGTERM) when the parent dies, also if it already has."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def descendants(pid: int) -> list[int]:
     """All processes below ``pid``, parents first; costs only as much as the tree is large."""
     found: list[int] = []

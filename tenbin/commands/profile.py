@@ -99,7 +99,7 @@ def profile(
         if not report.parent.is_dir():
             raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
         ensure_writable("--report", report)
-    with _terminated_as_interrupted():
+    with terminated_as_interrupted():
         made = _measure(settings, emulate, Store(store))
     if report:
         from tenbin.report.page import write_report
@@ -192,7 +192,7 @@ def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy.
 
     SIGINT is set too, because a shell starts background jobs with it ignored.

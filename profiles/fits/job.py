@@ -1,0 +1,153 @@
+"""From the samples of a job profile to its needs, its sensitivity, the reference and its pressure.
+
+``runs``, one row a run of the job: ``repetition``, ``intensity_percent`` of memprobe beside it (0: alone),
+``wall_s``, ``cpu_s``, ``peak_memory_mb``, ``read_mb``, ``written_mb``, ``disk_read_mb``, ``disk_written_mb``.
+
+``windows``, one row a writer and window of time: ``repetition``; ``phase`` ("reference": writers beside
+writers, "run": beside the job); ``measured`` (this one is looked at, not the one that disturbs);
+``intensity_percent`` of what is beside it (reference) or of itself (run); ``core``, ``wall_s``,
+``thread_cpu_s``, ``bytes``.
+
+Every slow-down is a ratio within one repetition, of the same few minutes; the median over the repetitions
+and its interval are reported.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from profiles.jobs import Clock, Curve, Level, MemoryPressure
+from profiles.models import constant
+from profiles.models.curve import equivalent
+from profiles.records import Coefficient
+
+CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
+RUN_COLUMN = {"wall": "wall_s", "cpu": "cpu_s"}
+WRITER_COLUMN = {"wall": "wall_s", "cpu": "thread_cpu_s"}
+NEEDS = {
+    "run_s": ("wall_s", "s"),
+    "cpu_s": ("cpu_s", "s"),
+    "peak_memory_mb": ("peak_memory_mb", "MB"),
+    "read_mb": ("read_mb", "MB"),
+    "written_mb": ("written_mb", "MB"),
+    "disk_read_mb": ("disk_read_mb", "MB"),
+    "disk_written_mb": ("disk_written_mb", "MB"),
+}
+SMALL = {"s": 0.01, "MB": 1.0}  # below, a relative interval means nothing
+LEAST_CPU_S = 0.05  # less CPU time than this is too coarsely counted for a ratio
+
+
+class Fitted(NamedTuple):
+    """What the samples say."""
+
+    alone: tuple[Coefficient, ...]
+    sensitivity: tuple[Curve, ...]
+    reference: tuple[Curve, ...]
+    pressure: tuple[MemoryPressure, ...]
+
+
+def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
+    """All that ``runs`` and ``windows`` support."""
+    windows = windows[windows["bytes"] > 0] if len(windows) else windows
+    alone = tuple(
+        _median(name, unit, runs.loc[runs["intensity_percent"] == 0, column].tolist(), SMALL[unit])
+        for name, (column, unit) in NEEDS.items()
+    )
+    sensitivity, reference, pressure = [], [], []
+    for clock in CLOCKS:
+        if curve := _sensitivity(runs, windows, clock):
+            sensitivity.append(curve)
+        if curve := _reference(windows, clock):
+            reference.append(curve)
+            if found := _pressure(windows, curve):
+                pressure.append(found)
+    return Fitted(alone, tuple(sensitivity), tuple(reference), tuple(pressure))
+
+
+def full_gbs(windows: pd.DataFrame) -> float:
+    """What all measured writers together write at full intensity beside nobody, in GB/s of their CPU time."""
+    alone = windows[_is_reference(windows, 0)]
+    by_core = alone.groupby("core")[["bytes", "thread_cpu_s"]].sum()
+    return float((by_core["bytes"] / by_core["thread_cpu_s"]).sum() / 1e9)
+
+
+def _is_reference(windows: pd.DataFrame, intensity: float) -> pd.Series[bool]:
+    chosen = (windows["phase"] == "reference") & windows["measured"]
+    return chosen & (windows["intensity_percent"] == intensity)
+
+
+def _per_byte(windows: pd.DataFrame, clock: Clock) -> pd.Series[float]:
+    """Seconds a byte in each repetition: the sum over its windows and writers."""
+    sums = windows.groupby("repetition")[[WRITER_COLUMN[clock], "bytes"]].sum()
+    return sums[WRITER_COLUMN[clock]] / sums["bytes"]
+
+
+def _sensitivity(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock) -> Curve | None:
+    times = runs.pivot_table(index="repetition", columns="intensity_percent", values=RUN_COLUMN[clock])
+    if 0 not in times or (clock == "cpu" and times[0].median() < LEAST_CPU_S) or not len(windows):
+        return None
+    levels = []
+    full = full_gbs(windows)
+    beside = windows[windows["phase"] == "run"]
+    for intensity in times.columns:
+        ratios = (times[intensity] / times[0]).dropna().tolist()
+        written = beside[beside["intensity_percent"] == intensity]
+        if ratios:
+            levels.append(_level(float(intensity), full, ratios, _traffic_gbs(written)))
+    return Curve(clock=clock, levels=tuple(levels)) if len(levels) > 1 else None
+
+
+def _reference(windows: pd.DataFrame, clock: Clock) -> Curve | None:
+    if not len(windows):
+        return None
+    alone = _per_byte(windows[_is_reference(windows, 0)], clock)
+    chosen = windows[windows["phase"] == "reference"]
+    cores = chosen.groupby("measured")["core"].nunique()
+    # The writers that disturb are as many as the job has cores; each offers what a measured one does.
+    full = full_gbs(windows) * cores.get(False, 0) / cores.get(True, 1)
+    levels = []
+    for intensity in sorted(chosen["intensity_percent"].unique()):
+        beside = _per_byte(windows[_is_reference(windows, intensity)], clock)
+        if ratios := (beside / alone).dropna().tolist():
+            levels.append(_level(float(intensity), full, ratios, None))
+    return Curve(clock=clock, levels=tuple(levels)) if len(levels) > 1 else None
+
+
+def _pressure(windows: pd.DataFrame, reference: Curve) -> MemoryPressure | None:
+    """memprobe at full intensity beside the job, over memprobe alone in the same repetition."""
+    clock = reference.clock
+    beside = windows[(windows["phase"] == "run") & (windows["intensity_percent"] == 100)]
+    alone = _per_byte(windows[_is_reference(windows, 0)], clock)
+    ratios = (_per_byte(beside, clock) / alone).dropna().tolist()
+    if not ratios:
+        return None
+    slowdown = _median("slowdown", "ratio", ratios)
+    found = equivalent(reference, slowdown)
+    note = "" if found else "memprobe hardly suffers beside itself here: pressure has no measure"
+    return MemoryPressure(clock=clock, slowdown=slowdown, equivalent_gbs=found, note=note)
+
+
+def _level(intensity: float, full: float, ratios: list[float], traffic: float | None) -> Level:
+    return Level(
+        intensity_percent=intensity,
+        offered_gbs=full * intensity / 100,
+        traffic_gbs=traffic,
+        slowdown=_median("slowdown", "ratio", ratios),
+    )
+
+
+def _traffic_gbs(windows: pd.DataFrame) -> float | None:
+    """What the writers together wrote a second: the mean of each in the windows, summed over the writers."""
+    if not len(windows):
+        return None
+    by_core = windows.groupby("core")[["bytes", "wall_s"]].sum()
+    return float((by_core["bytes"] / by_core["wall_s"]).sum() / 1e9)
+
+
+def _median(name: str, unit: str, values: list[float], small: float = 0.0) -> Coefficient:
+    scale = max(abs(pd.Series(values).median()), small) if small else None
+    model = constant.fit(values, probe="job", quantity=name, name=name, unit=unit, scale=scale)
+    found = model.coefficients[0]
+    return found.model_copy(update={"low": None if found.low is None else max(found.low, 0.0)})

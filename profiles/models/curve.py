@@ -1,0 +1,119 @@
+"""A slow-down over the traffic beside: straight between the measured levels, never falling.
+
+More traffic never speeds a program up; where noise says so neighbouring levels are pooled (isotonic
+regression, weighted by the number of observations). Beyond the last level it goes on with the mean slope,
+but no further than to twice its traffic.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.jobs import Curve, JobProfile
+from profiles.models import Prediction
+from profiles.models.constant import judge
+from profiles.records import Coefficient
+
+FURTHEST = 2.0  # times the last level's traffic
+LEAST_RISE = 0.02  # a reference that rises less tells nothing about pressure
+Floats = NDArray[np.float64]
+
+
+class _Lines(NamedTuple):
+    """The curve and its 95 % bounds at ascending traffic (GB/s), all never falling."""
+
+    gbs: Floats
+    middle: Floats
+    low: Floats
+    high: Floats
+
+
+def predict(
+    curve: Curve, gbs: float, low_gbs: float | None = None, high_gbs: float | None = None
+) -> Prediction:
+    """Slow-down beside so much traffic, with the 95 % interval of the median.
+
+    ``low_gbs`` and ``high_gbs`` bound the traffic, where that is uncertain too.
+    """
+    lines = _lines(curve)
+    low = _at(lines.gbs, lines.low, gbs if low_gbs is None else low_gbs)
+    high = _at(lines.gbs, lines.high, gbs if high_gbs is None else high_gbs)
+    middle = _at(lines.gbs, lines.middle, gbs)
+    return Prediction(middle, min(low, middle), max(high, middle))
+
+
+def slowdown_beside(job: JobProfile, others: list[JobProfile]) -> Prediction | None:
+    """Run time of a job beside others / run time alone; their pressures are added up.
+
+    None where its sensitivity, or the pressure of one of the others, was not measured.
+    """
+    curve = job.sensitivity_by()
+    pressures = [other.pressure_by() for other in others]
+    known = [p.equivalent_gbs for p in pressures if p is not None and p.equivalent_gbs is not None]
+    if curve is None or len(known) < len(others):
+        return None
+    lows = sum(p.value if p.low is None else p.low for p in known)
+    highs = sum(p.value if p.high is None else p.high for p in known)
+    return predict(curve, sum(p.value for p in known), lows, highs)
+
+
+def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
+    """The traffic (GB/s) beside which the reference suffers as much; None where it hardly suffers at all."""
+    lines = _lines(reference)
+    if len(lines.gbs) < 2 or lines.middle[-1] - lines.middle[0] < LEAST_RISE:
+        return None
+    value = _inverse(lines.gbs, lines.middle, slowdown.value)
+    low = _inverse(lines.gbs, lines.high, slowdown.low if slowdown.low is not None else slowdown.value)
+    high = _inverse(lines.gbs, lines.low, slowdown.high if slowdown.high is not None else slowdown.value)
+    low, high = min(low, value), max(high, value)
+    full = float(lines.gbs[-1])
+    return Coefficient(
+        name="equivalent",
+        value=value,
+        unit="GB/s",
+        low=low,
+        high=high,
+        n=slowdown.n,
+        quality=judge(value, low, high, scale=full),
+        scale=full,
+        note="beyond what memprobe itself can do" if value > full else "",
+    )
+
+
+def _lines(curve: Curve) -> _Lines:
+    from scipy.optimize import isotonic_regression  # not for those who only look at a profile
+
+    levels = curve.levels
+    weights = [level.slowdown.n for level in levels]
+    middle = [level.slowdown.value for level in levels]
+    lows = [level.slowdown.value if level.slowdown.low is None else level.slowdown.low for level in levels]
+    highs = [level.slowdown.value if level.slowdown.high is None else level.slowdown.high for level in levels]
+    rising = (isotonic_regression(y, weights=weights).x for y in (middle, lows, highs))
+    return _Lines(np.array([level.offered_gbs for level in levels]), *rising)
+
+
+def _at(gbs: Floats, values: Floats, x: float) -> float:
+    last = float(gbs[-1])
+    if x <= last:
+        return float(np.interp(x, gbs, values))
+    return float(values[-1] + _mean_slope(gbs, values) * (min(x, FURTHEST * last) - last))
+
+
+def _inverse(gbs: Floats, values: Floats, y: float) -> float:
+    """The least traffic at which the line reaches ``y``."""
+    if y <= values[0]:
+        return 0.0
+    for i in range(1, len(gbs)):
+        if y <= values[i]:
+            rise = values[i] - values[i - 1]
+            return float(gbs[i - 1] + (gbs[i] - gbs[i - 1]) * (y - values[i - 1]) / rise)
+    last, slope = float(gbs[-1]), _mean_slope(gbs, values)
+    return min(last + (y - float(values[-1])) / slope, FURTHEST * last) if slope > 0 else last
+
+
+def _mean_slope(gbs: Floats, values: Floats) -> float:
+    """Of the whole curve: the last two levels lie too near each other for a slope."""
+    return float((values[-1] - values[0]) / (gbs[-1] - gbs[0])) if len(gbs) > 1 else 0.0

@@ -1,0 +1,98 @@
+"""Job profiles of programs whose behaviour is known in closed form."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from profiles.fits.job import fit
+from profiles.jobs import JobProfile, NodeKind
+from profiles.records import Condition
+
+INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
+FULL_GBS = 10.0  # of one writer
+RUN_S = 10.0
+
+
+def samples(
+    suffers: float = 0.05,
+    pressure_gbs: float = 5.0,
+    law: float = 0.05,
+    job_cores: int = 1,
+    noise: float = 0.0,
+    repetitions: int = 6,
+    seed: int = 1,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tables ``runs`` and ``windows`` of a job that takes 10 s alone.
+
+    Args:
+        suffers: what a GB/s beside it adds to its time, as a share. law: likewise of memprobe.
+        pressure_gbs: what it presses with.
+        noise: standard deviation of each time, as a share.
+    """
+    rng = np.random.default_rng(seed)
+    runs: list[dict[str, float]] = []
+    windows: list[dict[str, Any]] = []
+
+    def noisy(value: float) -> float:
+        return value * float(np.exp(rng.normal(0, noise)))
+
+    def window(repetition: int, phase: str, intensity: float, beside_gbs: float, **more: Any) -> None:
+        took = noisy(0.2)
+        written = 0.2 * FULL_GBS * 1e9 / (1 + law * beside_gbs)
+        row = {"repetition": repetition, "phase": phase, "measured": True, "intensity_percent": intensity}
+        row |= {"core": 8, "wall_s": took, "thread_cpu_s": took, "bytes": written}
+        windows.append(row | more)
+
+    for repetition in range(1, repetitions + 1):
+        for intensity in INTENSITIES:
+            beside = intensity / 100 * FULL_GBS * job_cores
+            window(repetition, "reference", intensity, beside)
+            for core in range(job_cores if intensity else 0):
+                window(repetition, "reference", intensity, FULL_GBS, measured=False, core=core)
+            if intensity:
+                window(repetition, "run", intensity, pressure_gbs)
+            slowed = 1 + suffers * intensity / 100 * FULL_GBS
+            took = {name: noisy(RUN_S * slowed) for name in ("wall_s", "cpu_s")}
+            runs.append({"repetition": repetition, "intensity_percent": intensity, **took, **_NEEDS})
+    return pd.DataFrame(runs), pd.DataFrame(windows)
+
+
+_NEEDS = {
+    "peak_memory_mb": 100.0,
+    "read_mb": 1.0,
+    "written_mb": 2.0,
+    "disk_read_mb": 0.0,
+    "disk_written_mb": 2.0,
+}
+
+
+def make_job(
+    name: str, runs: pd.DataFrame | None = None, windows: pd.DataFrame | None = None, **changes: Any
+) -> JobProfile:
+    """The profile that these samples give."""
+    if runs is None or windows is None:
+        runs, windows = samples()
+    whole: dict[str, Any] = {
+        "name": name,
+        "id": "20260101T000000Z",
+        "node": "node",
+        "kind": NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB"),
+        "created": datetime(2026, 1, 1, tzinfo=UTC),
+        "duration_s": 60.0,
+        "tenbin_version": "0",
+        "command": ("sleep", "10"),
+        "folder": "/tmp",
+        "cpus": (0,),
+        "probe_cpus": (8,),
+        "repetitions": int(runs["repetition"].nunique()),
+        "clock": "wall",
+        "condition": Condition(
+            probe="job", round=0, duration_s=60.0, reference_s=0.005, steal_ratio=0.0, others_ratio=0.0
+        ),
+        **fit(runs, windows)._asdict(),
+    }
+    return JobProfile(**{**whole, **changes})

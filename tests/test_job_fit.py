@@ -1,0 +1,141 @@
+"""Pressure and sensitivity against programs whose behaviour is known in closed form.
+
+On the made-up machine memprobe slows down by ``1 + traffic / 20`` beside so many GB/s, and writes 10 GB/s.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.export import json_schema
+from profiles.fits.job import fit
+from profiles.jobs import Curve, JobProfile, Level
+from profiles.models.curve import equivalent, predict, slowdown_beside
+from tests.factory import make_coefficient
+from tests.jobs import INTENSITIES, make_job, samples
+
+LEVELS = st.lists(st.floats(1.0, 3.0), min_size=2, max_size=6)
+
+
+def curve(values: list[float], spread: float = 0.0) -> Curve:
+    """Levels at 0, 10, 20, ... GB/s."""
+    levels = [
+        Level(
+            intensity_percent=float(i),
+            offered_gbs=10.0 * i,
+            slowdown=make_coefficient(value, value - spread, value + spread),
+        )
+        for i, value in enumerate(values)
+    ]
+    return Curve(clock="wall", levels=tuple(levels))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(0.0, 1.0), st.sampled_from(["wall", "cpu"]))
+def test_a_job_that_is_memprobe_at_some_intensity_presses_with_that_traffic(share: float, clock: str) -> None:
+    runs, windows = samples(pressure_gbs=10.0 * share)
+    fitted = fit(runs, windows)
+    pressure = next(p for p in fitted.pressure if p.clock == clock)
+    assert pressure.slowdown.value == pytest.approx(1 + share / 2)
+    assert pressure.equivalent_gbs is not None
+    assert pressure.equivalent_gbs.value == pytest.approx(10.0 * share, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(0.0, 0.2), st.floats(0.0, 25.0))
+def test_the_sensitivity_is_the_law_by_which_it_was_slowed_down(law: float, gbs: float) -> None:
+    fitted = fit(*samples(suffers=law))
+    found = next(c for c in fitted.sensitivity if c.clock == "wall")
+    assert [level.intensity_percent for level in found.levels] == list(INTENSITIES)
+    assert [level.offered_gbs for level in found.levels] == pytest.approx([0, 2.5, 5, 7.5, 10])
+    # No further than twice what was measured.
+    assert predict(found, gbs).value == pytest.approx(1 + law * min(gbs, 20.0), abs=1e-6)
+
+
+def test_the_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
+    """Runs and windows with 5 % of noise, a hundred job profiles."""
+    covered = []
+    for seed in range(100):
+        job = make_job("a", *samples(suffers=0.05, pressure_gbs=5.0, noise=0.05, repetitions=8, seed=seed))
+        prediction = slowdown_beside(job, [job])
+        assert prediction is not None
+        covered.append(prediction.low <= 1 + 0.05 * 5.0 <= prediction.high)
+    assert np.mean(covered) >= 0.95
+
+
+def test_neighbours_add_up_their_pressures() -> None:
+    a = make_job("a", *samples(suffers=0.1, pressure_gbs=3.0))
+    b = make_job("b", *samples(suffers=0.0, pressure_gbs=4.0))
+    for job, others, truth in ((a, [b], 1.4), (a, [b, a], 1.7), (b, [a], 1.0), (a, [], 1.0)):
+        found = slowdown_beside(job, others)
+        assert found is not None and found.value == pytest.approx(truth)
+
+
+def test_a_machine_on_which_memprobe_does_not_suffer_has_no_measure_of_pressure() -> None:
+    runs, windows = samples(law=0.0)
+    fitted = fit(runs, windows)
+    assert all(p.equivalent_gbs is None and "hardly suffers" in p.note for p in fitted.pressure)
+    job = make_job("a", runs, windows)
+    assert slowdown_beside(job, [job]) is None
+
+
+def test_a_job_without_cpu_time_has_no_sensitivity_by_that_clock() -> None:
+    runs, windows = samples()
+    fitted = fit(runs.assign(cpu_s=0.001), windows)
+    assert [c.clock for c in fitted.sensitivity] == ["wall"]
+
+
+def test_writers_that_disturb_count_as_many_as_the_job_has_cores() -> None:
+    """A job on two cores, one probe beside it: the reference reaches the traffic of two writers."""
+    fitted = fit(*samples(job_cores=2))
+    reference = next(c for c in fitted.reference if c.clock == "wall")
+    assert [level.offered_gbs for level in reference.levels] == pytest.approx([0, 5, 10, 15, 20])
+    assert [level.offered_gbs for level in fitted.sensitivity[0].levels] == pytest.approx(
+        [0, 2.5, 5, 7.5, 10]
+    )
+
+
+@settings(deadline=None)
+@given(LEVELS, st.floats(0, 200), st.floats(0, 200))
+def test_more_traffic_never_predicts_less_slow_down(values: list[float], a: float, b: float) -> None:
+    found = curve(values, spread=0.1)
+    low, high = sorted((a, b))
+    assert predict(found, low).value <= predict(found, high).value + 1e-9
+    assert predict(found, a).low <= predict(found, a).value <= predict(found, a).high
+
+
+@settings(deadline=None)
+@given(LEVELS, st.floats(0.9, 4.0))
+def test_the_equivalent_traffic_is_where_the_reference_suffers_as_much(values: list[float], y: float) -> None:
+    found = curve(sorted(values))
+    traffic = equivalent(found, make_coefficient(y, y, y))
+    if sorted(values)[-1] - sorted(values)[0] < 0.02:
+        assert traffic is None
+        return
+    assert traffic is not None
+    reached = predict(found, traffic.value).value
+    bounds = predict(found, 0.0).value, predict(found, 1e9).value
+    assert reached == pytest.approx(min(max(y, bounds[0]), bounds[1]), abs=1e-6)
+
+
+def test_incomplete_samples_give_what_they_hold() -> None:
+    runs, windows = samples(repetitions=1)
+    alone = runs[runs["intensity_percent"] == 0]
+    fitted = fit(alone, windows[windows["phase"] == "reference"])
+    assert {c.name for c in fitted.alone} >= {"run_s", "cpu_s", "peak_memory_mb"}
+    assert not fitted.sensitivity and not fitted.pressure and fitted.reference
+    assert fit(alone, pd.DataFrame()).reference == ()
+
+
+def test_the_published_schema_is_the_one_in_use() -> None:
+    published = (Path(__file__).parent.parent / "docs" / "job-profile.schema.json").read_text()
+    assert published == json_schema(JobProfile), "run: tenbin job schema > docs/job-profile.schema.json"
+    jsonschema.validate(make_job("a").model_dump(mode="json"), json.loads(published))
