@@ -6,8 +6,8 @@
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
-    result.json   how it ended; the supervisor, durably, last; its room is reserved before the job starts, so
-                  that a full disk does not lose it
+    result.json   how it ended; the supervisor, durably, last; its room is reserved with the order, so that a
+                  full disk does not lose it
 
 JSON files are written aside and renamed: a half-written one is never seen.
 """
@@ -120,9 +120,13 @@ class Attempt:
         self.path = path
 
     def place(self, order: Order) -> None:
-        """Make the folder, readable for its owner only, with the order in it."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Make the folder, readable for its owner only, with room for the result and the order in it."""
+        self._make()
+        os.close(self.reserve())
         self._write("order.json", asdict(order))
+
+    def _make(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def order(self) -> Order:
         found = self._read("order.json")
@@ -159,6 +163,7 @@ class Attempt:
         return False
 
     def ask(self, request: Request) -> None:
+        self._make()  # it may be asked before there was room to place it
         self._write("request.json", asdict(request))
 
     def request(self) -> Request | None:

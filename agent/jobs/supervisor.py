@@ -55,7 +55,7 @@ class Supervisor:
         """From the start of the command to its result."""
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         tree.adopt_orphans()
-        reserved = self.attempt.reserve()  # no room: this process dies, and its coordinator sees to the job
+        reserved = self.attempt.reserve()  # its room is there since the order is
         try:
             trouble = self._start()
         except OSError as error:

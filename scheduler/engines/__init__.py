@@ -49,7 +49,7 @@ class Engine(Protocol):
         """The job's cores and devices are free."""
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
-        """Start the current attempts of jobs with their environments."""
+        """Start the current attempts of jobs with their environments; OSError for no room: none starts."""
 
     def ask(self, job: Entry, want: Want) -> None:
         """Hand request number ``job.request`` on."""

@@ -7,7 +7,9 @@ watched too, and every few seconds each attempt's folder is looked at.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import selectors
 import signal
@@ -29,18 +31,24 @@ from scheduler.engines import Report
 from scheduler.model import Cluster, Placement
 
 SWEEP_S = 5.0
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LARGEST_REPORT = 65536
+log = logging.getLogger("tenbin")
 
 
 @dataclass(slots=True)
 class Watched:
-    """An attempt that was started: its folder, and the supervisor's process descriptor (None: unknown)."""
+    """An attempt that was started: its folder, and the supervisor's process descriptor (None: unknown).
+
+    ``gone``: that process is known to have ended.
+    """
 
     job_id: int
     number: int
     attempt: Attempt
     mark: str
     pidfd: int | None = None
+    gone: bool = False
 
 
 class LocalEngine:
@@ -67,7 +75,7 @@ class LocalEngine:
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
         self._node_of = {core: number for number, node in enumerate(cores) for core in node}
         self._watched: dict[tuple[int, int], Watched] = {}
-        self._ended: list[Report] = []
+        self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
         self._socket = _listen(socket_path)
         self._socket_path = socket_path
@@ -105,16 +113,18 @@ class LocalEngine:
     # -- attempts -------------------------------------------------------------------------------------
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
-        started = []
+        started, refused = [], []
         for job, environment in jobs:
             watched = self._watch(job)
             try:
                 watched.attempt.place(self._order(job, environment, watched.mark))
+                started.append(watched)
             except OSError as error:
-                trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
-                self._end(watched, Report(job.id, job.attempt, "never", time.time(), trouble=trouble))
-                continue
-            started.append(watched)
+                if error.errno in NO_ROOM:
+                    raise  # nothing is lost: it is started when there is room
+                refused.append((watched, f"{error.filename or watched.attempt.path}: {error.strerror}"))
+        for watched, trouble in refused:
+            self._end(watched, Report(watched.job_id, watched.number, "never", time.time(), trouble=trouble))
         for watched, pid in zip(started, self._spawn(started), strict=True):
             self._observe(watched, pid)
 
@@ -186,26 +196,25 @@ class LocalEngine:
         return self._selector.fileno()
 
     def urgent(self) -> bool:
-        return bool(self._ended)
+        return bool(self._reports)
 
     def poll(self) -> list[Report]:
-        reports, self._ended = self._ended, []
         for key, _ in self._selector.select(0):
             if isinstance(key.data, Watched):
-                self._look(key.data, gone=True)
+                key.data.gone = True
+                self._forget(key.data)
+                self._look(key.data)
             else:
-                reports += self._read()
+                self._read()
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
             for watched in list(self._watched.values()):
                 self._look(watched)
-        reports += self._ended
-        self._ended = []
+        reports, self._reports = self._reports, []
         return reports
 
-    def _read(self) -> list[Report]:
+    def _read(self) -> None:
         """What supervisors have told."""
-        reports = []
         with suppress(BlockingIOError):
             while True:
                 path, what = json.loads(self._socket.recv(LARGEST_REPORT))
@@ -221,21 +230,24 @@ class LocalEngine:
                 if state is not None:
                     self._observe(watched, state.supervisor_pid)
                     if what == "started":
-                        reports.append(Report(*key, "started", state.started_s))
-        return reports
+                        self._reports.append(Report(*key, "started", state.started_s))
 
-    def _look(self, watched: Watched, gone: bool = False) -> None:
-        """Whether an attempt has ended; a lost one is over when none of its processes is left.
+    def _look(self, watched: Watched) -> None:
+        """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
+        try:
+            self._judge(watched)
+        except OSError as error:
+            log.error("job %d: %s", watched.job_id, error)
 
-        ``gone``: its supervisor is known to have ended.
-        """
+    def _judge(self, watched: Watched) -> None:
+        """Whether an attempt has ended; a lost one is over when none of its processes is left."""
         attempt, key = watched.attempt, (watched.job_id, watched.number)
         if key not in self._watched:
             return  # two signs of the same end
         result = attempt.result()
         if result is None:
             if not attempt.claimed():
-                if gone and attempt.claim():
+                if watched.gone and attempt.claim():
                     self._end(watched, Report(*key, "never", time.time()))
                 return  # its supervisor has yet to come
             if attempt.lives():
@@ -251,7 +263,7 @@ class LocalEngine:
             self._end(watched, Report(*key, "lost", time.time()))
 
     def _end(self, watched: Watched, report: Report) -> None:
-        self._ended.append(report)
+        self._reports.append(report)
         self._forget(watched)
         del self._watched[watched.job_id, watched.number]
 
@@ -262,7 +274,8 @@ class LocalEngine:
         try:
             watched.pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._look(watched, gone=True)
+            watched.gone = True
+            self._look(watched)
             return
         self._selector.register(watched.pidfd, selectors.EVENT_READ, watched)
 

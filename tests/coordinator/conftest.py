@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -52,11 +52,41 @@ class Up:
         command = [*TENBIN, *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
+    def sweep(self) -> None:
+        """Kill the coordinator, and what runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        for folder in (self.home / "jobs").glob("*/attempt-*"):
+            if (folder / "state.json").exists() and not (folder / "result.json").exists():
+                job, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
+                assert tree.kill_marked(f"{self.home}:{job}:{attempt}")
+
     def until(self, condition: Callable[[], object], limit_s: float = 30.0) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, self.client.call("GET", "/jobs?all=true")
             time.sleep(0.01)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[bool]:
+    """The folder is a disk of that size of its own; whether it is (only root can do it)."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(folder)]
+    small = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield small
+    finally:
+        if small:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(ballast: Path) -> None:
+    """Take all the room that is left, to the last page."""
+    for size in (1 << 20, 512):
+        with suppress(OSError), ballast.open("ab", buffering=0) as file:
+            while file.write(b"x" * size):
+                pass
 
 
 @pytest.fixture
@@ -65,10 +95,4 @@ def up(tmp_path: Path) -> Iterator[Up]:
     home = tmp_path / "home"
     one = Up(home)
     yield one
-    if one.process is not None and one.process.poll() is None:
-        one.kill()
-    for folder in (home / "jobs").glob("*/attempt-*"):
-        state = folder / "state.json"
-        if state.exists() and not (folder / "result.json").exists():
-            job, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
-            assert tree.kill_marked(f"{home}:{job}:{attempt}")
+    one.sweep()

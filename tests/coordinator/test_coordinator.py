@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from scheduler.engines.local import LocalEngine
 from scheduler.model import Cluster, Placement, Pool
 from tenbin.errors import TenbinError
 from tests.conftest import require
-from tests.coordinator.conftest import Up
+from tests.coordinator.conftest import Up, fill, small_disk
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
 
@@ -361,17 +360,13 @@ def test_a_job_named_twice_is_meant_once(up: Up) -> None:
 
 
 def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
-    up.home.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(up.home)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting needs root")
-    try:
+    with small_disk(up.home, "2m") as small:
+        if not small:
+            pytest.skip("mounting needs root")
         up.start("--cores", "1")
         running = up.client.submit(["sleep", "1"])
         waiting = up.client.submit(["true"])
-        with suppress(OSError), (up.home / "ballast").open("wb", buffering=0) as file:
-            while file.write(b"x" * 512):
-                pass
+        fill(up.home / "ballast")
         with pytest.raises(TenbinError, match="free some space") as caught:
             up.client.submit_all([{"command": ["true"], "folder": "/", "name": "n" * 200}] * 500)
         assert caught.value.exit_code == 1
@@ -379,9 +374,7 @@ def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
         (up.home / "ballast").unlink()
         assert running.wait(30)["stage"] == "done" and waiting.wait(30)["stage"] == "done"
         assert up.client.submit(["true"]).result(20) == 0
-    finally:
-        up.kill()
-        subprocess.run(["umount", "-l", str(up.home)], check=True)
+        up.sweep()
 
 
 def test_metrics_are_prometheus(up: Up) -> None:

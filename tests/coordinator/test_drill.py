@@ -18,7 +18,7 @@ import pytest
 from scheduler.coordination.journal import Journal, Stage
 from tenbin.client import Client
 from tenbin.errors import TenbinError
-from tests.coordinator.conftest import Up
+from tests.coordinator.conftest import Up, fill, small_disk
 
 JOBS, BLOWS = 300, 50
 BODY = """
@@ -57,8 +57,19 @@ def supervisors(home: Path) -> list[tuple[int, int]]:
     return found
 
 
-def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[int]) -> None:
-    """One blow: a coordinator or a supervisor is killed or terminated."""
+def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[int], disk: bool) -> None:
+    """One blow: a coordinator or a supervisor is killed or terminated, or the disk is full for a while."""
+    if disk and chance.random() < 0.15:
+        fill(up.home / "ballast")
+        time.sleep(chance.uniform(0.0, 1.0))
+        if chance.random() < 0.5:
+            up.kill()
+        (up.home / "ballast").unlink()
+        blows["full disk"] += 1
+        if up.process is not None and up.process.poll() is not None:
+            blows["coordinator SIGKILL on a full disk"] += 1
+            up.start("--cores", "2")
+        return
     number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
     found = supervisors(up.home)
     if not found or chance.random() < 0.4:
@@ -75,6 +86,15 @@ def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[i
 
 @pytest.mark.timeout(900)
 def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path) -> None:
+    """On a small disk of its own, which can be full, where the test may make one."""
+    with small_disk(up.home, "24m") as small:
+        try:
+            drill(up, tmp_path, small)
+        finally:
+            up.sweep()
+
+
+def drill(up: Up, tmp_path: Path, disk: bool) -> None:
     chance = random.Random(20261121)
     log, ids, blows, struck = tmp_path / "jobs.log", dict[int, int](), Counter[str](), Counter[int]()
     log.touch()
@@ -85,7 +105,7 @@ def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path) -> None:
                 submit_some(up.client, chance, 10, log, ids)
         time.sleep(chance.uniform(0.0, 0.4))
         if sum(blows.values()) < BLOWS:
-            strike(up, chance, blows, struck)
+            strike(up, chance, blows, struck, disk)
     up.until(lambda: up.client.call("GET", "/jobs") == [], limit_s=120)
     up.kill(signal.SIGTERM)
 
