@@ -42,7 +42,7 @@ class Started:
 
 @record
 class Failed:
-    """The job lost its node; it waits again, ahead of all others, with what its last checkpoint kept."""
+    """The job lost its node; it waits again, first of its priority, with what its last checkpoint kept."""
 
     job: Job
     placement: Placement

@@ -70,8 +70,9 @@ class FairShare:
     def first(self) -> Task | None:
         if not self._waiting:
             return None
-        # Of equal shares, the task that came first.
-        return min((self.share(user), tasks[0].id, tasks[0]) for user, tasks in self._waiting.items())[2]
+        # Of equal shares, the task of higher priority, then the one that came first.
+        firsts = ((user, tasks[0]) for user, tasks in self._waiting.items())
+        return min((self.share(user), -task.job.priority, task.id, task) for user, task in firsts)[3]
 
     def sent(self, task: Task) -> None:
         user = task.job.user

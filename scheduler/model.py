@@ -75,6 +75,7 @@ class Job:
         memory_mb: peak memory of the whole job (decides the cost of a checkpoint); None: unknown.
         stop: whether it can be paused or checkpointed.
         user, program: who, and what (the key to what profiles know of it).
+        priority: of the jobs that wait, those of a higher priority come first.
     """
 
     id: int
@@ -91,6 +92,7 @@ class Job:
     demand: tuple[float, ...] = ()
     speed: Speed | None = None
     program: str = ""
+    priority: int = 0
 
     def runs_on(self, pool: str) -> bool:
         """Whether the job can run on that class of resource."""

@@ -37,7 +37,8 @@ class View(Protocol):
         now: the time in seconds, on the grid of ``model.instant``.
         upcoming: kind of the next event at this very instant, None if this is the last one. A policy that
             wants to see all changes of an instant at once answers () while this is not None.
-        waiting: jobs that wait, in the order of submission (a job that failed comes first again).
+        waiting: jobs that wait, by priority and then in the order of submission (of its priority, a job that
+            failed comes first again). When a job goes before others, the policy is asked to ``begin`` anew.
         running: jobs that hold units, also while they stop or restart, in the order of their starts.
         suspended: jobs that were stopped, in the order in which they were.
         free: free units of each counted pool (for a pool with nodes: nodes on which nothing runs).
@@ -125,7 +126,7 @@ class Policy(ABC):
         self.seed = seed
 
     def begin(self, view: View) -> None:  # noqa: B027 (a default, not a duty)
-        """Called once before the first event; ``view`` may already hold jobs."""
+        """Called before the first event, and when all derived is void; ``view`` may already hold jobs."""
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
         """Why this policy can never run the job, as a clause ("it needs 8 units"); "" if it can."""

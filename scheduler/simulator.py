@@ -93,7 +93,9 @@ class Simulator:
                 state.upcoming = type(ready[0])
             else:
                 state.upcoming = agenda.upcoming(state.now) if live or agenda.arrival else None
-            if type(event) not in ignores:
+            if state.overtaken:
+                event = self._begin_anew()
+            if event is not None and type(event) not in ignores:
                 decisions += 1
                 for action in decide(state, event):
                     do[type(action)](action)
@@ -105,6 +107,14 @@ class Simulator:
                 most = len(live)
         wall = time.perf_counter() - began
         return Summary(self._jobs, dict(agenda.refused), state.now, events, decisions, wall, most)
+
+    def _begin_anew(self) -> Timer | None:
+        """A waiting job goes before others: what the policy is told once all of this instant has happened."""
+        if self.state.upcoming is not None:
+            return None
+        self.state.arrange()
+        self.policy.begin(self.state)
+        return Timer(self.state.now)
 
     def _advance(self) -> Event | None:
         """Let the next thing happen, and say what; None when all is over. Further events go to ``ready``."""

@@ -105,6 +105,7 @@ class State(Holdings):
     slowdowns: Slowdowns = NOTHING_KNOWN
     now: float = 0.0
     upcoming: type[Event] | None = None
+    overtaken: bool = field(default=False, init=False)  # whoever is next to ask the policy calls ``arrange``
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class State(Holdings):
         if job.id in self._jobs:
             self.broken(job.id, "submit", "a job of this number is already in the system")
         state = self._jobs[job.id] = JobState(job, self.now)
-        self.waiting[job.id] = job
+        self._queue(job)
         return state
 
     def start(self, job_id: int, placement: Placement) -> JobState:
@@ -212,7 +213,7 @@ class State(Holdings):
         job, phase = state.job, state.phase
         self._jobs[job.id] = state
         if phase is Phase.WAITING:
-            self.waiting[job.id] = job
+            self._queue(job)
         elif phase is Phase.SUSPENDED:
             self.suspended[job.id] = state
         else:
@@ -223,7 +224,7 @@ class State(Holdings):
                 self.expect(state, state.works_from_s)
 
     def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
-        """The job was lost and waits ahead of all others, with the share of its work that was kept."""
+        """The job was lost and waits ahead of its priority, with the share of its work that was kept."""
         if state.phase is Phase.SUSPENDED:
             del self.suspended[state.job.id]
         else:
@@ -233,8 +234,27 @@ class State(Holdings):
         state.expected_end_s = math.inf
         state.done, state.served_s = kept, kept_service_s
         state.failures += 1
+        first = next(iter(self.waiting.values()), None)
         self.waiting[state.job.id] = state.job
         self.waiting.move_to_end(state.job.id, last=False)
+        if first is not None and first.priority > state.job.priority:
+            self.overtaken = True
+
+    def arrange(self) -> None:
+        """Put the waiting jobs into the order of their priorities, those of one as they stand.
+
+        What a policy has derived from the old order is void: let it ``begin`` anew.
+        """
+        for job in sorted(self.waiting.values(), key=lambda job: -job.priority):
+            self.waiting.move_to_end(job.id)
+        self.overtaken = False
+
+    def _queue(self, job: Job) -> None:
+        """The job waits behind all others; ``overtaken`` if it should not."""
+        last = next(reversed(self.waiting.values()), None)
+        self.waiting[job.id] = job
+        if last is not None and last.priority < job.priority:
+            self.overtaken = True
 
     # -- changes of running jobs ----------------------------------------------------------------------
 

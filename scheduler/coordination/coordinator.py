@@ -57,7 +57,7 @@ class Coordinator:
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
-        self.policy = create(policy)
+        self.policy = create(policy)  # a wrong name is refused before anything else
         self.state = State(engine.cluster, costs, now=instant(clock()))
         self.ledger = Ledger(journal, engine.cluster)
         self._happenings: list[Happening] = []
@@ -84,7 +84,7 @@ class Coordinator:
             if why:
                 raise BadInput(f"the job can never run here: {why}", "ask for less")
         entries = self.ledger.take_in(specs, environment, now)
-        for entry in entries:
+        for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
             self._admit(entry)
         self.turn()
         return [entry.id for entry in entries]
@@ -205,13 +205,13 @@ class Coordinator:
                 self._ask_policy(what())
 
     def _ask_policy(self, event: Event | None) -> None:
-        if self._stale:
+        if self._stale or self.state.overtaken:
             if self.state.upcoming is not None:
                 return  # once for all of this instant
-            # A waiting job is gone, for which there is no event: the policy begins anew with what is there.
-            self.policy = create(self.policy_text)
-            self.policy.begin(self.state)
-            self._stale = False
+            # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
+            # with what is there, also with what this event is about.
+            self._begin()
+            event = None
         # What has become void is still an event: the policy may have been told to wait for it.
         event = event or Timer(self.state.now)
         if type(event) in self.policy.ignores:
@@ -221,6 +221,12 @@ class Coordinator:
                 self.bookings.book(action)
             except RuleBroken as error:  # a fault to be seen, but no reason to stop
                 log.error("policy %s: %s", self.policy_text, error)
+
+    def _begin(self) -> None:
+        self.state.arrange()
+        self.policy = create(self.policy_text)
+        self.policy.begin(self.state)
+        self._stale = False
 
     # -- what the engine reports ----------------------------------------------------------------------
 
@@ -376,5 +382,5 @@ class Coordinator:
             if entry.alive:
                 self.engine.recover(entry)
                 self.bookings.ask_again(entry)
-        self.policy.begin(self.state)
+        self._begin()
         self._happen(Timer, partial(Timer, self.state.now))

@@ -24,6 +24,7 @@ class JobSpec(BaseModel):
         time_s: limit of the run time; the job is ended there.
         device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
         expect_s: expected run time by kind or name of device, where they differ.
+        priority: of the jobs that wait, those of a higher priority come first.
         after: numbers of jobs that must have succeeded before.
         folder: working directory.
         array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
@@ -42,6 +43,7 @@ class JobSpec(BaseModel):
     time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     device: Annotated[str, Field(max_length=100)] = "any"
     expect_s: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     after: tuple[int, ...] = ()
     folder: Text = Field(default_factory=os.getcwd)
     array_index: Annotated[int, Field(ge=0)] | None = None
@@ -101,6 +103,7 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
         demand=demand,
         estimates_s=estimates,
         program=spec.name or spec.command[0],
+        priority=spec.priority,
     )
 
 

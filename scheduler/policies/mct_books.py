@@ -91,9 +91,9 @@ def stays_until(state: JobState, view: View) -> float:
 
 
 def in_order(view: View) -> list[JobState]:
-    """All jobs in the system in the order of submission."""
+    """All jobs in the system, by priority and then in the order of submission."""
     states = [*view.running.values(), *view.suspended.values(), *map(view.state, view.waiting)]
-    return sorted(states, key=lambda state: (state.job.submit_s, state.job.id))
+    return sorted(states, key=lambda state: (-state.job.priority, state.job.submit_s, state.job.id))
 
 
 def _go_on(task: Task, planned: Planned, state: JobState) -> None:

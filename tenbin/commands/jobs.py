@@ -126,6 +126,8 @@ def info(
 
         lines = [f"job {found['id']}: {found['stage']}{': ' + found['trouble'] if found['trouble'] else ''}"]
         lines.append(f"  {shlex.join(found['spec']['command'])}, in {found['spec']['folder']}")
+        if found["spec"]["priority"]:
+            lines.append(f"  priority {found['spec']['priority']}")
         if found["why"]:
             lines.append(f"  {found['why']}")
         if found["expected_start_s"]:

@@ -103,6 +103,9 @@ def submit(
     checkpoint: Annotated[
         bool, typer.Option("--checkpoint", help="It uses tenbin.Checkpoint: it can be stopped and moved.")
     ] = False,
+    priority: Annotated[
+        int, typer.Option(help="Jobs of a higher priority come before those that wait already.")
+    ] = 0,
     after: Annotated[
         list[int] | None, typer.Option(help="Only after this job has succeeded; repeatable.")
     ] = None,
@@ -140,6 +143,7 @@ def submit(
         "device": device,
         "expect_s": expected(expect),
         "checkpoint_signal": int(signal.SIGURG) if checkpoint else None,
+        "priority": priority,
         "after": after or [],
         "folder": str((folder or Path.cwd()).absolute()),
         "stdout": output,
