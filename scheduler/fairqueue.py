@@ -4,6 +4,9 @@ Dominant resource fairness (Ghodsi et al., NSDI 2011): a user's dominant share i
 the machine's resources, here of what its unfinished tasks on nodes demand, over its weight. The user of least
 dominant share sends next. A user is *entitled* while its dominant share is below its weight's part of the
 weights of all users that have tasks in the system.
+
+A user's weight is the one stated (``Job.share``) by the youngest of its tasks in the system that state one
+(that of the largest number); else the one given to the queue; else 1.
 """
 
 from __future__ import annotations
@@ -52,12 +55,14 @@ class FairShare:
 
     Args:
         capacity: of the whole machine.
-        weights: of users; 1 for those not named.
+        weights: of users whose tasks state none; 1 for those not named.
     """
 
     def __init__(self, capacity: Sequence[float], weights: Mapping[str, float]) -> None:
         self._capacity = capacity
-        self._weights = weights
+        self._given = weights
+        self._stated: dict[str, dict[int, float]] = {}  # user -> task in the system -> weight
+        self._weights: dict[str, float] = {}  # of users in the system
         self._waiting: dict[str, deque[Task]] = {}
         self._demand: dict[str, list[float]] = {}
         self._tasks = Counter[str]()  # in the system
@@ -89,9 +94,13 @@ class FairShare:
         user = task.job.user
         self._charge(task, -1)
         self._tasks[user] -= 1
+        if task.job.share is not None:
+            del self._stated[user][task.id]
+            self._weigh(user)
         if not self._tasks[user]:
-            del self._tasks[user], self._demand[user]
-            self._sum = sum(self.weight(other) for other in self._tasks)
+            del self._tasks[user], self._demand[user], self._weights[user]
+            self._stated.pop(user, None)
+            self._sum = sum(self._weights.values())
 
     def entitled(self, task: Task) -> bool:
         user = task.job.user
@@ -104,7 +113,7 @@ class FairShare:
         return f"{before} of the same user ahead of it (who has {has}; whoever has least comes first)"
 
     def weight(self, user: str) -> float:
-        return self._weights.get(user, 1.0)
+        return self._weights[user] if user in self._weights else self._given.get(user, 1.0)
 
     def share(self, user: str) -> float:
         """Dominant share of what its tasks on nodes demand, over its weight."""
@@ -115,10 +124,21 @@ class FairShare:
         return most / self.weight(user)
 
     def _enter(self, task: Task) -> None:
-        user = task.job.user
-        if not self._tasks[user]:
-            self._sum += self.weight(user)
+        user, share = task.job.user, task.job.share
         self._tasks[user] += 1
+        if share is not None:
+            self._stated.setdefault(user, {})[task.id] = share
+            self._weigh(user)
+        elif user not in self._weights:
+            self._weigh(user)
+
+    def _weigh(self, user: str) -> None:
+        """Its weight may have changed."""
+        stated = self._stated.get(user)
+        weight = stated[max(stated)] if stated else self._given.get(user, 1.0)
+        if self._weights.get(user) != weight:
+            self._weights[user] = weight
+            self._sum = sum(self._weights.values())
 
     def _charge(self, task: Task, sign: int) -> None:
         user = task.job.user

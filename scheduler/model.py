@@ -76,6 +76,7 @@ class Job:
         stop: whether it can be paused or checkpointed.
         user, program: who, and what (the key to what profiles know of it).
         priority: of the jobs that wait, those of a higher priority come first.
+        share: weight of its user from now on, where a policy shares between users; None: it says nothing.
     """
 
     id: int
@@ -93,6 +94,7 @@ class Job:
     speed: Speed | None = None
     program: str = ""
     priority: int = 0
+    share: float | None = None
 
     def runs_on(self, pool: str) -> bool:
         """Whether the job can run on that class of resource."""

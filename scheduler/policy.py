@@ -114,6 +114,7 @@ class Policy(ABC):
         suits: the kinds of machine and job mix (tests/scheduler/worlds.py) that it schedules: "counted",
             "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
             "sharing" (nodes of cores, programs that slow each other down).
+        fair: whether it divides the machine between users, by the weights that ``Job.share`` states.
     """
 
     Parameters: ClassVar[type] = NoParameters
@@ -124,6 +125,10 @@ class Policy(ABC):
     def __init__(self, parameters: object = None, seed: int = 0) -> None:
         self.parameters = self.Parameters() if parameters is None else parameters
         self.seed = seed
+
+    @property
+    def fair(self) -> bool:
+        return False
 
     def begin(self, view: View) -> None:  # noqa: B027 (a default, not a duty)
         """Called before the first event, and when all derived is void; ``view`` may already hold jobs."""

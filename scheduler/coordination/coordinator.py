@@ -83,6 +83,9 @@ class Coordinator:
             why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
             if why:
                 raise BadInput(f"the job can never run here: {why}", "ask for less")
+            if (spec.account or spec.share is not None) and not self.policy.fair:
+                what = f"--user-share: policy {self.policy_text} does not share between users"
+                raise BadInput(what, "start for instance: tenbin up --policy las-drf")
         entries = self.ledger.take_in(specs, environment, now)
         for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
             self._admit(entry)

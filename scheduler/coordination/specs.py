@@ -25,6 +25,8 @@ class JobSpec(BaseModel):
         device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
         expect_s: expected run time by kind or name of device, where they differ.
         priority: of the jobs that wait, those of a higher priority come first.
+        account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
+        share: weight of that account from now on; None: as it is.
         after: numbers of jobs that must have succeeded before.
         folder: working directory.
         array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
@@ -44,6 +46,8 @@ class JobSpec(BaseModel):
     device: Annotated[str, Field(max_length=100)] = "any"
     expect_s: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    account: Annotated[str, Field(max_length=100, pattern=r"^[^=\x00-\x1f]*$")] = ""
+    share: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     after: tuple[int, ...] = ()
     folder: Text = Field(default_factory=os.getcwd)
     array_index: Annotated[int, Field(ge=0)] | None = None
@@ -96,7 +100,7 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
         submit_s,
         units,
         None if estimates else spec.time_s,
-        user=user,
+        user=spec.account or user,
         memory_mb=spec.memory_mb,
         known=Known.PREDICTED if spec.expect_s else Known.LIMIT,
         stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
@@ -104,6 +108,7 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
         estimates_s=estimates,
         program=spec.name or spec.command[0],
         priority=spec.priority,
+        share=spec.share,
     )
 
 

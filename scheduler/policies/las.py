@@ -68,7 +68,8 @@ class LasParameters:
         first_s, factor: levels of attained service; None: as many as there are instants.
         fair: the user of least dominant share sends first, and load_limit does not bind whoever has less than
             its part.
-        weights: of users for ``fair``, as ``alice:2/bob:0.5``; 1 for all others.
+        weights: of users for ``fair``, as ``alice:2/bob:0.5``; 1 for all others; what jobs
+            state (``Job.share``) goes before it.
     """
 
     load_limit: float = 1.5
@@ -117,6 +118,10 @@ class Las(TwoLevel):
 
     Parameters = LasParameters
     parameters: LasParameters
+
+    @property
+    def fair(self) -> bool:
+        return self.parameters.fair
 
     def _node_rules(self) -> Rules:
         given = self.parameters

@@ -128,6 +128,9 @@ def info(
         lines.append(f"  {shlex.join(found['spec']['command'])}, in {found['spec']['folder']}")
         if found["spec"]["priority"]:
             lines.append(f"  priority {found['spec']['priority']}")
+        if found["spec"]["account"]:
+            share = found["spec"]["share"]
+            lines.append(f"  counts as {found['spec']['account']}{f', weight {share:g}' if share else ''}")
         if found["why"]:
             lines.append(f"  {found['why']}")
         if found["expected_start_s"]:

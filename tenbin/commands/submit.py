@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from pathlib import Path
@@ -85,6 +86,26 @@ def array_indices(text: str) -> list[int]:
     return indices
 
 
+def account_and_share(text: str) -> tuple[str, float | None]:
+    """``NAME`` or ``NAME=WEIGHT``.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    from profiles.errors import BadInput
+
+    name, sign, weight = text.partition("=")
+    try:
+        share = float(weight) if sign else None
+    except ValueError:
+        share = math.nan
+    if not name or (share is not None and not 0 < share < math.inf):
+        raise BadInput(
+            f"--user-share {text!r} is no share", "write NAME or NAME=WEIGHT, for instance blast=2"
+        )
+    return name, share
+
+
 def submit(
     command: Annotated[
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
@@ -106,6 +127,14 @@ def submit(
     priority: Annotated[
         int, typer.Option(help="Jobs of a higher priority come before those that wait already.")
     ] = 0,
+    user_share: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME=WEIGHT: whom the job counts as, and that one's weight from now on, under a "
+            "policy that shares between users (las-drf).",
+            metavar="NAME[=WEIGHT]",
+        ),
+    ] = None,
     after: Annotated[
         list[int] | None, typer.Option(help="Only after this job has succeeded; repeatable.")
     ] = None,
@@ -133,6 +162,7 @@ def submit(
     from tenbin.client import Client
     from tenbin.commands.jobs import wait_for
 
+    account, share = account_and_share(user_share) if user_share is not None else ("", None)
     spec = {
         "command": command,
         "name": name,
@@ -144,6 +174,8 @@ def submit(
         "expect_s": expected(expect),
         "checkpoint_signal": int(signal.SIGURG) if checkpoint else None,
         "priority": priority,
+        "account": account,
+        "share": share,
         "after": after or [],
         "folder": str((folder or Path.cwd()).absolute()),
         "stdout": output,

@@ -57,3 +57,29 @@ def test_a_waiting_job_is_cancelled_at_the_instant_at_which_another_ends(tmp_pat
     finally:
         engine.close()
         journal.close()
+
+
+def test_user_shares(up: Up) -> None:
+    """Refused where nothing is shared; under las-drf taken in, shown, and kept over a crash."""
+    up.start("--cores", "1")
+    for text in ("blast=2", "blast"):
+        done = up.run("submit", "--user-share", text, "--", "true")
+        assert done.returncode == 2 and "does not share between users; start for instance" in done.stderr
+    for text in ("=2", "blast=0", "blast=much", "a=b=2", ""):
+        done = up.run("submit", "--user-share", text, "--", "true")
+        assert done.returncode == 2 and "--user-share" in done.stderr and "NAME=WEIGHT" in done.stderr
+    up.kill()
+    up.start("--cores", "2", "--policy", "las-drf,spare_s=600,load_limit=0.9")
+    gate = {"command": ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], "folder": str(up.home)}
+    up.client.submit_all([gate, gate])
+    specs = [
+        {"command": ["sleep", "0.05"], "folder": "/", "account": name, "share": share}
+        for name, share in (("A", 1.0), ("A", 1.0), ("A", 1.0), ("B", 5.0), ("B", 5.0), ("B", 5.0))
+    ]
+    jobs = up.client.submit_all(specs)
+    assert "counts as B, weight 5" in up.run("info", str(jobs[5].id)).stdout
+    up.kill()
+    up.start("--cores", "2", "--policy", "las-drf,spare_s=600,load_limit=0.9")
+    (up.home / "go").touch()
+    found = [job.wait(30) for job in jobs]
+    assert [one["stage"] for one in found] == ["done"] * 6

@@ -110,6 +110,40 @@ def test_a_user_who_floods_the_machine_does_not_delay_another() -> None:
     assert fair["heavy"] > fair["light"]
 
 
+def test_the_youngest_task_in_the_system_states_the_weight() -> None:
+    queue = FairShare((10.0,), {"A": 4.0})
+    tasks = [
+        Task(Job(i, 0.0, user="A", demand=(1.0,), share=s)) for i, s in enumerate((None, 3.0, None, 2.0))
+    ]
+    other = Task(Job(9, 0.0, user="B", demand=(1.0,)))
+    queue.add(other)
+    weights = [queue.weight("A")]
+    for each in (tasks[0], tasks[3], tasks[1], tasks[2]):  # also in another order, as after a restart
+        queue.add(each)
+        queue.sent(each)
+        weights.append(queue.weight("A"))
+    assert weights == [4.0, 4.0, 2.0, 2.0, 2.0]
+    assert queue.share("A") == pytest.approx(0.4 / 2.0) and queue.entitled(tasks[0])  # below 2 of 3 parts
+    for each, weight in ((tasks[3], 3.0), (tasks[2], 3.0), (tasks[1], 4.0), (tasks[0], 4.0)):
+        queue.ended(each)
+        assert queue.weight("A") == weight
+    assert queue.share("A") == 0.0 and queue.entitled(other)
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_weights_divide_a_machine_that_is_always_full(stated: bool) -> None:
+    """A of weight 3, B of weight 1, endless work: A has three quarters, said by jobs or by the policy."""
+    jobs = [
+        Job(i, 0.0, user="BA"[i % 2], demand=(0.25, 0.1), share=(1.0, 3.0)[i % 2] if stated else None)
+        for i in range(400)
+    ]
+    world = World(Cluster((POOL,)), tuple(Arrival(job, 10.0) for job in jobs))
+    outcomes = run(create("las-drf" if stated else "las-drf,weights=A:3"), world)[0]
+    # All come at 0 s, one by one: who comes first is sent first. From then on the shares count.
+    users = [o.job.user for o in outcomes if 10.0 < o.end_s <= 100.0]
+    assert len(users) == 144 and users.count("A") == 108
+
+
 @pytest.mark.parametrize("weights", ["alice", "alice:0", "alice:x"])
 def test_weights_that_make_no_sense(weights: str) -> None:
     with pytest.raises(BadInput, match="weights"):
