@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import pytest
 
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Journal, Stage
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.local import LocalEngine
-from tenbin.machine import divide
 from tests.coordinator.conftest import Up
 
 
@@ -30,33 +22,6 @@ def test_a_higher_priority_goes_first_also_after_a_crash(up: Up, policy: str) ->
     (up.home / "go").touch()
     ends = [job.wait(30)["start_s"] for job in (blocker, top, high, plain, low)]
     assert ends == sorted(ends) and len(set(ends)) == 5
-
-
-@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative", "mctbm", "first-fit", "las"])
-def test_a_waiting_job_is_cancelled_at_the_instant_at_which_another_ends(tmp_path: Path, policy: str) -> None:
-    """The policy begins anew without both, and is not told of an end that it has never heard of."""
-    journal = Journal(tmp_path / "home")
-    machine = divide(policy, 1, None) if policy != "mctbm" else divide("fcfs", 1, None)
-    engine = LocalEngine(tmp_path / "home", tmp_path / "home" / "r", machine.cluster, machine.cores)
-    coordinator = Coordinator(journal, engine, policy)
-    try:
-        spec = JobSpec(command=("true",), folder="/", time_s=60)
-        one, two, three = coordinator.submit([spec] * 3, {"PATH": "/usr/bin:/bin"})
-        result = tmp_path / "home" / "jobs" / str(one) / "attempt-1" / "result.json"
-        deadline = time.monotonic() + 30
-        while not result.exists() or engine._selector.select(0) == []:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        coordinator.cancel([two])
-        assert journal.entry(two).stage is Stage.CANCELLED  # type: ignore[union-attr]
-        while not coordinator.ledger.settled(three):
-            coordinator.turn()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert [journal.entry(i).stage for i in (one, three)] == [Stage.DONE] * 2  # type: ignore[union-attr]
-    finally:
-        engine.close()
-        journal.close()
 
 
 def test_user_shares(up: Up) -> None:
