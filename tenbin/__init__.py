@@ -7,11 +7,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tenbin.checkpoint import Checkpoint
     from tenbin.checkpoint_file import CheckpointError
-    from tenbin.client import Client, Job
+    from tenbin.client import Client, job, submit
     from tenbin.errors import TenbinError
+    from tenbin.futures import Cancelled, Job, as_completed, wait
 
-__all__ = ["Checkpoint", "CheckpointError", "Client", "Job", "TenbinError"]
-_MODULES = {"Checkpoint": "checkpoint", "CheckpointError": "checkpoint_file", "TenbinError": "errors"}
+__all__ = [
+    "Cancelled",
+    "Checkpoint",
+    "CheckpointError",
+    "Client",
+    "Job",
+    "TenbinError",
+    "as_completed",
+    "job",
+    "submit",
+    "wait",
+]
+_MODULES = {
+    "Cancelled": "futures",
+    "Checkpoint": "checkpoint",
+    "CheckpointError": "checkpoint_file",
+    "Job": "futures",
+    "TenbinError": "errors",
+    "as_completed": "futures",
+    "wait": "futures",
+}
 
 
 def __getattr__(name: str) -> Any:

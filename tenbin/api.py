@@ -35,6 +35,12 @@ class Ids(BaseModel):
     ids: list[int]
 
 
+class Wait(Ids):
+    """Which jobs, and how long for the first of them to end."""
+
+    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
+
+
 class Move(Ids):
     """Which jobs, and to which class of device."""
 
@@ -87,13 +93,25 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
     async def job(
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
+        await first_end([job_id], wait_s)
+        return describe(coordinator, job_id)
+
+    @api.post("/wait", description="Those that have ended, as soon as there is one.")
+    async def wait(which: Wait) -> list[dict[str, Any]]:
+        found = [coordinator.ledger.entry(job_id) for job_id in await first_end(which.ids, which.wait_s)]
+        if None in found:
+            raise HTTPException(404, "there is no such job; see: tenbin jobs")
+        return [brief(entry) for entry in found if entry is not None]
+
+    async def first_end(job_ids: list[int], wait_s: float) -> list[int]:
+        """Who has ended, as soon as somebody has."""
         deadline = asyncio.get_running_loop().time() + wait_s
-        while not coordinator.ledger.settled(job_id):
+        while not (ended := [i for i in job_ids if coordinator.ledger.settled(i)]):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 break
             await news.wait(left)
-        return describe(coordinator, job_id)
+        return ended
 
     def of_jobs(verb: Callable[[list[int]], None]) -> Callable[[Ids], Any]:
         async def call(which: Ids) -> dict[str, list[int]]:

@@ -1,30 +1,27 @@
 """A light client of the coordinator, for programs: ``import tenbin``; only the standard library.
 
-with tenbin.Client() as client:
-    job = client.submit(["./simulate", "--steps", "1000"], cores=4, time_s=600)
-    job.wait()
+job = tenbin.submit(["./simulate", "--steps", "1000"], cores=4, time_s=600)
+job.result()
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from tenbin.errors import TenbinError
+from tenbin.futures import Job, Watcher
 
 LONGEST_SOCKET_PATH = 90
-POLL_S = 30.0
-FINAL = frozenset({"done", "failed", "cancelled", "killed"})
 
 
 def default_home() -> Path:
@@ -45,14 +42,26 @@ def socket_folder(home: Path) -> Path:
 
 
 class Client:
-    """Speaks to one coordinator.
+    """Speaks to one coordinator; threads may share it.
 
     Args:
-        home: its folder; None: ``default_home``.
+        home: its folder, to speak over its socket there; None: ``default_home``.
+        url: to speak over TCP to one that was started with --listen; None: $TENBIN_URL, unless ``home`` is
+            given.
+        token: what that one wants to hear; None: $TENBIN_TOKEN.
+
+    Attributes:
+        address: folder or URL, for people.
     """
 
-    def __init__(self, home: Path | str | None = None) -> None:
+    def __init__(
+        self, home: Path | str | None = None, url: str | None = None, token: str | None = None
+    ) -> None:
         self.home = Path(home) if home is not None else default_home()
+        self._url = url or (os.environ.get("TENBIN_URL") if home is None else None) or ""
+        self._token = (token or os.environ.get("TENBIN_TOKEN") or "").strip() if self._url else ""
+        self.address = self._url or str(self.home)
+        self.watcher = Watcher(self)
 
     def __enter__(self) -> Client:
         return self
@@ -77,21 +86,33 @@ class Client:
         """A job by its number."""
         return Job(self, job_id)
 
+    def ended(self, job_ids: Sequence[int], wait_s: float) -> list[dict[str, Any]]:
+        """Those of the jobs that have ended, as soon as there is one, at the latest after ``wait_s``."""
+        body = {"ids": list(job_ids), "wait_s": wait_s}
+        found: list[dict[str, Any]] = self.call("POST", "/wait", body, wait_s + 30)
+        return found
+
     def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> Any:
         """One call of the API; what it answers.
 
         Raises:
             TenbinError: nobody answers, or the answer is an error.
         """
-        connection = _Connection(socket_folder(self.home) / "api.sock", timeout_s)
+        connection, prefix = self._connection(timeout_s)
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         try:
             text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": "application/json"})
+            connection.request(method, prefix + path, text, headers)
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
-            text = f"no coordinator answers at {self.home}; start one with: tenbin up --daemon"
+            start = "tenbin up --listen PORT" if self._url else "tenbin up --daemon"
+            text = f"no coordinator answers at {self.address}; start one with: {start}"
             raise TenbinError(text, exit_code=4) from error
+        except ValueError as error:  # a header cannot have such characters
+            raise TenbinError("TENBIN_TOKEN is no token; see the file token in the home", 2) from error
         finally:
             connection.close()
         if response.status >= 400:
@@ -100,63 +121,32 @@ class Client:
             return content.decode()
         return json.loads(content)
 
+    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
+        """A connection, and what to put before every path."""
+        if not self._url:
+            return _Connection(socket_folder(self.home) / "api.sock", timeout_s), ""
+        try:
+            parts = urlsplit(self._url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
+            raise TenbinError(
+                f"TENBIN_URL {self._url!r} is no URL; write for instance http://127.0.0.1:8470", 2
+            )
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=timeout_s), parts.path.rstrip("/")
+        return http.client.HTTPConnection(host, port, timeout=timeout_s), parts.path.rstrip("/")
 
-class Job:
-    """A submitted job, in the shape of a ``concurrent.futures.Future``."""
 
-    def __init__(self, client: Client, job_id: int) -> None:
-        self.client, self.id = client, job_id
+def submit(command: Sequence[str], **needs: Any) -> Job:
+    """Submit one job to the coordinator of this user; as ``Client.submit``."""
+    return Client().submit(command, **needs)
 
-    def __repr__(self) -> str:
-        return f"Job({self.id})"
 
-    def info(self) -> dict[str, Any]:
-        """Everything that is known of it."""
-        found: dict[str, Any] = self.client.call("GET", f"/jobs/{self.id}")
-        return found
-
-    def done(self) -> bool:
-        """Whether it has ended, however."""
-        return self.info()["stage"] in FINAL
-
-    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait for its end; its ``info``.
-
-        Raises:
-            TimeoutError: it has not ended by then.
-        """
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            span = max(min(POLL_S, deadline - time.monotonic()), 0.0)
-            found: dict[str, Any] = self.client.call("GET", f"/jobs/{self.id}?wait_s={span}", None, span + 30)
-            if found["stage"] in FINAL:
-                return found
-            if time.monotonic() >= deadline:
-                raise TimeoutError(f"job {self.id} has not ended within {timeout_s:g} s")
-
-    def result(self, timeout_s: float | None = None) -> int:
-        """Its exit code, when it has ended.
-
-        Raises:
-            TenbinError: it did not get as far as an exit code.
-            TimeoutError: it has not ended by then.
-        """
-        found = self.wait(timeout_s)
-        if found["code"] is None:
-            raise TenbinError(f"job {self.id} is {found['stage']}: {found['trouble']}")
-        return int(found["code"])
-
-    def cancel(self) -> None:
-        """End it."""
-        self.client.call("POST", "/cancel", {"ids": [self.id]})
-
-    def suspend(self) -> None:
-        """Pause it."""
-        self.client.call("POST", "/suspend", {"ids": [self.id]})
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self.client.call("POST", "/resume", {"ids": [self.id]})
+def job(job_id: int) -> Job:
+    """A job of the coordinator of this user, by its number."""
+    return Client().job(job_id)
 
 
 class _Connection(http.client.HTTPConnection):

@@ -167,7 +167,8 @@ def logs(
     from contextlib import ExitStack
     from pathlib import Path
 
-    from tenbin.client import FINAL, Client
+    from tenbin.client import Client
+    from tenbin.futures import FINAL
 
     client = Client(home)
     for job_id in select(client, [job]):

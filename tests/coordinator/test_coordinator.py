@@ -227,8 +227,9 @@ def test_cancel_wherever_a_job_is(up: Up) -> None:
     running.cancel()
     assert running.wait(20)["stage"] == "cancelled"
     assert last.wait(20)["stage"] == "done"
+    assert running.cancel() is False and running.cancelled()
     with pytest.raises(TenbinError, match="has ended"):
-        running.cancel()
+        up.client.call("POST", "/cancel", {"ids": [running.id]})
 
 
 def test_las_really_pauses_and_resumes(up: Up) -> None:
