@@ -34,6 +34,7 @@ from typing import IO
 
 import psutil
 
+from probes import rank_guard
 from probes.obituary import LAUNCHER_SPEAKS, last_words, obituary
 from probes.rank_guard import RANK_VARIABLES, RankEnd
 from profiles.errors import TenbinError, Unavailable
@@ -95,6 +96,19 @@ class MpiInstall:
         tied = [] if hosts else _die_with_parent("KILL")
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
         return [*start, *tied, sys.executable, "-P", "-m", "probes.rank_guard", *bound, *program]
+
+    def job_command(self, ranks: int, program: Sequence[str], cores: Sequence[Sequence[int]]) -> list[str]:
+        """The command line that starts a user's program here, rank i on ``cores[i]`` (none: anywhere).
+
+        The guard is started by its file, isolated: the user's environment is meant for the user's program.
+        """
+        quiet = [option for option in self._options(()) if option != "-print-all-exitcodes"]
+        # Not through a batch system that may be around us.
+        here = [] if self.family == "openmpi" else ["-launcher", "fork"]
+        start = [str(self.launcher), *quiet, *here, "-n", str(ranks), *_die_with_parent("KILL")]
+        groups = ",".join("+".join(map(str, group)) for group in cores)
+        bound = ["--cores", groups] if groups else []
+        return [*start, sys.executable, "-I", "-S", rank_guard.__file__, *bound, *program]
 
     def _options(self, hosts: Sequence[str]) -> list[str]:
         launcher = os.environ.get("TENBIN_MPI_LAUNCHER")

@@ -55,7 +55,7 @@ def _from_guards(
     ends: Sequence[RankEnd], text: str, hosts: Sequence[str]
 ) -> tuple[int | None, str, str, str]:
     """Rank, node, how and doubt."""
-    in_order = sorted(ends, key=lambda end: (not _was_killed(end), end.unix_s))
+    in_order = cause_first(ends)
     first, doubt = in_order[0], ""
     for other in in_order[1:]:
         if _was_killed(first) and not _was_killed(other):
@@ -67,6 +67,11 @@ def _from_guards(
     if len(ends) == 1 and (_crashed(first) or (not _was_killed(first) and _LOST_PEER.search(text))):
         doubt = " (or its MPI lost another rank before, together with the guard that would have told)"
     return first.rank, first.host, how_ended(first.wait_status), doubt
+
+
+def cause_first(ends: Sequence[RankEnd]) -> list[RankEnd]:
+    """Reports, that of the likely cause first: who was killed, then by time."""
+    return sorted(ends, key=lambda end: (not _was_killed(end), end.unix_s))
 
 
 def _was_killed(end: RankEnd) -> bool:

@@ -1,6 +1,7 @@
 """Starts one rank, and says how it ended before the launcher ends the others.
 
-``python -P -m probes.rank_guard [--cores 2,5,7] PROGRAM [ARGUMENT]...``: rank i on ``cores[i]``.
+``python -P -m probes.rank_guard [--cores 2,5,7] PROGRAM [ARGUMENT]...``: rank i on ``cores[i]``, which may be
+several: ``2+3,5+6``.
 
 When one rank has died, mpiexec ends the others by signal, and its account of them does not tell who was
 first: MPICH may name a rank that it ended itself. The guard is what the launcher takes for the rank. It stays
@@ -10,7 +11,8 @@ the launcher can see it otherwise, because it holds a copy of every file and soc
 it ends itself, in the same way as its rank. It does so a moment later, since the death of one rank can crash
 another at once, whose guard must not hasten the end of all before both have been heard.
 
-What it says is a line on standard error, ``RankEnd.to_line``; nothing of a rank that ends with exit code 0.
+What it says is a line, ``RankEnd.to_line``, in the file that ``TENBIN_RANK_REPORTS`` names, else on standard
+error; nothing of a rank that ends with exit code 0.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import astuple, dataclass
 
 _MARK = "tenbin-rank-ended"
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+REPORTS = "TENBIN_RANK_REPORTS"
 _PR_SET_PDEATHSIG = 1
 _HOLD_S = 0.3
 
@@ -55,16 +58,18 @@ class RankEnd:
 
 def main(arguments: list[str]) -> None:
     """Run the program in ``arguments``, then end as it did."""
-    rank, core = _rank(), None
+    rank, cores = _rank(), set[int]()
+    reports = os.environ.pop(REPORTS, "")
     if arguments[0] == "--cores":
-        core, arguments = int(arguments[1].split(",")[rank or 0]), arguments[2:]
+        cores = {int(core) for core in arguments[1].split(",")[rank or 0].split("+")}
+        arguments = arguments[2:]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _, status = os.waitpid(_start(arguments, core), 0)
+    _, status = os.waitpid(_start(arguments, cores), 0)
     code = os.waitstatus_to_exitcode(status)
     if code != 0:
         end = RankEnd(rank, status, time.time(), _boot(), os.uname().nodename)
-        os.write(2, f"\n{end.to_line()}\n".encode())  # in one write, so that lines do not mix
+        _tell(f"\n{end.to_line()}\n".encode(), reports)
         time.sleep(_HOLD_S)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is enough
@@ -72,6 +77,12 @@ def main(arguments: list[str]) -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
+
+
+def _tell(line: bytes, reports: str) -> None:
+    """In one write, so that lines do not mix."""
+    target = os.open(reports, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600) if reports else 2
+    os.write(target, line)
 
 
 def _rank() -> int | None:
@@ -83,7 +94,7 @@ def _boot() -> str:
         return file.read().strip()
 
 
-def _start(program: list[str], core: int | None) -> int:
+def _start(program: list[str], cores: set[int]) -> int:
     """Start the program as a child that dies with this process; its process id."""
     guard = os.getpid()
     libc = ctypes.CDLL(None)
@@ -93,8 +104,8 @@ def _start(program: list[str], core: int | None) -> int:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard:  # it has died meanwhile
         os._exit(1)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    if cores:
+        os.sched_setaffinity(0, cores)
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)
     try:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, TenbinError, Unavailable
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.specs import JobSpec
@@ -78,6 +78,10 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
 
     @api.post("/jobs")
     async def submit(submission: Submission) -> dict[str, list[int]]:
+        try:
+            await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
+        except Unavailable as error:
+            raise HTTPException(422, str(error)) from error
         return {"ids": change(coordinator.submit, submission.specs, submission.environment)}
 
     @api.get("/jobs")

@@ -50,6 +50,7 @@ class Order:
         checkpoint_signal: asks the job for a checkpoint; None: it cannot make one.
         checkpoint_code: exit code by which the job says that it left after a checkpoint.
         grace_s: from SIGTERM to SIGKILL.
+        mpi: the command is an mpiexec, whose ranks have guards.
     """
 
     job_id: int
@@ -66,6 +67,7 @@ class Order:
     checkpoint_signal: int | None = None
     checkpoint_code: int = 85
     grace_s: float = 10.0
+    mpi: bool = False
 
 
 @dataclass(frozen=True)

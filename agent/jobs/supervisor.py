@@ -12,12 +12,14 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
-from agent.jobs import tree
+from agent.jobs import ranks, tree
 from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SAMPLE_S = 1.0
+MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
 LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
 Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
 
@@ -65,8 +67,11 @@ class Supervisor:
         else:
             self.report("started")
             self._obey()  # a request may have come before there was anybody to obey it
-            self.attempt.note(reserved, self._result(self._wait()))
+            result = self._result(self._wait())
+            self.attempt.note(reserved, result)
             tree.kill(self.me)
+            if self.order.mpi and result.code != 0:
+                ranks.sweep_segments(self.started_s)
         self._publish(reserved)
         self.report("ended")
 
@@ -136,7 +141,8 @@ class Supervisor:
             self.ending = why
             self.kill_at = time.monotonic() + self.order.grace_s
             below = tree.descendants(self.me)
-            tree.send(below, signal.SIGTERM)
+            addressed = ranks.programs(self.me) if self.order.mpi else below
+            tree.send(addressed or below, signal.SIGTERM)
             tree.send(below, signal.SIGCONT)
             if self.runs_since is None:
                 self.runs_since = time.monotonic()
@@ -200,7 +206,12 @@ class Supervisor:
             how = self.ending
         elif self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
             how = "checkpointed"
-        return Result(how, ended, code if code >= 0 else None, -code if code < 0 else None, usage=used)
+        trouble = ""
+        if self.order.mpi and code and self.ending is None:
+            code, trouble = ranks.first_death(code, self.attempt.path, Path(self.order.stderr))
+            how = "exited" if code >= 0 else "signalled"
+        number = -code if code < 0 else None
+        return Result(how, ended, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)
 
     def _publish(self, reserved: int) -> None:
         while True:  # a result is never lost, however long the folder cannot be written

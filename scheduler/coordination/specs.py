@@ -6,7 +6,7 @@ import math
 import os
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from profiles.errors import BadInput
 from scheduler.model import Cluster, Job, Known, Stop
@@ -21,6 +21,7 @@ class JobSpec(BaseModel):
         command: program and arguments; no shell in between.
         name: for people; need not be unique.
         tasks, cores, memory_mb: how many tasks, and what each needs.
+        mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
         time_s: limit of the run time; the job is ended there.
         device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
         expect_s: expected run time by kind or name of device, where they differ.
@@ -41,6 +42,7 @@ class JobSpec(BaseModel):
     name: Annotated[str, Field(max_length=200)] = ""
     tasks: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     cores: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    mpi: bool = False
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     device: Annotated[str, Field(max_length=100)] = "any"
@@ -71,6 +73,12 @@ class JobSpec(BaseModel):
         if not value.startswith("/"):
             raise ValueError("must be an absolute path")
         return value
+
+    @model_validator(mode="after")
+    def _possible(self) -> JobSpec:
+        if self.mpi and self.checkpoint_signal is not None:
+            raise ValueError("mpi with checkpoint_signal: mpiexec hands no such signal on to its ranks")
+        return self
 
 
 def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: str) -> Job:

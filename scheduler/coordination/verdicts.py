@@ -24,6 +24,8 @@ def judge(spec: JobSpec, result: Result) -> tuple[Stage, str]:
     }
     if result.how in reasons:
         return reasons[result.how]
+    if result.trouble:
+        return Stage.FAILED, result.trouble
     if result.signal is not None:
         return Stage.FAILED, f"killed by {_name(result.signal)}"
     return (Stage.FAILED, f"exit code {result.code}") if result.code else (Stage.DONE, "")

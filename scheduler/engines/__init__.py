@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from agent.jobs.folder import Result, Want
 from scheduler.coordination.journal import Entry
+from scheduler.coordination.specs import JobSpec
 from scheduler.model import Cluster, Placement
 
 
@@ -38,6 +39,13 @@ class Engine(Protocol):
     """
 
     cluster: Cluster
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        """Look for what jobs like these need besides their command; may take a second, in any thread.
+
+        Raises:
+            Unavailable: it is not here.
+        """
 
     def place(self, job: Entry, placement: Placement) -> None:
         """Give the job the cores, or devices, of a placement; they are its own until ``free``."""

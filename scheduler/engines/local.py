@@ -22,16 +22,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from agent.jobs import tree
+from agent.jobs import ranks, tree
 from agent.jobs.folder import Attempt, Order, Request, Want
+from probes import rank_guard
+from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
+from scheduler.coordination.specs import JobSpec
 from scheduler.engines import Report
 from scheduler.model import Cluster, Placement
 
+if TYPE_CHECKING:
+    from probes.mpi import MpiInstall
+
 SWEEP_S = 5.0
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+OUTER_RANKS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")  # what an mpiexec around us tells its ranks
 LARGEST_REPORT = 65536
 log = logging.getLogger("tenbin")
 
@@ -74,6 +81,7 @@ class LocalEngine:
         self._free_devices = {pool: sorted(numbers) for pool, numbers in (devices or {}).items()}
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
         self._node_of = {core: number for number, node in enumerate(cores) for core in node}
+        self._mpi: MpiInstall | None = None
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
@@ -84,6 +92,18 @@ class LocalEngine:
         self._sweep_at = time.monotonic() + SWEEP_S
 
     # -- cores and devices ----------------------------------------------------------------------------
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        if any(spec.mpi for spec in specs):
+            self._find_mpi()
+
+    def _find_mpi(self) -> MpiInstall:
+        """The MPI of this environment; Unavailable if there is none that works."""
+        if self._mpi is None:
+            from probes.mpi import find_mpi
+
+            self._mpi = find_mpi()
+        return self._mpi
 
     def place(self, job: Entry, placement: Placement) -> None:
         if placement.pool in self._free_devices:
@@ -117,8 +137,10 @@ class LocalEngine:
         for job, environment in jobs:
             watched = self._watch(job)
             try:
-                watched.attempt.place(self._order(job, environment, watched.mark))
+                watched.attempt.place(self._order(job, environment, watched))
                 started.append(watched)
+            except Unavailable as error:
+                refused.append((watched, str(error)))
             except OSError as error:
                 if error.errno in NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
@@ -128,9 +150,17 @@ class LocalEngine:
         for watched, pid in zip(started, self._spawn(started), strict=True):
             self._observe(watched, pid)
 
-    def _order(self, job: Entry, environment: dict[str, str], mark: str) -> Order:
-        spec, home = job.spec, self._folder(job.id)
+    def _order(self, job: Entry, environment: dict[str, str], watched: Watched) -> Order:
+        attempt, spec, home = watched.attempt.path, job.spec, self._folder(job.id)
         environment = {**environment, "TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
+        environment["TENBIN_TASKS"] = str(spec.tasks)
+        command = spec.command
+        if spec.mpi:
+            environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
+            environment[rank_guard.REPORTS] = str(attempt / ranks.REPORTS)
+            groups = [job.cores[i * spec.cores : (i + 1) * spec.cores] for i in range(spec.tasks)]
+            bound = groups if job.cores else []
+            command = tuple(self._find_mpi().job_command(spec.tasks, command, bound))
         if job.devices:
             environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
         if spec.checkpoint_signal is not None:
@@ -141,8 +171,8 @@ class LocalEngine:
         return Order(
             job.id,
             job.attempt,
-            mark,
-            spec.command,
+            watched.mark,
+            command,
             environment,
             spec.folder,
             str(self.output(job, "stdout")),
@@ -153,6 +183,7 @@ class LocalEngine:
             spec.checkpoint_signal,
             spec.checkpoint_code,
             spec.grace_s,
+            spec.mpi,
         )
 
     def ask(self, job: Entry, want: Want) -> None:
@@ -256,6 +287,8 @@ class LocalEngine:
         if result is None:  # its supervisor was killed
             if not tree.kill_marked(watched.mark, limit_s=1.0):
                 return
+            if attempt.order().mpi:
+                ranks.sweep_segments(0.0)
             result = attempt.last_words()
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))

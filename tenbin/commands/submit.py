@@ -113,6 +113,7 @@ def submit(
     name: Annotated[str, typer.Option(help="For people.")] = "",
     tasks: Annotated[int, typer.Option("--tasks", "-n", min=1, help="How many tasks.")] = 1,
     cores: Annotated[int, typer.Option("--cores", "-c", min=1, help="Cores of each task.")] = 1,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Start the tasks as ranks, by mpiexec.")] = False,
     memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
     time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
     device: Annotated[
@@ -157,6 +158,8 @@ def submit(
 
       tenbin submit -c 4 --time 10m -- ./simulate --steps 1000
 
+      tenbin submit -n 4 --mpi -- python cg.py
+
       tenbin submit --array 1-20 -- sh -c 'python fit.py $TENBIN_ARRAY_INDEX'
     """
     from tenbin.client import Client
@@ -168,6 +171,7 @@ def submit(
         "name": name,
         "tasks": tasks,
         "cores": cores,
+        "mpi": mpi,
         "memory_mb": size_mb(memory) if memory else None,
         "time_s": duration_s(time) if time else None,
         "device": device,

@@ -32,7 +32,7 @@ class Up:
         command = [*TENBIN, "up", "--home", str(self.home), *options]
         with (self.home.parent / "coordinator.log").open("a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             with suppress(TenbinError):
                 if self.client.call("GET", "/status")["pid"] == self.process.pid:
