@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -18,6 +21,7 @@ from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.specs import JobSpec
 
 LONGEST_WAIT_S = 300.0
+PIECE = 4 << 20  # bytes
 
 
 class Submission(BaseModel):
@@ -62,8 +66,10 @@ class News:
             await asyncio.wait_for(self._event.wait(), timeout_s)
 
 
-def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> FastAPI:
-    """The application over one coordinator; ``stop`` ends the process that serves it."""
+def make_api(
+    coordinator: Coordinator, news: News, stop: Callable[[], None], url: str | None = None
+) -> FastAPI:
+    """The application over one coordinator; ``stop`` ends the process that serves it, also at ``url``."""
     from importlib.metadata import version
 
     api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "")
@@ -100,6 +106,17 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
         await first_end([job_id], wait_s)
         return describe(coordinator, job_id)
 
+    @api.get("/jobs/{job_id}/{stream}", description="Its output, from a byte on; at most 4 MiB at once.")
+    async def output(
+        job_id: int, stream: Literal["stdout", "stderr"], start: Annotated[int, Query(ge=0)] = 0
+    ) -> Response:
+        path = coordinator.engine.output(known(coordinator, job_id), stream)
+        try:
+            content = await asyncio.to_thread(piece, path, start)
+        except OSError as error:
+            raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
+        return Response(content, media_type="application/octet-stream")
+
     @api.post("/wait", description="Those that have ended, as soon as there is one.")
     async def wait(which: Wait) -> list[dict[str, Any]]:
         found = [coordinator.ledger.entry(job_id) for job_id in await first_end(which.ids, which.wait_s)]
@@ -134,7 +151,7 @@ def make_api(coordinator: Coordinator, news: News, stop: Callable[[], None]) -> 
 
     @api.get("/status")
     async def status() -> dict[str, Any]:
-        return summary(coordinator)
+        return {**summary(coordinator), "url": url}
 
     @api.get("/nodes")
     async def nodes() -> list[dict[str, Any]]:
@@ -169,11 +186,34 @@ def brief(entry: Entry) -> dict[str, Any]:
     }
 
 
-def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
-    """Everything that is known of one job; 404 if there is none."""
+def known(coordinator: Coordinator, job_id: int) -> Entry:
+    """The job, ended or not; 404 if there is none."""
     entry = coordinator.ledger.entry(job_id)
     if entry is None:
         raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
+    return entry
+
+
+def piece(path: Path, start: int) -> bytes:
+    """What a file has from ``start`` on, at most 4 MiB; nothing where there is none yet.
+
+    Raises:
+        OSError: it cannot be read again (a pipe, a terminal), or not at all.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a file that can be read again")
+        file.seek(start)
+        return file.read(PIECE)
+
+
+def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
+    """Everything that is known of one job; 404 if there is none."""
+    entry = known(coordinator, job_id)
     reason = None if entry.stage.final else coordinator.why(job_id)
     return {
         **brief(entry),

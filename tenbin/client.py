@@ -92,6 +92,11 @@ class Client:
         found: list[dict[str, Any]] = self.call("POST", "/wait", body, wait_s + 30)
         return found
 
+    def output(self, job_id: int, stream: str = "stdout", start: int = 0) -> bytes:
+        """What a job has written to stdout or stderr, from a byte on; at most 4 MiB at once."""
+        found: bytes = self.call("GET", f"/jobs/{job_id}/{stream}?start={start}")
+        return found
+
     def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> Any:
         """One call of the API; what it answers.
 
@@ -117,8 +122,9 @@ class Client:
             connection.close()
         if response.status >= 400:
             raise TenbinError(_explain(content), exit_code=2 if response.status < 500 else 1)
-        if response.headers.get_content_type() != "application/json":
-            return content.decode()
+        kind = response.headers.get_content_type()
+        if kind != "application/json":
+            return content if kind == "application/octet-stream" else content.decode()
         return json.loads(content)
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:

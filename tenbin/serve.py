@@ -6,7 +6,9 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import uvicorn
 
@@ -14,17 +16,36 @@ from profiles.errors import BadInput
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Journal
 from scheduler.engines.local import SWEEP_S, LocalEngine
+from tenbin import tcp
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
 from tenbin.machine import Machine
 
 
-def serve(home: Path, policy: str, machine: Machine) -> None:
+class Door(NamedTuple):
+    """The way in over TCP: its socket, what to know, and the name that was asked for."""
+
+    listener: socket.socket
+    token: str
+    name: str
+
+
+def serve(
+    home: Path,
+    policy: str,
+    machine: Machine,
+    place: str | None = None,
+    tell: Callable[[str], None] = lambda url: None,
+) -> None:
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
+
+    Args:
+        place: where to listen on TCP as well (``tcp.where``); None: nowhere.
+        tell: told the URL when it listens there.
 
     Raises:
         Busy: another one runs there.
-        BadInput: its journal, its policy or its jobs do not fit this machine.
+        BadInput: its journal, its policy or its jobs do not fit this machine, or it cannot listen there.
     """
     journal = Journal(home)
     try:
@@ -32,7 +53,12 @@ def serve(home: Path, policy: str, machine: Machine) -> None:
         report = sockets / "report.sock"
         engine = LocalEngine(home, report, machine.cluster, machine.cores, machine.devices)
         try:
-            asyncio.run(_serve(Coordinator(journal, engine, policy, machine.costs), sockets / "api.sock"))
+            coordinator = Coordinator(journal, engine, policy, machine.costs)
+            door = None
+            if place is not None:
+                door = Door(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])
+                tell(tcp.url_of(door.listener))
+            asyncio.run(_serve(coordinator, sockets / "api.sock", door))
         finally:
             engine.close()
             (sockets / "api.sock").unlink(missing_ok=True)
@@ -40,7 +66,7 @@ def serve(home: Path, policy: str, machine: Machine) -> None:
         journal.close()
 
 
-async def _serve(coordinator: Coordinator, address: Path) -> None:
+async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> None:
     loop, news = asyncio.get_running_loop(), News()
     pending: asyncio.TimerHandle | None = None
 
@@ -57,8 +83,14 @@ async def _serve(coordinator: Coordinator, address: Path) -> None:
     loop.add_reader(coordinator.engine.fileno(), turn)
     turn()
     server = uvicorn.Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
-    server.config.app = make_api(coordinator, news, lambda: setattr(server, "should_exit", True))
-    await server.serve(sockets=[listen(address)])
+    url = None if door is None else tcp.url_of(door.listener)
+    api = make_api(coordinator, news, lambda: setattr(server, "should_exit", True), url)
+    server.config.app, listeners = api, [listen(address)]
+    if door is not None:
+        names = {door.name, socket.gethostname(), socket.getfqdn()}
+        server.config.app = tcp.Guard(api, address, door.token, names)
+        listeners.append(door.listener)
+    await server.serve(sockets=listeners)
     loop.remove_reader(coordinator.engine.fileno())
     if pending is not None:
         pending.cancel()

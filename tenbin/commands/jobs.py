@@ -161,30 +161,24 @@ def logs(
     home: HomeOption = None,
 ) -> None:
     """Print a job's output."""
-    import shutil
     import sys
     import time
-    from contextlib import ExitStack
-    from pathlib import Path
 
     from tenbin.client import Client
     from tenbin.futures import FINAL
 
-    client = Client(home)
+    client, stream = Client(home), "stderr" if error else "stdout"
     for job_id in select(client, [job]):
-        with ExitStack() as stack:
-            source = None
-            while True:
-                found = client.job(job_id).info()
-                path = Path(found["stderr" if error else "stdout"])
-                if source is None and path.exists():
-                    source = stack.enter_context(path.open("rb"))
-                if source is not None:
-                    shutil.copyfileobj(source, sys.stdout.buffer)
-                    sys.stdout.buffer.flush()
-                if not follow or found["stage"] in FINAL:
-                    break
-                time.sleep(0.2)
+        start = 0
+        while True:
+            last = not follow or client.job(job_id).info()["stage"] in FINAL
+            while found := client.output(job_id, stream, start):
+                start += len(found)
+                sys.stdout.buffer.write(found)
+            sys.stdout.buffer.flush()
+            if last:
+                break
+            time.sleep(0.2)
 
 
 def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:

@@ -12,8 +12,11 @@ from tenbin.commands.simulate import complete_policy
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option(
-        "--home", help="The coordinator's folder.", envvar="TENBIN_HOME", show_default=False, file_okay=False
+    typer.Option(  # no envvar: where TENBIN_URL is set as well, that one counts
+        "--home",
+        help="The coordinator's folder. [default: $TENBIN_HOME]",
+        show_default=False,
+        file_okay=False,
     ),
 ]
 START_S = 20.0
@@ -36,6 +39,14 @@ def up(
         str | None,
         typer.Option(help="With --devices: a measured profile (last) that says what moving a job costs."),
     ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Take calls over TCP as well: PORT (from this machine) or HOST:PORT (0.0.0.0:PORT: from "
+            "everywhere). Callers must know the token in the coordinator's folder.",
+            metavar="[HOST:]PORT",
+        ),
+    ] = None,
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -57,8 +68,11 @@ def up(
     from tenbin.client import default_home
     from tenbin.machine import devices_of_machine, divide
     from tenbin.serve import serve
+    from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, profile)
+    if listen is not None:
+        where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
     machine = devices_of_machine(policy, _profile(profile)) if devices else divide(policy, cores, nodes)
     if daemon:
@@ -67,7 +81,11 @@ def up(
     if not daemon:
         pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
         typer.echo(f"tenbin: policy {policy}, {pools}; Ctrl-C stops it, jobs go on")
-    serve(folder, policy, machine)
+    serve(folder, policy, machine, listen, lambda url: None if daemon else _tell_url(url, folder))
+
+
+def _tell_url(url: str, folder: Path) -> None:
+    typer.echo(f"tenbin: also at {url}, for whoever knows the token in {folder / 'token'}")
 
 
 def _check_together(devices: bool, cores: int | None, nodes: int | None, profile: str | None) -> None:
@@ -100,8 +118,9 @@ def down(home: HomeOption = None, json: JsonOption = False) -> None:
 
     from tenbin.client import Client
 
-    pid = Client(home).call("POST", "/down")["pid"]
-    for _ in range(200):
+    client = Client(home)
+    pid = client.call("POST", "/down")["pid"]
+    for _ in range(200 if client.address == str(client.home) else 0):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -116,7 +135,8 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
 
     found = Client(home).call("GET", "/status")
     counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
-    text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}\n{counts}"
+    also = f", {found['url']}" if found["url"] else ""
+    text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
     _print(found, json, text)
 
 
@@ -174,8 +194,11 @@ def _go_into_background(folder: Path) -> None:
             typer.echo(last if last.startswith("tenbin:") else f"tenbin: {last}", err=True)
             raise typer.Exit(os.waitstatus_to_exitcode(status) or 1)
         try:
-            if Client(folder).call("GET", "/status")["pid"] == pid:
+            found = Client(folder).call("GET", "/status")
+            if found["pid"] == pid:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
+                if found["url"]:
+                    _tell_url(found["url"], folder)
                 raise typer.Exit()
         except TenbinError:
             time.sleep(0.02)

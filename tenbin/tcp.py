@@ -1,0 +1,133 @@
+"""The API over TCP, for those who ask for it: where to listen, who may come in.
+
+Whoever calls must know a token, which is in a file that only the coordinator's owner can read. Calls by a
+name that is not this machine's are refused: a web page could make a browser send them (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from profiles.errors import BadInput
+
+LOOPBACK = "127.0.0.1"
+LEAST_TOKEN = 20  # characters
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+def where(text: str) -> tuple[str, int]:
+    """Host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; without a host the loopback address.
+
+    Raises:
+        BadInput: it is none of these.
+    """
+    found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):)?(\d{1,5})", text)
+    if not found or int(found[3]) > 65535:
+        remedy = "write PORT (only from this machine), 0.0.0.0:PORT (from everywhere) or HOST:PORT"
+        raise BadInput(f"--listen {text!r} is no place to listen", remedy)
+    return found[1] or found[2] or LOOPBACK, int(found[3])
+
+
+def listen(text: str) -> socket.socket:
+    """A listening socket there; port 0: a free one.
+
+    Raises:
+        BadInput: that is not possible.
+    """
+    host, port = where(text)
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise BadInput(f"--listen {text}: {error.strerror}", "choose another address or port") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """How to reach it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def token_of(home: Path) -> str:
+    """What callers must know, made at the first use.
+
+    Raises:
+        BadInput: the file can be read by others, or holds no token.
+    """
+    path = home / "token"
+    if not path.exists():
+        aside = home / f".token.{os.getpid()}"
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        aside.replace(path)
+    if path.stat().st_mode & 0o077 or path.stat().st_uid != os.getuid():
+        raise BadInput(f"{path} can be read by others", "delete it: tenbin up makes a new one")
+    token = path.read_text().strip()
+    if len(token) < LEAST_TOKEN or not token.isascii():
+        raise BadInput(f"{path} holds no token", "delete it: tenbin up makes a new one")
+    return token
+
+
+class Guard:
+    """Lets calls through that came by the Unix socket, or that know the token.
+
+    Args:
+        unix: path of the Unix socket; whatever did not come by that one is checked.
+        names: of this machine, besides its addresses and ``localhost``.
+    """
+
+    def __init__(self, app: App, unix: Path, token: str, names: Iterable[str] = ()) -> None:
+        self._app, self._unix, self._token = app, str(unix), token.encode()
+        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope.get("server") == (self._unix, None):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            headers = dict(scope["headers"])
+            if not self._is_here(headers.get(b"host", b"").decode("latin-1")):
+                detail = "this coordinator does not answer to that name; call it by its address"
+                await JSONResponse({"detail": detail}, 403)(scope, receive, send)
+            elif not self._knows(headers.get(b"authorization", b"")):
+                detail = (
+                    "the token is missing or wrong; export TENBIN_TOKEN=..., from the file token in its home"
+                )
+                answer = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
+                await answer(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+
+    def _is_here(self, host: str) -> bool:
+        """Whether the header names this machine: by an address, which no page can rebind, or by its name."""
+        found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host)
+        name = (found[1] or found[2] or "") if found else ""
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.lower().rstrip(".") in self._names
+        return True
+
+    def _knows(self, authorization: bytes) -> bool:
+        scheme, _, token = authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(token.strip(), self._token)
