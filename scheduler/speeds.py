@@ -38,10 +38,10 @@ class CappedSpeed:
 
     def __call__(self, units: int, cap_w: float | None) -> float:
         cap = self.knee_w if cap_w is None else min(max(cap_w, self.lowest_w), self.knee_w)
-        scaling = _scaling(self.parallelism, self.variance, units)
+        gain = scaling(self.parallelism, self.variance, units)
         if self.least_units > 1:
-            scaling /= _scaling(self.parallelism, self.variance, self.least_units)
-        return scaling * (1.0 + (cap - self.lowest_w) * self.slope_per_w)
+            gain /= scaling(self.parallelism, self.variance, self.least_units)
+        return gain * (1.0 + (cap - self.lowest_w) * self.slope_per_w)
 
     @property
     def useful_units(self) -> float:
@@ -50,7 +50,33 @@ class CappedSpeed:
         return A + A * sigma - sigma if sigma > 1 else 2 * A - 1
 
 
+@dataclass(frozen=True)
+class CapLine:
+    """Speed under a power cap (equation 4.5): 1 at the lowest, rising by ``slope_per_w`` up to the knee."""
+
+    slope_per_w: float
+    lowest_w: float
+    knee_w: float
+
+    def __call__(self, cap_w: float | None) -> float:
+        cap = self.knee_w if cap_w is None else min(max(cap_w, self.lowest_w), self.knee_w)
+        return 1.0 + (cap - self.lowest_w) * self.slope_per_w
+
+
+@dataclass(frozen=True)
+class TabulatedSpeed:
+    """Speed by number of units, from ``least_units`` (where it is 1) on, times a line over the cap."""
+
+    least_units: int
+    by_units: tuple[float, ...]
+    caps: CapLine | None = None
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        place = min(max(units - self.least_units, 0), len(self.by_units) - 1)
+        return self.by_units[place] * (1.0 if self.caps is None else self.caps(cap_w))
+
+
 @lru_cache(maxsize=1 << 17)
-def _scaling(parallelism: float, variance: float, units: int) -> float:
+def scaling(parallelism: float, variance: float, units: int) -> float:
     """Downey's S(n)."""
     return units if math.isinf(parallelism) else float(downey.speedup(units, parallelism, variance))

@@ -176,7 +176,7 @@ def brief(entry: Entry) -> dict[str, Any]:
         "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
         "stage": entry.stage.value,
         "held_by_user": entry.held_by_user,
-        "cores": entry.spec.tasks * entry.spec.cores,
+        "cores": len(entry.cores) or entry.spec.tasks * entry.spec.cores,
         "submit_s": entry.submit_s,
         "start_s": entry.start_s,
         "end_s": entry.end_s,
@@ -227,6 +227,8 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
         "cpus": list(entry.cores),
         "devices": list(entry.devices),
+        "tasks": coordinator.ledger.tasks(entry),
+        "cap_w": entry.placement.cap_w if entry.placement else None,
         "signal": entry.signal,
         "preemptions": entry.preemptions,
         "migrations": entry.migrations,

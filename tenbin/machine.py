@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Profile
+from scheduler.coordination.sizes import CORE, Unit
 from scheduler.costs import FREE, Costs
 from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
@@ -20,12 +21,13 @@ from scheduler.registry import POLICIES
 
 @dataclass(frozen=True)
 class Machine:
-    """A cluster, and what stands behind it: cores of each node, devices of each pool, costs of moving."""
+    """What stands behind a cluster: cores of each node, devices of each pool, costs of moving, its unit."""
 
     cluster: Cluster
     cores: list[list[int]]
     devices: dict[str, list[int]] = field(default_factory=dict)
     costs: Costs = FREE
+    unit: Unit = CORE
 
 
 def devices_of_machine(policy: str, profile: Profile | None) -> Machine:
@@ -75,7 +77,7 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> Machine:
     if cores is not None and cores > len(usable):
         raise BadInput(f"--cores {cores}: this process may use {len(usable)}", "ask for fewer")
     used = usable[:cores]
-    if "counted" in suits:
+    if "counted" in suits or "power" in suits:
         if nodes not in (None, 1):
             raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
         return Machine(Cluster((Pool("core", len(used)),)), [used])
@@ -87,4 +89,5 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> Machine:
     size = len(used) // count
     memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6 / count
     pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=(float(size), memory_mb))
-    return Machine(Cluster((pool,)), [used[size * i : size * (i + 1)] for i in range(count)])
+    parts = [used[size * i : size * (i + 1)] for i in range(count)]
+    return Machine(Cluster((pool,)), parts, unit=Unit(node=True, cores=size))

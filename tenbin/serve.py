@@ -51,9 +51,9 @@ def serve(
     try:
         sockets = private_folder(socket_folder(home))
         report = sockets / "report.sock"
-        engine = LocalEngine(home, report, machine.cluster, machine.cores, machine.devices)
+        engine = LocalEngine(home, report, machine.cluster, machine.cores, machine.devices, machine.unit)
         try:
-            coordinator = Coordinator(journal, engine, policy, machine.costs)
+            coordinator = Coordinator(journal, engine, policy, machine.costs, unit=machine.unit)
             door = None
             if place is not None:
                 door = Door(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])

@@ -20,6 +20,7 @@ from scheduler import actions as act
 from scheduler.coordination.bookings import Bookings
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
+from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec, as_job
 from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, Costs
@@ -42,6 +43,7 @@ class Coordinator:
         policy: name and parameters, as for the simulator.
         costs: what moving jobs is believed to cost.
         clock: seconds since 1970.
+        unit: what one unit of the cluster's pool is.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -54,12 +56,13 @@ class Coordinator:
         policy: str,
         costs: Costs = FREE,
         clock: Callable[[], float] = time.time,
+        unit: Unit = CORE,
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
         self.policy = create(policy)  # a wrong name is refused before anything else
         self.state = State(engine.cluster, costs, now=instant(clock()))
-        self.ledger = Ledger(journal, engine.cluster)
+        self.ledger = Ledger(journal, engine.cluster, unit)
         self._happenings: list[Happening] = []
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self._happen)
         self._stale = False
@@ -74,12 +77,12 @@ class Coordinator:
             BadInput: one can never run here, or waits for a job that does not exist.
             NoRoom: the journal cannot be written; nothing was taken in.
         """
-        now = instant(self.clock())
+        now, unit = instant(self.clock()), self.ledger.unit
         for spec in specs:
             for other in spec.after:
                 if self.ledger.stage(other) is None:
                     raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
-            job = as_job(0, now, spec, self.state.cluster, self.ledger.user)
+            job = as_job(0, now, spec, self.state.cluster, self.ledger.user, unit)
             why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
             if why:
                 raise BadInput(f"the job can never run here: {why}", "ask for less")
@@ -257,7 +260,7 @@ class Coordinator:
             self._happen(Failed, partial(self._requeue, entry, f"it was {result.how}"))
         else:
             entry.code, entry.signal = result.code, result.signal
-            stage, trouble = judge(entry.spec, result)
+            stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
             self._happen(Finished, partial(self._finish, entry, stage, trouble, result.ended_s))
 
     def _lost(self, entry: Entry, report: Report) -> None:

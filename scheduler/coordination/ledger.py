@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from profiles.errors import BadInput, TenbinError
 from scheduler.coordination.forecasts import Forecasts
 from scheduler.coordination.journal import Entry, Journal, Stage
+from scheduler.coordination.sizes import CORE, Unit, tasks_on
 from scheduler.coordination.specs import JobSpec, as_job
 from scheduler.model import Cluster, Job, Region
 from scheduler.state import JobState, Phase
@@ -33,8 +34,8 @@ class Ledger:
         forecasts: what is predicted of them; journalled with the decision that rests on it.
     """
 
-    def __init__(self, journal: Journal, cluster: Cluster) -> None:
-        self.journal, self.cluster = journal, cluster
+    def __init__(self, journal: Journal, cluster: Cluster, unit: Unit = CORE) -> None:
+        self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = getpass.getuser()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
         self.forecasts = Forecasts(journal.last_forecast(), journal.forecasts(open=True))
@@ -119,8 +120,17 @@ class Ledger:
     def job(self, entry: Entry) -> Job:
         """The job as the policy sees it."""
         if entry.id not in self._jobs:
-            self._jobs[entry.id] = as_job(entry.id, entry.submit_s, entry.spec, self.cluster, self.user)
+            self._jobs[entry.id] = as_job(
+                entry.id, entry.submit_s, entry.spec, self.cluster, self.user, self.unit
+            )
         return self._jobs[entry.id]
+
+    def tasks(self, entry: Entry) -> int:
+        """How many tasks it has where it runs or ran last; before, the fewest."""
+        placement = entry.placement
+        if placement is None or self.cluster[placement.pool].kind:
+            return entry.spec.tasks
+        return tasks_on(entry.spec, placement.units, self.unit)
 
     def as_state(self, entry: Entry) -> JobState:
         """What the books say of a job that is in them."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from profiles.errors import BadInput
+from scheduler.coordination.sizes import CORE, Unit, range_of, speed_of
 from scheduler.model import Cluster, Job, Known, Stop
 
 Text = Annotated[str, Field(max_length=4096)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class JobSpec(BaseModel):
@@ -21,6 +24,10 @@ class JobSpec(BaseModel):
         command: program and arguments; no shell in between.
         name: for people; need not be unique.
         tasks, cores, memory_mb: how many tasks, and what each needs.
+        max_tasks: the most tasks it can use, where it can take a range; ``tasks`` are the fewest then.
+        nodes, max_nodes: whole nodes in place of tasks, which fill them.
+        speedup: of so many tasks (or nodes) over one; empty: as measured, or assumed.
+        load: what bounds it: "compute" or "memory"; which of the machine's measured curves is its own.
         mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
         time_s: limit of the run time; the job is ended there.
         device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
@@ -40,8 +47,13 @@ class JobSpec(BaseModel):
 
     command: Annotated[tuple[Annotated[str, Field(max_length=131_072)], ...], Field(min_length=1)]
     name: Annotated[str, Field(max_length=200)] = ""
-    tasks: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    cores: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    tasks: Count = 1
+    cores: Count = 1
+    max_tasks: Count | None = None
+    nodes: Count | None = None
+    max_nodes: Count | None = None
+    speedup: dict[Annotated[int, Field(ge=1)], Positive] = Field(default_factory=dict)
+    load: Literal["compute", "memory"] = "compute"
     mpi: bool = False
     memory_mb: Annotated[float, Field(gt=0)] | None = None
     time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -78,31 +90,46 @@ class JobSpec(BaseModel):
     def _possible(self) -> JobSpec:
         if self.mpi and self.checkpoint_signal is not None:
             raise ValueError("mpi with checkpoint_signal: mpiexec hands no such signal on to its ranks")
+        for least, most, what in (
+            (self.tasks, self.max_tasks, "max_tasks"),
+            (self.nodes or 1, self.max_nodes, "max_nodes"),
+        ):
+            if most is not None and most < least:
+                raise ValueError(f"{what}: {most} is less than {least}")
+        if self.nodes and (self.tasks != 1 or self.max_tasks):
+            raise ValueError("nodes with tasks: nodes are filled with tasks, so give one of them")
+        if self.max_nodes and not self.nodes:
+            raise ValueError("max_nodes without nodes")
+        if self.speedup and not (self.max_tasks or self.max_nodes):
+            raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
         return self
 
 
-def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: str) -> Job:
+def as_job(
+    job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: str, unit: Unit = CORE
+) -> Job:
     """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
 
     Raises:
         BadInput: it can never run on this cluster.
     """
     pool = cluster.pools[0]
-    units = spec.tasks * spec.cores
+    units, most, speed = spec.tasks, spec.max_tasks, None
     demand: tuple[float, ...] = ()
     estimates: dict[str, float] = {}
-    if pool.kind:
-        units, estimates = spec.tasks, _by_device(spec, cluster)
-    elif spec.device != "any":
+    if spec.device != "any" and not pool.kind:
         raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
-    elif not pool.counted:
-        units = spec.tasks
+    if pool.kind:
+        estimates = _by_device(spec, cluster)
+    elif pool.counted:
+        units, most = range_of(spec, pool, unit)
+        speed = speed_of(spec, pool, unit, units, most)
+    elif spec.nodes:
+        units, most = range_of(spec, pool, unit)
+        each = unit.cores // spec.cores
+        demand = (float(unit.cores), (spec.memory_mb or 0.0) * each)
+    else:
         demand = (float(spec.cores), spec.memory_mb or 0.0)
-    elif units > pool.units:
-        raise BadInput(
-            f"the job needs {units} cores ({spec.tasks} x {spec.cores}), there are {pool.units}",
-            "ask for fewer",
-        )
     return Job(
         job_id,
         submit_s,
@@ -112,7 +139,10 @@ def as_job(job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: 
         memory_mb=spec.memory_mb,
         known=Known.PREDICTED if spec.expect_s else Known.LIMIT,
         stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
+        max_units=most,
+        malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
         demand=demand,
+        speed=speed,
         estimates_s=estimates,
         program=spec.name or spec.command[0],
         priority=spec.priority,

@@ -9,9 +9,9 @@ from scheduler.coordination.journal import Stage
 from scheduler.coordination.specs import JobSpec
 
 
-def judge(spec: JobSpec, result: Result) -> tuple[Stage, str]:
+def judge(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
     """The final stage, and why as a sentence ("" for a job that succeeded)."""
-    limit_mb = (spec.memory_mb or 0.0) * spec.tasks
+    limit_mb = (spec.memory_mb or 0.0) * tasks
     reasons = {
         "not-started": (Stage.FAILED, f"it could not be started: {result.trouble}"),
         "cancelled": (Stage.CANCELLED, ""),

@@ -21,6 +21,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,7 @@ from agent.jobs.folder import Attempt, Order, Request, Want
 from probes import rank_guard
 from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
+from scheduler.coordination.sizes import CORE, Unit, tasks_on
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines import Report
 from scheduler.model import Cluster, Placement
@@ -66,6 +68,7 @@ class LocalEngine:
         socket_path: where supervisors report (at most about 100 bytes long).
         cores: numbers of the logical CPUs that jobs may use, node by node.
         devices: numbers of the OpenCL devices of each pool of devices.
+        unit: what one unit of a pool of cores or nodes is.
     """
 
     def __init__(
@@ -75,8 +78,9 @@ class LocalEngine:
         cluster: Cluster,
         cores: Sequence[Sequence[int]],
         devices: Mapping[str, Sequence[int]] | None = None,
+        unit: Unit = CORE,
     ) -> None:
-        self.store, self.cluster = store, cluster
+        self.store, self.cluster, self.unit = store, cluster, unit
         self._free_cores = [sorted(node) for node in cores]
         self._free_devices = {pool: sorted(numbers) for pool, numbers in (devices or {}).items()}
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
@@ -109,7 +113,8 @@ class LocalEngine:
         if placement.pool in self._free_devices:
             job.devices = _take(self._free_devices[placement.pool], placement.units)
             return
-        nodes = [(node, tasks * job.spec.cores) for node, tasks in placement.nodes] or [(0, placement.units)]
+        each = self.unit.cores if job.spec.nodes else job.spec.cores
+        nodes = [(node, units * each) for node, units in placement.nodes] or [(0, placement.units)]
         job.cores = tuple(core for node, count in nodes for core in _take(self._free_cores[node], count))
 
     def occupy(self, job: Entry) -> None:
@@ -153,21 +158,20 @@ class LocalEngine:
     def _order(self, job: Entry, environment: dict[str, str], watched: Watched) -> Order:
         attempt, spec, home = watched.attempt.path, job.spec, self._folder(job.id)
         environment = {**environment, "TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
-        environment["TENBIN_TASKS"] = str(spec.tasks)
+        tasks = self._tasks(job)
+        environment["TENBIN_TASKS"] = str(tasks)
         command = spec.command
         if spec.mpi:
             environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
             environment[rank_guard.REPORTS] = str(attempt / ranks.REPORTS)
-            groups = [job.cores[i * spec.cores : (i + 1) * spec.cores] for i in range(spec.tasks)]
-            bound = groups if job.cores else []
-            command = tuple(self._find_mpi().job_command(spec.tasks, command, bound))
+            command = tuple(self._find_mpi().job_command(tasks, command, self._bind(job, tasks)))
         if job.devices:
             environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
         if spec.checkpoint_signal is not None:
             environment["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
         if spec.array_index is not None:
             environment["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
-        total_mb = None if spec.memory_mb is None else spec.memory_mb * spec.tasks
+        total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks
         return Order(
             job.id,
             job.attempt,
@@ -185,6 +189,19 @@ class LocalEngine:
             spec.grace_s,
             spec.mpi,
         )
+
+    def _tasks(self, job: Entry) -> int:
+        placement = job.placement
+        assert placement is not None
+        return job.spec.tasks if job.devices else tasks_on(job.spec, placement.units, self.unit)
+
+    def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
+        """The cores of each task, none of them across nodes; empty: anywhere."""
+        each, groups = job.spec.cores, []
+        for _, node in groupby(job.cores, key=self._node_of.get):
+            cores = tuple(node)
+            groups += [cores[i : i + each] for i in range(0, len(cores) - each + 1, each)]
+        return groups[:tasks]
 
     def ask(self, job: Entry, want: Want) -> None:
         watched = self._watched.get((job.id, job.attempt))

@@ -106,14 +106,58 @@ def account_and_share(text: str) -> tuple[str, float | None]:
     return name, share
 
 
+def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
+    """``4`` or ``1-4`` as the fewest and the most (None: exactly so many).
+
+    Raises:
+        BadInput: it is neither.
+    """
+    from profiles.errors import BadInput
+
+    if text is None:
+        return None, None
+    found = re.fullmatch(r"([1-9]\d{0,5})(?:-(\d{1,6}))?", text.strip())
+    if not found or int(found[2] or found[1]) < int(found[1]):
+        raise BadInput(f"{option} {text!r} is no number or range", "write for instance 4 or 1-4")
+    return int(found[1]), int(found[2]) if found[2] else None
+
+
+def speedups(text: str | None) -> dict[int, float]:
+    """``1=1,2=1.9,4=3.5`` as speed by number.
+
+    Raises:
+        BadInput: it is no such list.
+    """
+    from profiles.errors import BadInput
+
+    found = {}
+    for part in text.split(",") if text else ():
+        pair = re.fullmatch(r"\s*([1-9]\d{0,5})\s*=\s*(\d+(?:\.\d+)?)\s*", part)
+        if not pair or float(pair[2]) <= 0:
+            raise BadInput(f"--speedup {text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5")
+        found[int(pair[1])] = float(pair[2])
+    return found
+
+
 def submit(
     command: Annotated[
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
     ],
     name: Annotated[str, typer.Option(help="For people.")] = "",
-    tasks: Annotated[int, typer.Option("--tasks", "-n", min=1, help="How many tasks.")] = 1,
+    tasks: Annotated[
+        str, typer.Option("--tasks", "-n", help="How many tasks: 4, or 1-4, from which the policy chooses.")
+    ] = "1",
     cores: Annotated[int, typer.Option("--cores", "-c", min=1, help="Cores of each task.")] = 1,
     mpi: Annotated[bool, typer.Option("--mpi", help="Start the tasks as ranks, by mpiexec.")] = False,
+    nodes: Annotated[
+        str | None, typer.Option(help="Whole nodes in place of tasks, which fill them: 2, or 1-4.")
+    ] = None,
+    speedup: Annotated[
+        str | None, typer.Option(help="How fast so many tasks (or nodes) are: 1=1,2=1.9,4=3.5.")
+    ] = None,
+    load: Annotated[
+        str, typer.Option(help="What bounds it, compute or memory: by which measured curves it is sized.")
+    ] = "compute",
     memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
     time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
     device: Annotated[
@@ -166,10 +210,19 @@ def submit(
     from tenbin.commands.jobs import wait_for
 
     account, share = account_and_share(user_share) if user_share is not None else ("", None)
+    (least_tasks, most_tasks), (least_nodes, most_nodes) = (
+        count_range("--tasks", tasks),
+        count_range("--nodes", nodes),
+    )
     spec = {
         "command": command,
         "name": name,
-        "tasks": tasks,
+        "tasks": least_tasks,
+        "max_tasks": most_tasks,
+        "nodes": least_nodes,
+        "max_nodes": most_nodes,
+        "speedup": speedups(speedup),
+        "load": load,
         "cores": cores,
         "mpi": mpi,
         "memory_mb": size_mb(memory) if memory else None,

@@ -1,0 +1,115 @@
+"""How many tasks a job has on so many units, and how fast they make it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from profiles.errors import BadInput
+from scheduler.model import Pool
+from scheduler.speeds import CapLine, TabulatedSpeed, scaling
+
+if TYPE_CHECKING:
+    from scheduler.coordination.specs import JobSpec
+
+SERIAL = 0.05  # share of a job that no further task shortens, where nothing better is known (Amdahl)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one unit of the pool is, and what was measured of this machine.
+
+    Attributes:
+        node: whether it is a whole node, across which no task lies; else it is a core.
+        cores: of one unit.
+        scaling: Downey's A and sigma over cores, by load (compute, memory).
+        caps: speed under a power cap, by load.
+    """
+
+    node: bool = False
+    cores: int = 1
+    scaling: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    caps: Mapping[str, CapLine] = field(default_factory=dict)
+
+
+CORE = Unit()
+
+
+def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:
+    """The job's tasks on so many units: as many as it may have of those that fit."""
+    there = units * (unit.cores // spec.cores) if unit.node else units // spec.cores
+    return there if spec.nodes else min(there, spec.max_tasks or spec.tasks)
+
+
+def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
+    """So many units hold these tasks.
+
+    Raises:
+        BadInput: not one fits on a unit.
+    """
+    if not unit.node:
+        return tasks * spec.cores
+    each = unit.cores // spec.cores
+    if not each:
+        raise BadInput(f"a task of {spec.cores} cores: a node has {unit.cores}", "ask for fewer")
+    return math.ceil(tasks / each)
+
+
+def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
+    """The fewest units that the job runs on, and the most it can use (None: exactly so many).
+
+    Raises:
+        BadInput: it asks for nodes where cores are scheduled, or there are not so many.
+    """
+    if spec.nodes:
+        if not unit.node:
+            raise BadInput(
+                f"{spec.nodes} nodes: this coordinator schedules cores, not nodes",
+                "ask for tasks (-n), or start tenbin up with a policy that places on nodes or caps power",
+            )
+        units_for(spec, 1, unit)
+        least, most = spec.nodes, spec.max_nodes
+    else:
+        least = units_for(spec, spec.tasks, unit)
+        most = units_for(spec, spec.max_tasks, unit) if spec.max_tasks else None
+    if least > pool.units:
+        there = f"{pool.units} {pool.name}s"
+        asked = f"{least} {pool.name}s" + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
+        raise BadInput(f"the job needs {asked}, there are {there}", "ask for fewer")
+    most = None if most is None else min(most, pool.units)
+    return least, most if most != least else None
+
+
+def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None) -> TabulatedSpeed | None:
+    """How fast the job is, against its fewest units under the lowest cap; None where it is always 1.
+
+    Over units: as its owner says (``speedup``), else as the machine was measured to scale, else by Amdahl's
+    law with a serial share of 5 %. Under caps: as measured, else in proportion to the cap.
+    """
+    caps = unit.caps.get(spec.load) if pool.caps_w else None
+    if caps is None and pool.caps_w:
+        caps = CapLine(1.0 / pool.caps_w[0], pool.caps_w[0], pool.caps_w[-1])
+    if most is None and caps is None:
+        return None
+    sizes = range(least, (most or least) + 1)
+    gains = [_gain(spec, tasks_on(spec, units, unit), units, unit) for units in sizes]
+    return TabulatedSpeed(least, tuple(gain / gains[0] for gain in gains), caps)
+
+
+def _gain(spec: JobSpec, tasks: int, units: int, unit: Unit) -> float:
+    """Speed-up of so many tasks over one."""
+    if spec.speedup:
+        return _between(spec.speedup, units if spec.nodes else tasks)
+    if spec.load in unit.scaling:
+        return float(scaling(*unit.scaling[spec.load], tasks * spec.cores))
+    return 1.0 / (SERIAL + (1.0 - SERIAL) / tasks)
+
+
+def _between(points: Mapping[int, float], x: float) -> float:
+    """On the straight line between two points; before the first and after the last as these."""
+    import numpy as np
+
+    at = sorted(points)
+    return float(np.interp(x, at, [points[one] for one in at]))
