@@ -1,0 +1,247 @@
+"""The family of MCT on real jobs in real time, against the simulator's forecast of the same list.
+
+Two classes of devices: PoCL's serial device, made ``SLOW_BY`` times slower by an OpenCL layer (emulated: it
+sleeps after each kernel, so that jobs side by side hardly slow each other down). Measured first, in the same
+run: a profile of checkpoint costs; each kind of job alone, on both devices at once as in the list (which is
+what is expected of it), and with nothing to do. What the last takes (to be launched, to import, to open the
+device, to build kernels, to leave) is part of each run time, and again of each restart; what moves data comes
+from the profile. ``tenbin up`` and the simulator are given the same profile and the same expected times.
+
+Each class has one device, and each job takes one: there are no holes to fill, mctb decides as mct does.
+``TENBIN_BENCHMARK_PROFILE`` names a stored profile to take instead of a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles.store import Store
+from scheduler.costs import LinearCosts
+from scheduler.model import Cluster, Job, Known, Stop
+from scheduler.registry import create
+from scheduler.simulator import Simulator
+from scheduler.trace import Arrival, Outcome, Record
+from scheduler.world import Settings
+from tenbin.machine import Machine, devices_of_machine
+from tests.benchmarks import FULL
+from tests.conftest import require
+from tests.coordinator.conftest import Up
+
+POLICIES = ("mct", "mctb", "mctm", "mctbm")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LAYER = Path(__file__).parents[1] / "opencl_layers" / "slow_device.c"
+SLOW_BY = (4, 12)
+JOBS = 14 if FULL else 6
+SEED = 6
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A program with its options; the same with nothing to do; MB that a checkpoint of it has."""
+
+    program: str
+    options: tuple[str, ...]
+    nothing: tuple[str, ...]
+    memory_mb: float
+
+    @property
+    def name(self) -> str:
+        return self.program.removesuffix(".py")
+
+    def command(self, options: tuple[str, ...]) -> list[str]:
+        return [sys.executable, str(EXAMPLES / self.program), *options]
+
+
+STENCIL, NBODY = ("--cells", "512", "--steps"), ("--bodies", "512", "--steps")
+KINDS = [
+    Kind("stencil.py", (*STENCIL, "2500" if FULL else "600"), (*STENCIL, "0"), 4.2),
+    Kind("nbody.py", (*NBODY, "800" if FULL else "200"), (*NBODY, "0"), 0.03),
+]
+if FULL:
+    KINDS += [
+        Kind("sort.py", ("--values", "25000"), ("--values", "2"), 0.28),
+        Kind("chebyshev.py", ("--degrees", "60", "--points", "500000"), ("--degrees", "0"), 8.0),
+    ]
+
+
+@dataclass
+class Seen:
+    """What was measured of a kind of job: run times, by class while both are busy, and its output."""
+
+    alone_s: float
+    runs_s: dict[str, float]
+    nothing_s: float
+    output: str
+
+
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two classes, in this process's environment."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    layer = tmp_path / "slow_device.so"
+    built = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(layer), str(LAYER)], check=False)
+    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    monkeypatch.setenv("POCL_DEVICES", "basic basic")
+    monkeypatch.setenv("OPENCL_LAYERS", str(layer))
+    monkeypatch.setenv("SLOW_BY", ",".join(map(str, SLOW_BY)))
+    asked = subprocess.run(
+        [sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, text=True, check=False
+    )
+    found = json.loads(asked.stdout or "[]")
+    require([device["key"] for device in found] == ["pocl-0", "pocl-1"], "two OpenCL devices (PoCL)")
+    yield
+
+
+def test_turnaround_as_forecast(
+    devices: None, up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = os.environ.get("TENBIN_BENCHMARK_PROFILE")
+    if profile is None:
+        monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "profiles"))
+        profile = "last"
+        done = up.run("profile", "--quick", "--only", "checkpoint", "--storage", str(tmp_path), "--json")
+        assert done.returncode == 0, done.stderr
+    machine = devices_of_machine("mct", Store().load(profile))
+    seen = measure(up)
+    told(seen)
+    arrivals = a_list(seen)
+    for policy in POLICIES:
+        real = run_for_real(up, policy, profile, arrivals, seen)
+        forecast = simulate(policy, arrivals, seen, machine)
+        report(policy, real, forecast)
+
+
+# -- each kind of job ---------------------------------------------------------------------------------------
+
+
+def measure(up: Up) -> dict[str, Seen]:
+    """Each kind; its first run, which compiles, does not count."""
+    up.start("--devices", "--policy", "fcfs")
+    found = {}
+    for kind in KINDS:
+        whole, nothing = kind.command(kind.options), kind.command(kind.nothing)
+        for _ in range(2):
+            alone, output = run(up, whole, ["pocl-0"])
+        both, _ = run(up, whole, ["pocl-1", *["pocl-0"] * (SLOW_BY[1] // SLOW_BY[0])])
+        found[kind.name] = Seen(alone["pocl-0"], both, run(up, nothing, ["pocl-0"] * 3)[0]["pocl-0"], output)
+    up.kill(signal.SIGTERM)
+    return found
+
+
+def run(up: Up, command: list[str], devices: list[str]) -> tuple[dict[str, float], str]:
+    """Median run time by device, from the start by the coordinator to the end, and what they all print."""
+    jobs = [up.client.submit(command, device=device).wait for device in devices]
+    times: dict[str, list[float]] = {}
+    outputs = set()
+    for wait in jobs:
+        job = wait(600)
+        assert job["stage"] == "done", job
+        times.setdefault(job["placement"], []).append(job["end_s"] - job["start_s"])
+        outputs.add(Path(job["stdout"]).read_text())
+    (output,) = outputs
+    return {device: statistics.median(each) for device, each in times.items()}, output
+
+
+def told(seen: dict[str, Seen]) -> None:
+    for name, one in seen.items():
+        runs = ", ".join(f"{device} {seconds:.2f} s" for device, seconds in one.runs_s.items())
+        print(
+            f"BENCH {name} alone: pocl-0 {one.alone_s:.2f} s, nothing to do {one.nothing_s:.2f} s; "
+            f"both devices busy: {runs} (pocl-0 x {one.runs_s['pocl-0'] / one.alone_s:.2f})"
+        )
+
+
+# -- the list -----------------------------------------------------------------------------------------------
+
+
+def a_list(seen: dict[str, Seen]) -> list[tuple[float, Kind]]:
+    """(submission, kind) of each job: at random, so dense that the faster class alone could not keep up."""
+    chance = random.Random(SEED)
+    kinds = [KINDS[number % len(KINDS)] for number in range(JOBS)]
+    chance.shuffle(kinds)
+    gap_s = 0.7 * statistics.mean(one.runs_s["pocl-0"] for one in seen.values())
+    at, found = 0.0, []
+    for kind in kinds:
+        found.append((round(at, 3), kind))
+        at += chance.expovariate(1 / gap_s)
+    return found
+
+
+def run_for_real(
+    up: Up, policy: str, profile: str, arrivals: list[tuple[float, Kind]], seen: dict[str, Seen]
+) -> list[dict[str, Any]]:
+    """What ``tenbin info`` says of each job at its end."""
+    up.start("--devices", "--policy", policy, "--profile", profile)
+    begin, jobs = time.time(), []
+    for at, kind in arrivals:
+        time.sleep(max(begin + at - time.time(), 0.0))
+        jobs.append(
+            up.client.submit(
+                kind.command(kind.options),
+                name=kind.name,
+                expect_s=seen[kind.name].runs_s,
+                checkpoint_signal=int(signal.SIGURG),
+            )
+        )
+    found = [job.wait(600) for job in jobs]
+    up.kill(signal.SIGTERM)
+    for (_, kind), job in zip(arrivals, found, strict=True):
+        assert job["stage"] == "done", job
+        assert Path(job["stdout"]).read_text() == seen[kind.name].output
+    return found
+
+
+def simulate(
+    policy: str, arrivals: list[tuple[float, Kind]], seen: dict[str, Seen], machine: Machine
+) -> list[Outcome]:
+    """The outcomes by number, of the same list with the same expectations and costs."""
+    assert isinstance(machine.costs, LinearCosts)
+    costs = replace(machine.costs, compile_s={name: one.nothing_s for name, one in seen.items()})
+    record = Record()
+    stream = [
+        Arrival(job_of(number, at, kind, seen[kind.name]), 0.0, seen[kind.name].runs_s)
+        for number, (at, kind) in enumerate(arrivals)
+    ]
+    Simulator(Cluster(machine.cluster.pools), stream, create(policy), Settings(costs), [record]).run()
+    return sorted(record.outcomes, key=lambda outcome: outcome.job.id)
+
+
+def job_of(number: int, at: float, kind: Kind, seen: Seen) -> Job:
+    return Job(
+        number,
+        at,
+        memory_mb=kind.memory_mb,
+        known=Known.PREDICTED,
+        stop=Stop.CHECKPOINT,
+        estimates_s=seen.runs_s,
+        program=kind.name,
+    )
+
+
+def report(policy: str, real: list[dict[str, Any]], forecast: list[Outcome]) -> None:
+    took = [job["end_s"] - job["submit_s"] for job in real]
+    expected = [outcome.end_s - outcome.job.submit_s for outcome in forecast]
+    error = statistics.mean(took) / statistics.mean(expected) - 1
+    each = statistics.median(abs(a / b - 1) for a, b in zip(took, expected, strict=True))
+    moves = sum(job["migrations"] for job in real), sum(outcome.migrations for outcome in forecast)
+    print(
+        f"BENCH {policy}, {len(real)} jobs: mean turnaround {statistics.mean(took):.2f} s, forecast "
+        f"{statistics.mean(expected):.2f} s, error {error:+.1%}; of single jobs {each:.1%} in the median; "
+        f"migrations {moves[0]}, forecast {moves[1]}"
+    )
