@@ -106,6 +106,10 @@ def make_api(
         await first_end([job_id], wait_s)
         return describe(coordinator, job_id)
 
+    @api.get("/jobs/{job_id}/samples")
+    async def samples(job_id: int) -> list[dict[str, Any]]:
+        return [sample._asdict() for sample in coordinator.engine.samples(known(coordinator, job_id))]
+
     @api.get("/jobs/{job_id}/{stream}", description="Its output, from a byte on; at most 4 MiB at once.")
     async def output(
         job_id: int, stream: Literal["stdout", "stderr"], start: Annotated[int, Query(ge=0)] = 0
@@ -234,11 +238,24 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "migrations": entry.migrations,
         "failures": entry.failures,
         "usage": entry.usage,
+        "memory_limit_by": memory_limit_by(coordinator, entry),
         "history": [
             {"at_s": at, "what": what, "detail": detail}
             for at, what, detail in coordinator.journal.history(job_id)
         ],
     }
+
+
+def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
+    """What holds a job's memory limit, None if nothing does: "cgroup v1", "cgroup v2" or "looking"."""
+    if entry.usage is not None:
+        found = entry.usage.get("memory_limit_by")
+    elif entry.spec.memory_mb is not None and entry.alive:
+        state = coordinator.engine.state(entry)
+        found = None if state is None else state.memory_limit_by
+    else:
+        found = None
+    return found or None
 
 
 def summary(coordinator: Coordinator) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Job:
         """Everything that is known of it."""
         return self._keep(self.client.call("GET", f"/jobs/{self.id}"))
 
+    def samples(self) -> list[dict[str, Any]]:
+        """What it has used over time, a row about every second: see the API's ``/jobs/{job_id}/samples``."""
+        found: list[dict[str, Any]] = self.client.call("GET", f"/jobs/{self.id}/samples")
+        return found
+
     def done(self) -> bool:
         """Whether it has ended, however."""
         return self._stage() in FINAL

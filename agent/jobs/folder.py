@@ -3,6 +3,8 @@
     order.json    what to run and where; the coordinator, before anything else
     claim         made once, by whoever comes first: the supervisor that runs the attempt, or a coordinator
                   that revokes it; so an attempt runs at most once, however late a supervisor comes
+    group         path of the control group that holds its memory limit, if one does; the supervisor
+    samples.csv   what it uses, over time; the supervisor
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
@@ -17,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -81,18 +84,29 @@ class Request:
 
 @dataclass(frozen=True)
 class RunState:
-    """What runs now. ``done`` is the number of the last request that was carried out."""
+    """What runs now.
+
+    Attributes:
+        done: number of the last request that was carried out.
+        memory_limit_by: what holds the memory limit: "cgroup v1", "cgroup v2" (the kernel), or "looking" (the
+            supervisor, at the resident memory); "" if there is none.
+    """
 
     supervisor_pid: int
     pid: int
     started_s: float
     paused: bool = False
     done: int = 0
+    memory_limit_by: str = ""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What an attempt used: the whole process tree."""
+    """What an attempt used: the whole process tree.
+
+    ``peak_memory_mb`` is resident memory; of a job that the kernel ended at its limit what it counted.
+    ``memory_limit_by`` as in ``RunState``.
+    """
 
     wall_s: float
     running_s: float
@@ -101,6 +115,7 @@ class Usage:
     peak_memory_mb: float
     read_mb: float = 0.0
     written_mb: float = 0.0
+    memory_limit_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,6 +193,22 @@ class Attempt:
     def state(self) -> RunState | None:
         found = self._read("state.json")
         return None if found is None else RunState(**found)
+
+    def keep_group(self, group: Path) -> None:
+        """Before a control group is made: where, so that it is removed whatever happens."""
+        (self.path / "group").write_text(str(group))
+
+    def group(self) -> Path | None:
+        """The control group that was made for it, which may be gone."""
+        with suppress(FileNotFoundError):
+            if found := (self.path / "group").read_text():
+                return Path(found)
+        return None
+
+    @property
+    def samples(self) -> Path:
+        """The file of its samples, which may not be there."""
+        return self.path / "samples.csv"
 
     def reserve(self) -> int:
         """Set room aside for the result; a descriptor to note it with. OSError if there is none."""

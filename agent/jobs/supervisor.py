@@ -14,13 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from agent.jobs import ranks, tree
+from agent.jobs import limits, ranks, tree
 from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
+from agent.jobs.samples import Sampler
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-SAMPLE_S = 1.0
 MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
 LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
+LONG_S = 3600.0  # nothing is awaited but signals
+NOT_HELD = "\0"  # from the new process: it may not enter the group
 Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
 
 
@@ -46,7 +48,8 @@ class Supervisor:
         self.began = time.monotonic()
         self.ran_s = 0.0  # up to the last pause
         self.runs_since: float | None = None  # None: paused
-        self.peak_mb = 0.0
+        self.sampler = Sampler(attempt.samples, self.me)
+        self.group: limits.Group | None = None  # holds the memory limit; None: by looking
         self.ending: How | None = None
         self.kill_at: float | None = None
         self.checkpoint_wanted = False  # and not yet asked for
@@ -59,6 +62,7 @@ class Supervisor:
         tree.adopt_orphans()
         reserved = self.attempt.reserve()  # its room is there since the order is
         try:
+            self._confine()
             trouble = self._start()
         except OSError as error:
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
@@ -72,6 +76,7 @@ class Supervisor:
             tree.kill(self.me)
             if self.order.mpi and result.code != 0:
                 ranks.sweep_segments(self.started_s)
+        self._release()
         self._publish(reserved)
         self.report("ended")
 
@@ -88,21 +93,37 @@ class Supervisor:
                 self._terminate("interrupted")
             self._mind_limits()
 
+    def _confine(self) -> None:
+        """Let the kernel hold the memory limit, where it may."""
+        if self.order.memory_limit_mb is not None:
+            name = f"{self.order.job_id}-{self.order.attempt}-{self.me}"
+            self.group = limits.confine(self.order.memory_limit_mb, name, self.attempt.keep_group)
+
+    def _release(self) -> None:
+        if self.group is not None:
+            limits.remove(self.group.path)
+            self.group = None
+
     def _start(self) -> str:
         """Start the command; why it could not be started, "" if it runs."""
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _become(self.order, self.me, writer)
+            _become(self.order, self.me, self.group, writer)
         os.close(writer)
         with os.fdopen(reader) as pipe:
             trouble = pipe.read()
+        if trouble.startswith(NOT_HELD):
+            self._release()
+            trouble = trouble.removeprefix(NOT_HELD)
         if trouble:
             os.waitpid(pid, 0)
             return trouble
         self.pid = pid
         self.runs_since = time.monotonic()
         self.started_s = time.time()
+        steady = self.order.memory_limit_mb is not None and self.group is None
+        self.sampler = Sampler(self.attempt.samples, self.me, steady=steady)
         self._tell()
         return ""
 
@@ -157,19 +178,23 @@ class Supervisor:
             self.kill_at = time.monotonic() + 1.0
         if self.runs_since is None:
             return
-        used = tree.memory_mb(self.me)
-        self.peak_mb = max(self.peak_mb, used)
         if self.order.time_limit_s is not None and self._running_s() >= self.order.time_limit_s:
             self._terminate("time-limit")
-        if self.order.memory_limit_mb is not None and used > self.order.memory_limit_mb:
-            self._terminate("memory-limit")
+        if time.monotonic() >= self.sampler.due:
+            used, limit_mb = self.sampler.look(), self.order.memory_limit_mb
+            if limit_mb is not None and (
+                self.group.kills() > 0 if self.group is not None else used.memory_mb > limit_mb
+            ):
+                self._terminate("memory-limit")
 
     def _running_s(self) -> float:
         return self.ran_s + (time.monotonic() - self.runs_since if self.runs_since is not None else 0.0)
 
     def _patience(self) -> float:
         """Seconds until something is to be looked at."""
-        wait = LISTENS_S if self.checkpoint_wanted else SAMPLE_S
+        wait = LISTENS_S if self.checkpoint_wanted else LONG_S
+        if self.runs_since is not None:
+            wait = min(wait, self.sampler.due - time.monotonic())
         if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
             wait = min(wait, self.order.time_limit_s - self._running_s())
         if self.kill_at is not None:
@@ -190,24 +215,30 @@ class Supervisor:
 
     def _result(self, status: int) -> Result:
         ended = time.time()
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        usage, last = resource.getrusage(resource.RUSAGE_CHILDREN), self.sampler.end()
+        peak_mb = max(self.sampler.peak_mb, usage.ru_maxrss * 1024 / 1e6)
+        code = os.waitstatus_to_exitcode(status)
+        how: How = "exited" if code >= 0 else "signalled"
+        if self.ending is not None:
+            how = self.ending
+        elif self.group is not None and self.group.kills():
+            how = "memory-limit"
+        elif self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
+            how = "checkpointed"
+        if how == "memory-limit" and self.group is not None:
+            peak_mb = self.group.peak_mb() or peak_mb
         used = Usage(
             wall_s=time.monotonic() - self.began,
             running_s=self._running_s(),
             user_s=usage.ru_utime,
             system_s=usage.ru_stime,
-            peak_memory_mb=max(self.peak_mb, usage.ru_maxrss * 1024 / 1e6),
-            read_mb=usage.ru_inblock * 512 / 1e6,
-            written_mb=usage.ru_oublock * 512 / 1e6,
+            peak_memory_mb=peak_mb,
+            read_mb=last.read_mb,
+            written_mb=last.written_mb,
+            memory_limit_by=self._limit_by(),
         )
-        code = os.waitstatus_to_exitcode(status)
-        how: How = "exited" if code >= 0 else "signalled"
-        if self.ending is not None:
-            how = self.ending
-        elif self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
-            how = "checkpointed"
         trouble = ""
-        if self.order.mpi and code and self.ending is None:
+        if self.order.mpi and code and how in ("exited", "signalled"):
             code, trouble = ranks.first_death(code, self.attempt.path, Path(self.order.stderr))
             how = "exited" if code >= 0 else "signalled"
         number = -code if code < 0 else None
@@ -222,10 +253,16 @@ class Supervisor:
 
     def _tell(self) -> None:
         with suppress(OSError):  # the result has its room reserved; this is told again at the next change
-            self.attempt.tell(RunState(self.me, self.pid, self.started_s, self.runs_since is None, self.done))
+            paused, by = self.runs_since is None, self._limit_by()
+            self.attempt.tell(RunState(self.me, self.pid, self.started_s, paused, self.done, by))
+
+    def _limit_by(self) -> str:
+        if self.order.memory_limit_mb is None:
+            return ""
+        return "looking" if self.group is None else self.group.version
 
 
-def _become(order: Order, parent: int, writer: int) -> None:
+def _become(order: Order, parent: int, group: limits.Group | None, writer: int) -> None:
     """In the new process: turn into the command; what goes wrong is written to ``writer``."""
     trouble = "?"
     try:
@@ -233,6 +270,11 @@ def _become(order: Order, parent: int, writer: int) -> None:
         os.setsid()
         for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        if group is not None:
+            try:
+                group.enter()
+            except OSError:
+                os.write(writer, NOT_HELD.encode())
         trouble = order.folder
         os.chdir(order.folder)
         for descriptor, path, flags in (

@@ -1,4 +1,4 @@
-"""The process tree of a job: finding, stopping, killing and measuring it.
+"""The process tree of a job: finding, stopping and killing it.
 
 The supervisor is a subreaper: whatever the job starts stays below it, also what forks away and becomes a
 session of its own. Should the supervisor be killed, the job's processes are found by their environment.
@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 MARK = "TENBIN_MARK"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -94,15 +93,6 @@ def kill(root: int) -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.001)
-
-
-def memory_mb(root: int) -> float:
-    """Resident memory of everything below ``root``; pages shared by several processes count for each."""
-    total = 0.0
-    for pid in descendants(root):
-        with suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:  # noqa: PTH123
-            total += int(file.read().split()[1]) * PAGE_MB
-    return total
 
 
 def marked(mark: str) -> list[int]:

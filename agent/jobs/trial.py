@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent.jobs import tree
+from agent.jobs.samples import look
 
 SAMPLE_S = 0.05
 LINGER_S = 0.5  # helpers of a library may end a little later than the main process
@@ -146,8 +147,8 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
             tree.kill(me)
             return None
         pids = tree.descendants(me)
-        peak_mb = max(peak_mb, tree.memory_mb(me))
-        threads = max(threads, sum(map(_threads, pids)))
+        seen = look(me)
+        peak_mb, threads = max(peak_mb, seen.memory_mb), max(threads, seen.threads)
         if any(not _keeps(pid, cpus) for pid in pids):
             strayed = True
             tree.pin(pids, cpus)
@@ -210,13 +211,6 @@ def _keeps(pid: int, cpus: tuple[int, ...]) -> bool:
         return os.sched_getaffinity(pid) <= set(cpus)
     except OSError:  # it has just ended
         return True
-
-
-def _threads(pid: int) -> int:
-    try:
-        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 (Path is four times slower)
-    except OSError:
-        return 0
 
 
 def _io_mb() -> list[float]:

@@ -90,7 +90,7 @@ class Entry:
     code: int | None = None
     signal: int | None = None
     trouble: str = ""
-    usage: dict[str, float] | None = None
+    usage: dict[str, Any] | None = None
     goals: tuple[Placement, ...] = ()
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from agent.jobs.folder import Result, Want
+from agent.jobs.folder import Result, RunState, Want
+from agent.jobs.samples import Sample
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Cluster, Placement
@@ -70,6 +71,12 @@ class Engine(Protocol):
 
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
         """Where the job's output goes."""
+
+    def state(self, job: Entry) -> RunState | None:
+        """What runs of the current attempt, None before it has started."""
+
+    def samples(self, job: Entry) -> list[Sample]:
+        """What the current attempt has used over time."""
 
     def urgent(self) -> bool:
         """Whether ``poll`` has something already."""

@@ -25,8 +25,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from agent.jobs import ranks, tree
-from agent.jobs.folder import Attempt, Order, Request, Want
+from agent.jobs import limits, ranks, tree
+from agent.jobs.folder import Attempt, Order, Request, RunState, Want
+from agent.jobs.samples import Sample, read
 from probes import rank_guard
 from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
@@ -227,14 +228,22 @@ class LocalEngine:
         named: str = getattr(job.spec, stream)
         return Path(job.spec.folder, named) if named else self._folder(job.id) / stream
 
+    def state(self, job: Entry) -> RunState | None:
+        return self._attempt(job).state()
+
+    def samples(self, job: Entry) -> list[Sample]:
+        return read(self._attempt(job).samples)
+
+    def _attempt(self, job: Entry) -> Attempt:
+        return Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
+
     def _folder(self, job_id: int) -> Path:
         """Where a job's output and attempts are."""
         return self.store / "jobs" / str(job_id)
 
     def _watch(self, job: Entry) -> Watched:
-        attempt = Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
         mark = f"{self.store}:{job.id}:{job.attempt}"
-        watched = Watched(job.id, job.attempt, attempt, mark)
+        watched = Watched(job.id, job.attempt, self._attempt(job), mark)
         self._watched[job.id, job.attempt] = watched
         return watched
 
@@ -306,6 +315,8 @@ class LocalEngine:
                 return
             if attempt.order().mpi:
                 ranks.sweep_segments(0.0)
+            if (group := attempt.group()) is not None:
+                limits.remove(group)
             result = attempt.last_words()
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))

@@ -108,6 +108,9 @@ def jobs(
 
 def info(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
+    samples: Annotated[
+        bool, typer.Option("--samples", "-s", help="What it used over time, second by second.")
+    ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -119,8 +122,9 @@ def info(
     client = Client(home)
     for job_id in select(client, [job]):
         found = client.job(job_id).info()
+        rows = client.job(job_id).samples() if samples else []
         if json:
-            _dump(found)
+            _dump({**found, "samples": rows} if samples else found)
             continue
         import shlex
 
@@ -145,11 +149,24 @@ def info(
                 f"  ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, "
                 f"memory {used['peak_memory_mb']:.0f} MB at most"
             )
+        if found["memory_limit_by"]:
+            by = found["memory_limit_by"]
+            held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
+            lines.append(f"  memory limit held by {held}")
         lines.append(f"  output: {found['stdout']}, {found['stderr']}")
         for event in found["history"]:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
             lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
         print("\n".join(lines))
+        if samples:
+            from rich.console import Console
+
+            from tenbin.commands.samples import sample_table
+
+            table = sample_table(rows, found["start_s"])
+            Console(highlight=False).print(
+                table if table.row_count else "  no samples: it was too short, or waits"
+            )
 
 
 def logs(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.jobs import limits
+from agent.jobs.folder import Attempt
 from profiles.errors import BadInput, Busy
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Journal, Stage
@@ -283,20 +285,35 @@ def test_running_jobs_survive_the_coordinator(up: Up, number: int, tmp_path: Pat
 
 def test_a_killed_supervisor_costs_one_attempt(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "1")
-    script = f"echo begin >> {tmp_path}/log; [ -e {tmp_path}/go ] || sleep 60; echo end >> {tmp_path}/log"
+    log = tmp_path / "log"
+    script = f"echo begin >> {log}; [ $(grep -c begin {log}) = 2 ] || sleep 60; echo end >> {log}"
     job = up.client.submit(["sh", "-c", script])
     once = up.client.submit(["sleep", "60"], requeue=False)
     for current in (job, once):
         up.until(lambda current=current: current.info()["stage"] == "running")  # type: ignore[misc]
         state = up.home / "jobs" / str(current.id) / "attempt-1" / "state.json"
         up.until(state.exists)
-        (tmp_path / "go").touch()
-        time.sleep(0.1)
+        up.until(log.exists)
         os.kill(json.loads(state.read_text())["supervisor_pid"], signal.SIGKILL)
         current.wait(20)
     assert (job.info()["stage"], job.info()["attempt"], job.info()["failures"]) == ("done", 2, 1)
-    assert (tmp_path / "log").read_text().split() == ["begin", "begin", "end"]
+    assert log.read_text().split() == ["begin", "begin", "end"]
     assert once.info()["stage"] == "failed" and "supervisor was killed" in once.info()["trouble"]
+
+
+def test_a_killed_supervisor_leaves_no_control_group(up: Up) -> None:
+    if limits.place("x") is None:
+        pytest.skip("no control group with a memory limit may be made here")
+    up.start("--cores", "1")
+    job = up.client.submit(["sleep", "60"], memory_mb=100, requeue=False)
+    up.until(lambda: job.info()["memory_limit_by"])
+    attempt = Attempt(up.home / "jobs" / "1" / "attempt-1")
+    group, state = attempt.group(), attempt.state()
+    assert group is not None and group.exists() and state is not None
+    up.kill()
+    os.kill(state.supervisor_pid, signal.SIGKILL)
+    up.start("--cores", "1")
+    assert job.wait(20)["stage"] == "failed" and not group.exists()
 
 
 def test_a_killed_spawner_is_started_again(up: Up) -> None:

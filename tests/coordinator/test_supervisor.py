@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import tree
+from agent.jobs import limits, tree
 from agent.jobs.folder import Attempt, Order, Request, Result
 
 Start = Callable[..., "Running"]
@@ -22,7 +22,7 @@ Start = Callable[..., "Running"]
 class Running:
     """A supervisor in a process of its own."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, before: tuple[str, ...] = ()) -> None:
         self.attempt = attempt
         code = (
             "import sys; from pathlib import Path; from agent.jobs.folder import Attempt\n"
@@ -30,7 +30,7 @@ class Running:
             "supervise(Attempt(Path(sys.argv[1])), lambda what: print(what, flush=True))"
         )
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, str(attempt.path)], stdout=subprocess.PIPE, text=True
+            [*before, sys.executable, "-P", "-c", code, str(attempt.path)], stdout=subprocess.PIPE, text=True
         )
 
     def until(self, what: str) -> None:
@@ -53,14 +53,14 @@ class Running:
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Running] = []
 
-    def begin(*command: str, **more: object) -> Running:
+    def begin(*command: str, before: tuple[str, ...] = (), **more: object) -> Running:
         attempt = Attempt(tmp_path / f"attempt-{len(running) + 1}")
         order = Order(
             7, len(running) + 1, str(attempt.path), command, dict(os.environ), str(tmp_path),
             str(tmp_path / "out"), str(tmp_path / "err"), **more,  # type: ignore[arg-type]
         )  # fmt: skip
         attempt.place(order)
-        running.append(Running(attempt))
+        running.append(Running(attempt, before))
         return running[-1]
 
     yield begin
@@ -134,10 +134,81 @@ def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
     assert one.result().how == "cancelled"
 
 
-def test_memory_limit_is_of_the_whole_tree(start: Start) -> None:
+def without_groups() -> tuple[str, ...]:
+    """A command before others: they find no control group that they may write to."""
+    if limits.place("x") is None:
+        return ()
+    hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh")
+    if subprocess.run([*hide, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("hiding control groups needs root")
+    return hide
+
+
+def test_memory_limit_by_looking_is_of_the_whole_tree(start: Start) -> None:
     hog = f"{sys.executable} -c 'x = bytearray(150_000_000); import time; time.sleep(60)'"
-    result = start("sh", "-c", f"{hog} & {hog} & wait", memory_limit_mb=250.0).result()
+    hidden = without_groups()
+    result = start("sh", "-c", f"{hog} & {hog} & wait", memory_limit_mb=250.0, before=hidden).result()
     assert result.how == "memory-limit" and result.usage.peak_memory_mb > 250
+    assert result.usage.memory_limit_by == "looking"
+
+
+@pytest.fixture
+def group() -> limits.Group:
+    """Where the kernel holds memory limits here."""
+    found = limits.place("x")
+    if found is None:
+        pytest.skip("no control group with a memory limit may be made here")
+    return found
+
+
+def test_memory_limit_by_the_kernel_is_of_the_whole_tree(start: Start, group: limits.Group) -> None:
+    """Two that are too much together: one of them is killed, the other asked to end; no group is left."""
+    hog = f"{sys.executable} -c 'x = bytearray(150_000_000); import time; time.sleep(60)'"
+    one = start("sh", "-c", f"{hog} & {hog} & wait", memory_limit_mb=250.0)
+    one.until("started")
+    state = one.attempt.state()
+    assert state is not None and state.memory_limit_by == group.version
+    result = one.result()
+    assert result.how == "memory-limit" and 240 < result.usage.peak_memory_mb <= 250
+    assert result.usage.memory_limit_by == group.version
+    made = one.attempt.group()
+    assert made is not None and made.parent == group.path.parent and not made.exists()
+
+
+def test_who_grows_faster_than_anybody_looks_is_stopped_by_the_kernel(
+    start: Start, group: limits.Group
+) -> None:
+    result = start(sys.executable, "-c", "bytearray(500_000_000)", memory_limit_mb=100.0).result()
+    assert (result.how, result.signal) == ("memory-limit", signal.SIGKILL)
+    assert result.usage.peak_memory_mb <= 100
+
+
+def test_shared_memory_counts_once_for_the_kernel(start: Start, group: limits.Group) -> None:
+    shared = "import os, time; x = bytearray(60_000_000); [os.fork() for _ in range(3)]; time.sleep(0.5)"
+    result = start(sys.executable, "-c", shared, memory_limit_mb=200.0).result()
+    assert (result.how, result.code) == ("exited", 0)
+    assert result.usage.peak_memory_mb > 300  # eight processes, each with all of it
+
+
+def test_what_is_left_in_a_group_is_killed_and_the_group_removed(
+    start: Start, tmp_path: Path, group: limits.Group
+) -> None:
+    """Also what has thrown the mark out of its environment, and what has made a group of its own."""
+    inner = "g=$(cat attempt-1/group)/inner; mkdir $g; echo $$ > $g/cgroup.procs"
+    one = start(
+        "sh", "-c", f"{inner}; env -i setsid sleep 300 & echo $! > pid; sleep 300", memory_limit_mb=100.0
+    )
+    one.until("started")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+    one.process.kill()
+    one.process.wait()
+    made = one.attempt.group()
+    assert made is not None and made.exists()
+    assert limits.remove(made) and not made.exists()
+    with suppress(FileNotFoundError):  # until it is reaped it has its number, and nothing else
+        assert (Path("/proc") / (tmp_path / "pid").read_text().strip() / "cmdline").read_bytes() == b""
 
 
 def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(start: Start) -> None:

@@ -1,0 +1,65 @@
+"""What a job used over time, as a table."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LINES = 25
+
+
+def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
+    """At most ``LINES`` lines, each of the span since the line before; memory is the most within it."""
+    from rich.table import Table
+
+    from tenbin.text import number
+
+    metered = any(row["energy_j"] is not None for row in samples)
+    table = Table(box=None, padding=(0, 1))
+    for column in (
+        "after",
+        "cores",
+        "memory",
+        "read",
+        "written",
+        "processes",
+        "threads",
+        *["power"] * metered,
+    ):
+        table.add_column(column, justify="right")
+    for before, row in pairwise(_thinned(_from_start(samples, start_s))):
+        span = max(row["at_s"] - before["at_s"], 1e-9)
+        table.add_row(
+            f"{row['at_s'] - (start_s or samples[0]['at_s']):.1f} s",
+            f"{(row['cpu_s'] - before['cpu_s']) / span:.2f}",
+            f"{row['memory_mb']:.0f} MB",
+            f"{number((row['read_mb'] - before['read_mb']) / span)} MB/s",
+            f"{number((row['written_mb'] - before['written_mb']) / span)} MB/s",
+            str(row["processes"]),
+            str(row["threads"]),
+            *[f"{number(_power_w(before, row, span))} W"] * metered,
+        )
+    return table
+
+
+def _from_start(samples: list[dict[str, Any]], start_s: float | None) -> list[dict[str, Any]]:
+    """With a row of nothing used at the job's start."""
+    if start_s is None or not samples:
+        return samples
+    return [{**dict.fromkeys(samples[0], 0), "at_s": start_s, "energy_j": None}, *samples]
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first, and then ends of equal numbers of rows, each with the most memory among them."""
+    size = max(-(-(len(rows) - 1) // LINES), 1)
+    spans = [rows[begin : begin + size] for begin in range(1, len(rows), size)]
+    return rows[:1] + [{**span[-1], "memory_mb": max(row["memory_mb"] for row in span)} for span in spans]
+
+
+def _power_w(before: dict[str, Any], row: dict[str, Any], span: float) -> float | None:
+    if row["energy_j"] is None or before["energy_j"] is None:
+        return None
+    return float((row["energy_j"] - before["energy_j"]) / span)
