@@ -8,7 +8,20 @@ import sys
 import typer
 
 from profiles.errors import INTERRUPTED, TenbinError
-from tenbin.commands import compare, doctor, export, job, jobs, profile, reproduce, show, simulate, submit, up
+from tenbin.commands import (
+    agent,
+    compare,
+    doctor,
+    export,
+    job,
+    jobs,
+    profile,
+    reproduce,
+    show,
+    simulate,
+    submit,
+    up,
+)
 from tenbin.errors import TenbinError as ClientError
 
 app = typer.Typer(
@@ -46,6 +59,7 @@ app.command("suspend")(jobs.suspend)
 app.command("resume")(jobs.resume)
 app.command("migrate")(jobs.migrate)
 app.command("restore")(doctor.restore)
+app.add_typer(agent.app, name="agent", hidden=True)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,5 +1,8 @@
 """Starts supervisors in a millisecond: a small process, everything imported, that forks one for each line.
 
+``tenbin agent exec FOLDER`` does the same for one attempt, by a Python that has to start first: that takes
+150 times as long, so the engine of this machine does not use it.
+
 Reads the folders of attempts as lines of JSON from standard input, and answers each with the supervisor's
 process number. It ends with its input; the supervisors go on.
 
