@@ -14,10 +14,12 @@ from collections.abc import Iterable
 from scheduler.model import Job, instant
 from scheduler.queue import IndexedQueue
 
+MOST_LATE = 32  # jobs that are gone through one by one
 HALF_STEP_S = 5e-7  # half the grid of time: a job that ends just in time does, whatever the rounding
 
 
 Held = tuple[float, int, int]  # expected end, job, units
+Late = tuple[int, float, Job]  # units, expected run time
 
 
 class Line:
@@ -88,20 +90,25 @@ class FirstFitLine(Line):
 
 
 class EasyLine(Line):
-    """EASY backfilling, as ``scheduler/policies/easy.py`` says it."""
+    """EASY backfilling, as ``scheduler/policies/easy.py`` says it.
+
+    The last to come stand in a short list that is gone through, because most leave it soon; the others behind
+    an index.
+    """
 
     def __init__(self, pool: str) -> None:
         super().__init__(pool)
         self._queue = IndexedQueue()
+        self._late: list[Late] = []  # behind all of the queue
+        self._seen = 0  # so many of these may not pass, as the reservation stands
         # of the running jobs: by job, and sorted
         self._end_of: dict[int, Held] = {}
         self._ends: list[Held] = []
-        self._new: list[Job] = []  # since the last choice
         self._reserved: tuple[float, int] | None = None  # time for the first job, spare units
 
     def add(self, job: Job) -> None:
         self.waiting[job.id] = job
-        self._new.append(job)
+        self._late.append((job.units, job.estimate_on(self.pool), job))
 
     def add_first(self, job: Job) -> None:
         super().add_first(job)
@@ -120,66 +127,86 @@ class EasyLine(Line):
         self._reserved = None
 
     def choose(self, now: float, free: int, in_service: int) -> list[Job]:
-        if self._reserved is None:
-            return self._of_all(now, free, in_service)
-        return self._of_new(now, free, *self._reserved)
-
-    def _of_all(self, now: float, free: int, in_service: int) -> list[Job]:
-        """The head while it fits, then whoever does not delay the first that does not."""
-        pool, queue, waiting = self.pool, self._queue, self.waiting
         chosen: list[Job] = []
-        while waiting:
-            job = next(iter(waiting.values()))
-            if job.units > free:
-                break
-            if job.id in queue:
-                queue.remove(job.id)
-            else:
-                del self._new[0]  # the older jobs have all started
-            free -= job.units
-            self._start(job, job.estimate_on(pool), now, chosen)
+        reserved, unseen = self._reserved, self._late
+        if reserved is None:
+            free = self._heads(now, free, chosen)
+            if not self.waiting:
+                return chosen
+            needed = next(iter(self.waiting.values())).units
+            reserved = self._reserved = (
+                when_free(self._ends, needed, free, now) if needed <= in_service else (math.inf, free)
+            )
+            if free and self._queue:
+                free = self._queue_passes(now, free, chosen)
         else:
-            return chosen
-        for new in self._new:
-            queue.add(new.id, new.units, new.estimate_on(pool))
-        self._new.clear()
-        at, spare = when_free(self._ends, job.units, free, now)
-        if job.units > in_service:
-            at, spare = math.inf, free
+            unseen = unseen[self._seen :]
+        # Most have no room: seen first, because it is the quickest to see.
+        if free and (room := [late for late in unseen if late[0] <= free]):
+            self._late_pass(room, now, free, chosen)
+        self._seen = len(self._late)
+        if self._seen > MOST_LATE:
+            for units, length, job in self._late:
+                self._queue.add(job.id, units, length)
+            self._late.clear()
+            self._seen = 0
+        return chosen
+
+    def _heads(self, now: float, free: int, chosen: list[Job]) -> int:
+        """The first starts while it fits; what is free then."""
+        queue, late = self._queue, self._late
+        while queue:
+            job = next(iter(self.waiting.values()))
+            if job.units > free:
+                return free
+            queue.remove(job.id)
+            free -= job.units
+            self._start(job, job.estimate_on(self.pool), now, chosen)
+        while late and late[0][0] <= free:
+            units, length, job = late.pop(0)
+            free -= units
+            self._start(job, length, now, chosen)
+        return free
+
+    def _queue_passes(self, now: float, free: int, chosen: list[Job]) -> int:
+        """Who of the queue does not delay the first passes; what is free then."""
+        assert self._reserved is not None
+        at, spare = self._reserved
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
-        while free and len(waiting) > 1:
+        queue = self._queue
+        while free and queue:
             found = queue.first(((min(spare, free), math.inf), (free, window)))
             if found is None:
                 break
             queue.remove(found)
-            passing = waiting[found]
-            length = passing.estimate_on(pool)
-            free -= passing.units
-            spare -= passing.units if length > window else 0
-            self._start(passing, length, now, chosen)
-        self._reserved = (at, spare)
-        return chosen
-
-    def _of_new(self, now: float, free: int, at: float, spare: int) -> list[Job]:
-        """Who passes among the new jobs: nothing has changed for the others."""
-        chosen: list[Job] = []
-        window = at - now + HALF_STEP_S if at < math.inf else -math.inf
-        for job in self._new:
+            job = self.waiting[found]
             length = job.estimate_on(self.pool)
-            if job.units <= free and (length <= window or job.units <= spare):
-                free -= job.units
-                spare -= job.units if length > window else 0
-                self._start(job, length, now, chosen)
-            else:
-                self._queue.add(job.id, job.units, length)
-        self._new.clear()
+            free -= job.units
+            spare -= job.units if length > window else 0
+            self._start(job, length, now, chosen)
         self._reserved = (at, spare)
-        return chosen
+        return free
+
+    def _late_pass(self, room: list[Late], now: float, free: int, chosen: list[Job]) -> None:
+        """The same for jobs behind the queue."""
+        assert self._reserved is not None
+        at, spare = self._reserved
+        window = at - now + HALF_STEP_S if at < math.inf else -math.inf
+        for late in room:
+            units, length, job = late
+            if units <= free and (length <= window or units <= spare):
+                free -= units
+                spare -= units if length > window else 0
+                self._late.remove(late)
+                self._start(job, length, now, chosen)
+        self._reserved = (at, spare)
 
     def _start(self, job: Job, length_s: float, now: float, chosen: list[Job]) -> None:
-        del self.waiting[job.id]
+        job_id = job.id
+        del self.waiting[job_id]
         chosen.append(job)
-        self.hold(job.id, job.units, instant(now + length_s))
+        entry = self._end_of[job_id] = (instant(now + length_s), job_id, job.units)
+        insort(self._ends, entry)
 
 
 def when_free(ends: Iterable[Held], needed: int, free: int, now: float) -> tuple[float, int]:

@@ -7,6 +7,7 @@ from scheduler.state import JobState, Phase, estimate_under
 from scheduler.trace import Arrival, Outcome, Segment
 
 LIMIT, STOPPING = Known.LIMIT, Phase.STOPPING
+made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
 class Live:
@@ -44,25 +45,28 @@ class Live:
         """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
         placement, arrival, job = self.state.placement, self.arrival, self.job
         assert placement is not None
-        full = arrival.runs_s[placement.pool] if arrival.runs_s else arrival.run_s
-        speed = arrival.speed or job.speed
+        _, full, runs, speed = arrival
+        if runs:
+            full = runs[placement.pool]
+        speed = speed or job.speed
         if speed is not None:
             full /= speed(placement.units, placement.cap_w)
         full *= factor
-        killed = False
+        self.killed = False
         if kill_at_limit and job.known is LIMIT:
             limit = estimate_under(job, placement)
             if full > limit:
-                full, killed = limit, True
-        self.full_s, self.killed = full, killed
+                full, self.killed = limit, True
+        self.full_s = full
         self.version += 1
         return instant(self.works_from_s + (1.0 - self.progress) * full)
 
     def advance(self, now: float) -> None:
         """Book the work done up to now."""
-        if now > self.works_from_s:
-            worked = now - self.works_from_s
-            self.progress = min(1.0, self.progress + worked / self.full_s) if self.full_s > 0 else 1.0
+        worked = now - self.works_from_s
+        if worked > 0:
+            progress = self.progress + worked / self.full_s if self.full_s > 0 else 1.0
+            self.progress = progress if progress < 1.0 else 1.0
             self.run_s += worked
             self.works_from_s = now
 
@@ -71,25 +75,27 @@ class Live:
 
         ``powered`` is the pool it ran on, if anything is known of its power.
         """
-        state, placement, turn = self.state, self.state.placement, self.work_began_s
+        state, turn, began = self.state, self.work_began_s, self.began_s
+        placement = state.placement
         assert placement is not None
         power = powered.power_w(placement.units, placement.cap_w) if powered else 0.0
         if state.phase is STOPPING:
-            self._segment("checkpoint", placement, self.began_s, now, power)
+            self._segment("checkpoint", placement, began, now, power)
             return
-        turn = min(turn, now)
-        if turn > self.began_s:
-            self._segment("restart", placement, self.began_s, turn, power)
+        if turn > began:
+            turn = min(turn, now)
+            if turn > began:
+                self._segment("restart", placement, began, turn, power)
         if now > self.works_from_s:
             self.advance(now)
         if now > turn or not self.segments:
-            self.segments.append(Segment("run", placement, turn, now))
+            self.segments.append(made(Segment, ("run", placement, turn, now)))
             if power:
                 self.energy_j += power * (now - turn)
         state.works_from_s = self.work_began_s  # the books may have believed in another restart time
 
     def _segment(self, kind: str, placement: Placement, begin: float, end: float, power_w: float) -> None:
-        self.segments.append(Segment(kind, placement, begin, end))
+        self.segments.append(made(Segment, (kind, placement, begin, end)))
         self.overhead_s += end - begin
         self.energy_j += power_w * (end - begin)
 
@@ -109,17 +115,20 @@ class Live:
         """What became of the job, which has just left the books."""
         state = self.state
         assert state.start_s is not None
-        return Outcome(
-            self.job,
-            state.start_s,
-            now,
-            "killed" if self.killed else "done",
-            self.run_s,
-            self.overhead_s,
-            max(0.0, self.run_s - state.served_s) if state.failures else 0.0,
-            state.preemptions,
-            state.migrations,
-            state.failures,
-            self.energy_j,
-            tuple(self.segments),
+        return made(
+            Outcome,
+            (
+                self.job,
+                state.start_s,
+                now,
+                "killed" if self.killed else "done",
+                self.run_s,
+                self.overhead_s,
+                max(0.0, self.run_s - state.served_s) if state.failures else 0.0,
+                state.preemptions,
+                state.migrations,
+                state.failures,
+                self.energy_j,
+                tuple(self.segments),
+            ),
         )

@@ -81,18 +81,18 @@ class Simulator:
         agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), refuses)
         self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
         live, ready, do = self._machine.live, self._machine.ready, self._machine.do
-        ignores, decide = policy.ignores, policy.decide
+        ignores, decide, advance, upcoming = policy.ignores, policy.decide, self._advance, agenda.upcoming
         events = decisions = most = 0
         if agenda.arrival is not None:
             state.now = min(state.now, agenda.arrival.job.submit_s)
         self._ask_loop()
         policy.begin(state)
-        while (event := ready.popleft() if ready else self._advance()) is not None:
+        while (event := ready.popleft() if ready else advance()) is not None:
             events += 1
             if ready:
                 state.upcoming = type(ready[0])
             else:
-                state.upcoming = agenda.upcoming(state.now) if live or agenda.arrival else None
+                state.upcoming = upcoming(state.now) if live or agenda.arrival else None
             if state.overtaken:
                 event = self._begin_anew()
             if event is not None and type(event) not in ignores:

@@ -58,7 +58,7 @@ class Easy(Policy):
                 self._line.hold(state.job.id, state.placement.units, state.expected_end_s)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        line, pool = self._line, self._pool
+        line = self._line
         if isinstance(event, Submitted):
             line.add(event.job)
         elif isinstance(event, Finished):
@@ -72,6 +72,7 @@ class Easy(Policy):
             return ()
         if isinstance(line, EasyOnClasses):
             return [Start(job.id, counted(on, job.units)) for job, on in line.choose(view)]
+        pool = self._pool
         chosen = line.choose(view.now, view.free[pool], view.in_service[pool])
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from profiles.errors import BadInput
-from scheduler.model import Job, Known
+from scheduler.model import EMPTY, Job, Known
 from scheduler.trace import Arrival
 from scheduler.workloads import Workload
 from scheduler.workloads.files import in_order, lines_of
@@ -27,6 +27,7 @@ from scheduler.workloads.files import in_order, lines_of
 FIELDS = 18
 NEEDED = 9
 LARGEST_NUMBER = 2**31  # of a job
+LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
 
 
@@ -111,24 +112,24 @@ def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
             kb = float(used)
     except ValueError:
         return _unreadable(fields)
-    if not (0 <= job_id < LARGEST_NUMBER and 0 <= submit < math.inf and 0 <= run < math.inf):
+    if not (0 <= job_id < LARGEST_NUMBER and 0 <= submit < INF and 0 <= run < INF):
         return _unusable(job_id, submit, run)
-    if not 1 <= processors < math.inf:
+    if not 1 <= processors < INF:
         return "no processors"
     units = int(processors)
-    memory_mb = kb * units * MB_PER_KB if 0 < kb < math.inf else None
+    memory_mb = kb * units * MB_PER_KB if 0 < kb < INF else None
     user = program = "-1"
     if len(fields) > 13:
         user, program = fields[11], fields[13]
     elif len(fields) > 11:
         user = fields[11]
-    known, estimate = Known.LIMIT, limit if 0 < limit < math.inf else None
+    known, estimate = LIMIT, limit if 0 < limit < INF else None
     if parameters.estimate != "requested":
-        known, estimate = (Known.EXACT, run) if parameters.estimate == "exact" else (known, None)
+        known, estimate = (EXACT, run) if parameters.estimate == "exact" else (known, None)
     user = "" if user == "-1" else user
     program = "" if program == "-1" else program
     job = Job(job_id, submit, units, estimate, user, memory_mb, known, program=program)
-    return Arrival(job, run)
+    return tuple.__new__(Arrival, (job, run, EMPTY, None))  # in half the time of Arrival(job, run)
 
 
 def _unreadable(fields: list[str]) -> str:
