@@ -84,7 +84,8 @@ class Checkpoint:
         import pyopencl as cl
 
         self._new(name)
-        self._buffers[name] = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
+        with self._device(f"making buffer {name} of {size} bytes"):
+            self._buffers[name] = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
         return self._buffers[name]
 
     def array(self, name: str, array: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ import pytest
 
 from tenbin.checkpoint_file import CHUNK, CheckpointError, Part, read, read_header, write
 from tests.conftest import require
+from tests.coordinator.conftest import Up
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
 LAYER = Path(__file__).parents[1] / "opencl_layers" / "lost_device.c"
@@ -280,6 +281,10 @@ def read_or_nothing(path: Path) -> bytes:
         ("check.buffer('a', 8); check.buffer('a', 8)", "a is registered already"),
         ("check.array('a', np.zeros((4, 4)).T[1:])", "a is not contiguous, writeable numbers"),
         ("check.array('a', np.broadcast_to(1.0, (1,)))", "a is not contiguous, writeable numbers"),
+        (
+            "check.buffer('a', 0)",
+            "failed while making buffer a of 0 bytes: create_buffer failed: INVALID_BUFFER",
+        ),
         ("tenbin.Checkpoint('q', device=9)", "there is no OpenCL device 9; see: tenbin doctor"),
     ],
 )
@@ -332,6 +337,30 @@ def test_without_room_it_goes_on_and_tries_again(two_devices: dict[str, str], sm
     process.communicate(timeout=60)
     assert process.returncode == 85
     assert read_header(small / "checkpoint.tenbin", "p")[1]["a"].bytes == 2 << 20
+
+
+def test_a_job_that_finds_no_room_to_move_ends_where_it_is(
+    two_devices: dict[str, str], up: Up, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked by the coordinator to move; its owner sees why it did not, and nothing is lost."""
+    code = (
+        f"import os, time, tenbin, tenbin.checkpoint\nsmall = {str(small)!r}\n"
+        "tenbin.checkpoint.AGAIN_S = 0.05; check = tenbin.Checkpoint('p', path=small + '/c')\n"
+        "check.buffer('a', 2 << 20); check.restore()\n"
+        "while not os.path.exists(small + '/end'): check.safe_point(); time.sleep(0.01)\n"
+        "check.finish(); print('whole')"
+    )
+    monkeypatch.setenv("POCL_DEVICES", two_devices["POCL_DEVICES"])
+    up.start("--devices", "--policy", "fcfs")
+    job = up.client.submit([sys.executable, "-c", code], checkpoint_signal=int(signal.SIGURG))
+    up.until(lambda: job.info()["stage"] == "running", 60)
+    assert up.run("migrate", str(job.id), "--to", "pocl-1").returncode == 0
+    up.until(lambda: "No space left" in Path(job.info()["stderr"]).read_text(), 60)
+    assert job.info()["stage"] == "stopping"
+    (small / "end").touch()
+    found = job.wait(60)
+    assert (found["stage"], found["attempt"], found["migrations"]) == ("done", 1, 0)
+    assert Path(found["stdout"]).read_text() == "whole\n"
 
 
 @pytest.mark.parametrize("error", [-2, -5])  # not available; out of resources
