@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from agent.inventory import read_machine
 from agent.jobs.trial import Ended, Trial
 from agent.lock import node_lock
 from agent.node_kind import node_kind
-from probes.memory_plan import choose_area
+from probes.memory_plan import Missing, choose_area
 from probes.memory_pool import Pool, Spot, WriterLost
 from probes.memory_stream import WINDOW_S, Row, Stream
 from probes.topology import Topology, free_memory_mb, read_topology
@@ -39,6 +40,7 @@ REFERENCE_WINDOWS = 3
 LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 TOLERANCE = 0.05
+LEAST_AREA_MB = 8.0
 BUSY = 0.05  # share of all CPU time that others may take before wall times mean little
 
 
@@ -98,9 +100,8 @@ def make_job_profile(
     created, began = datetime.now(UTC), time.monotonic()
     with node_lock():
         inventory = read_machine(settings)
-        area_mb, amiss = choose_area(topology, free_memory_mb(settings.sysfs, settings.procfs) / 2)
-        if not area_mb:
-            raise Unavailable(f"no memory for memprobe ({amiss[-1].reason})", "free some memory")
+        free_mb = free_memory_mb(settings.sysfs, settings.procfs) / 2
+        area_mb, amiss = choose_areas(topology, job, probes, free_mb)
         watch = Watch.begin("job", 0)
         with Pool(area_mb, topology.line_bytes) as pool:
             session = _Session(order, pool, job, probes, listener)
@@ -133,6 +134,31 @@ def make_job_profile(
         note="; ".join(filter(None, dict.fromkeys((*session.notes, doubt)))),
     )
     return profile, {"runs": runs, "windows": windows}
+
+
+def choose_areas(
+    topology: Topology, job: Sequence[Spot], probes: Sequence[Spot], free_mb: float
+) -> tuple[float, list[Missing]]:
+    """Size of each writer's area in MB, and what is amiss with it.
+
+    Those that write together through one last-level cache need an area of 4 times that all together: with one
+    each, as in the probe of the node, many cores would need more memory than there is.
+
+    Raises:
+        Unavailable: that does not fit into ``free_mb``.
+    """
+    area_mb, amiss = choose_area(topology, free_mb)
+    cache_of = {cpu.index: cpu.llc for cpu in topology.cpus}
+    together = [Counter(cache_of[spot.core] for spot in side) for side in (job, probes)]
+    each_mb = max(area_mb / min(min(side.values()) for side in together), LEAST_AREA_MB)
+    needed_mb = each_mb * (len(job) + len(probes))
+    remedy = "free some memory, or give the job fewer cores"
+    if not area_mb:
+        raise Unavailable(f"no memory for memprobe ({amiss[-1].reason})", remedy)
+    if needed_mb > free_mb:
+        what = f"memprobe needs {needed_mb:.0f} MB for {len(job) + len(probes)} writers"
+        raise Unavailable(f"{what}, {free_mb:.0f} MB can be taken", remedy)
+    return each_mb, amiss
 
 
 def choose_clock(condition: Condition, fitted: Fitted) -> tuple[Clock, str]:

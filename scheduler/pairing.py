@@ -181,12 +181,16 @@ def partition(count: int, costs: Mapping[tuple[int, ...], float]) -> list[tuple[
 
 
 def least_time(
-    work_s: Mapping[str, float], slowdowns: Slowdowns, most: int = 2
+    work_s: Mapping[str, float],
+    slowdowns: Slowdowns,
+    most: int = 2,
+    alone: Mapping[str, float] | None = None,
 ) -> tuple[float, dict[str, float]]:
     """Seconds that a set of nodes needs at least for the work, and what a second of each program's is worth.
 
     The work is run time on whole nodes, by program; a set is ``most`` times as many nodes as a job alone
-    needs. A linear program over how long each group of programs runs side by side: no schedule of jobs in
+    needs, unless ``alone`` says what part of a set that is (a job too small for whole nodes takes all of
+    it). A linear program over how long each group of programs runs side by side: no schedule of jobs in
     plenty is shorter, as partners may change at any time here. The dual prices say what part of the set a
     second of a program's work deserves: 1 / ``most`` where being alone is no loss, less for a program that
     others like to have beside them.
@@ -205,6 +209,6 @@ def least_time(
                 for member, factor in zip(group, factors(programs, bindings, slowdowns), strict=True):
                     column[member] += 1.0 / factor
                 columns.append(column)
-                costs.append(1.0 if size > 1 else 1.0 / most)
+                costs.append(1.0 if size > 1 else (alone or {}).get(programs[0], 1.0 / most))
     result = linprog(costs, A_eq=np.array(columns).T, b_eq=[work_s[name] for name in names])
     return float(result.fun), dict(zip(names, result.eqlin.marginals.tolist(), strict=True))

@@ -15,6 +15,7 @@ from tenbin.commands import (
     export,
     job,
     jobs,
+    pairs,
     profile,
     reproduce,
     show,
@@ -43,6 +44,7 @@ app.command("compare")(compare.compare)
 app.command("export")(export.export)
 app.command("report")(export.report)
 app.add_typer(job.app, name="job")
+app.command("pairs")(pairs.pairs)
 app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("up")(up.up)

@@ -7,8 +7,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from agent.node_kind import node_kind
+from probes.topology import read_topology
 from profiles.errors import BadInput, Unavailable
+from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.costs import FREE, Costs
@@ -16,18 +21,21 @@ from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split, unknown
 from scheduler.policy import Policy
-from scheduler.registry import POLICIES
+from scheduler.profiled import JobProfiles
+from scheduler.registry import POLICIES, create
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What stands behind a cluster: cores of each node, devices of each pool, costs of moving, its unit."""
+    """What stands behind a cluster: cores of each node, devices of each pool, costs of moving, its unit, and
+    job profiles where jobs share nodes."""
 
     cluster: Cluster
     cores: list[list[int]]
     devices: dict[str, list[int]] = field(default_factory=dict)
     costs: Costs = FREE
     unit: Unit = CORE
+    job_profiles: JobProfiles | None = None
 
 
 def devices_of_machine(policy: str, profile: Profile | None) -> Machine:
@@ -81,13 +89,34 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> Machine:
         if nodes not in (None, 1):
             raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
         return Machine(Cluster((Pool("core", len(used)),)), [used])
+    if "sharing" in suits:
+        return _shared(policy, cores, nodes or 1)
     if "nodes" not in suits:
         raise BadInput(f"policy {name} cannot run jobs on this machine yet", "try it with: tenbin simulate")
-    count = nodes or 1
+    return _in_nodes(used, nodes or 1)
+
+
+def _in_nodes(used: list[int], count: int, **more: Any) -> Machine:
+    """So many equal nodes of these cores."""
     if count > len(used):
         raise BadInput(f"--nodes {count}: there are {len(used)} cores", "ask for fewer")
     size = len(used) // count
     memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6 / count
     pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=(float(size), memory_mb))
     parts = [used[size * i : size * (i + 1)] for i in range(count)]
-    return Machine(Cluster((pool,)), parts, unit=Unit(node=True, cores=size))
+    return Machine(Cluster((pool,)), parts, unit=Unit(node=True, cores=size), **more)
+
+
+def _shared(policy: str, cores: int | None, nodes: int) -> Machine:
+    """Nodes that jobs share: one hardware thread of each core, as job profiles are measured; neighbours in
+    cache and memory on one node."""
+    topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
+    used = [cpu.index for cpu in topology.cores]
+    if cores is not None and cores > len(used):
+        raise BadInput(f"--cores {cores}: this process may use {len(used)} whole cores", "ask for fewer")
+    used, most = used[:cores], getattr(create(policy), "most", 1)
+    if len(used) // nodes < most:
+        what = f"--nodes {nodes}: of {len(used)} cores no node has enough for {most} jobs"
+        remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
+        raise BadInput(what, remedy)
+    return _in_nodes(used, nodes, job_profiles=JobProfiles(JobStore(), node_kind()))

@@ -53,7 +53,8 @@ def serve(
         report = sockets / "report.sock"
         engine = LocalEngine(home, report, machine.cluster, machine.cores, machine.devices, machine.unit)
         try:
-            coordinator = Coordinator(journal, engine, policy, machine.costs, unit=machine.unit)
+            profiles, unit = machine.job_profiles, machine.unit
+            coordinator = Coordinator(journal, engine, policy, machine.costs, unit=unit, profiles=profiles)
             door = None
             if place is not None:
                 door = Door(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])

@@ -13,7 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.job_profiler import CommandFailed, JobOrder, choose_clock, choose_cpus, make_job_profile
+from agent.job_profiler import (
+    CommandFailed,
+    JobOrder,
+    choose_areas,
+    choose_clock,
+    choose_cpus,
+    make_job_profile,
+)
 from agent.jobs.trial import Ended, Trial
 from agent.node_kind import node_kind
 from probes.memory_pool import Pool, Spot, WriterLost
@@ -140,6 +147,21 @@ def test_the_job_and_its_neighbour_get_cores_of_their_own() -> None:
         choose_cpus(topology, 4)
     with pytest.raises(Unavailable, match="one core only"):
         choose_cpus(Topology(cpus[:1], (0,), 32.0, 64), 1)
+
+
+def test_writers_that_share_a_cache_share_the_area_that_it_takes() -> None:
+    """Four cores of two caches of 32 MB; areas of 4 x 32 MB for each cache and side."""
+    topology = Topology(tuple(Cpu(i, i, i // 8 * 8, 0, 0) for i in range(16)), (0,), 32.0, 64)
+    for cores, each_mb in ((1, 128), (4, 32), (8, 16), (12, 32)):
+        job, probes = choose_cpus(topology, cores)
+        area_mb, _ = choose_areas(topology, job, probes, 10_000)
+        assert area_mb == each_mb, cores
+    job, probes = choose_cpus(topology, 1)
+    assert choose_areas(topology, job, probes, 256)[0] == 128
+    with pytest.raises(Unavailable, match=r"memprobe needs 256 MB for 2 writers, 250 MB can be taken"):
+        choose_areas(topology, job, probes, 250)
+    with pytest.raises(Unavailable, match="no memory for memprobe"):
+        choose_areas(topology, job, probes, 10)
 
 
 # --- whole profiles

@@ -18,6 +18,7 @@ from agent.jobs.folder import Result
 from profiles.errors import BadInput
 from scheduler import actions as act
 from scheduler.coordination.bookings import Bookings
+from scheduler.coordination.company import Company
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.sizes import CORE, Unit
@@ -26,8 +27,10 @@ from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, Costs
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Submitted, Timer
+from scheduler.interference import NOTHING_KNOWN
 from scheduler.model import Placement, instant
 from scheduler.policy import Reason
+from scheduler.profiled import JobProfiles
 from scheduler.registry import create
 from scheduler.state import RuleBroken, State
 
@@ -44,6 +47,7 @@ class Coordinator:
         costs: what moving jobs is believed to cost.
         clock: seconds since 1970.
         unit: what one unit of the cluster's pool is.
+        profiles: job profiles, where jobs share nodes.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -57,12 +61,15 @@ class Coordinator:
         costs: Costs = FREE,
         clock: Callable[[], float] = time.time,
         unit: Unit = CORE,
+        profiles: JobProfiles | None = None,
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
         self.policy = create(policy)  # a wrong name is refused before anything else
-        self.state = State(engine.cluster, costs, now=instant(clock()))
+        self.profiles = profiles
+        self.state = State(engine.cluster, costs, slowdowns=profiles or NOTHING_KNOWN, now=instant(clock()))
         self.ledger = Ledger(journal, engine.cluster, unit)
+        self.company = Company(self.ledger, profiles) if profiles is not None else None
         self._happenings: list[Happening] = []
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self._happen)
         self._stale = False
@@ -78,6 +85,8 @@ class Coordinator:
             NoRoom: the journal cannot be written; nothing was taken in.
         """
         now, unit = instant(self.clock()), self.ledger.unit
+        if self.profiles is not None:
+            self.profiles.introduce(spec.job_profile for spec in specs)
         for spec in specs:
             for other in spec.after:
                 if self.ledger.stage(other) is None:
@@ -187,6 +196,8 @@ class Coordinator:
         for at, tag in self.bookings.due():
             self._happen(Timer, partial(Timer, at, tag))
         self._decide()
+        if self.company is not None:
+            self.company.look(self.state)
         self.bookings.carry_out()
 
     def next_timer_s(self) -> float | None:
@@ -259,6 +270,8 @@ class Coordinator:
         elif result.how in ("checkpointed", "interrupted") and again:
             self._happen(Failed, partial(self._requeue, entry, f"it was {result.how}"))
         else:
+            if self.company is not None:
+                self.company.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
             stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
             self._happen(Finished, partial(self._finish, entry, stage, trouble, result.ended_s))
@@ -372,6 +385,8 @@ class Coordinator:
         for pool, regions in self.journal.regions().items():
             if any(pool == known.name for known in self.state.cluster.pools):
                 self.state.repartition(pool, regions)
+        if self.profiles is not None:
+            self.profiles.recall(entry.spec.job_profile for entry in self.ledger.entries.values())
         for entry in self.ledger.entries.values():
             if entry.stage in PHASES:
                 try:

@@ -35,6 +35,7 @@ class JobSpec(BaseModel):
         priority: of the jobs that wait, those of a higher priority come first.
         account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
         share: weight of that account from now on; None: as it is.
+        job_profile: name of the job profile that says how it gets on with others on its node.
         after: numbers of jobs that must have succeeded before.
         folder: working directory.
         array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
@@ -62,6 +63,7 @@ class JobSpec(BaseModel):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     account: Annotated[str, Field(max_length=100, pattern=r"^[^=\x00-\x1f]*$")] = ""
     share: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    job_profile: Annotated[str, Field(max_length=100)] = ""
     after: tuple[int, ...] = ()
     folder: Text = Field(default_factory=os.getcwd)
     array_index: Annotated[int, Field(ge=0)] | None = None
@@ -144,9 +146,9 @@ def as_job(
         demand=demand,
         speed=speed,
         estimates_s=estimates,
-        program=spec.name or spec.command[0],
         priority=spec.priority,
         share=spec.share,
+        program=spec.job_profile or spec.name or spec.command[0],
     )
 
 

@@ -7,9 +7,10 @@ Algorithm: once for every instant at which something changed, among the first ``
    like to have beside them (it disturbs little) is cheap: its company is what is scarce. This is where
    unequal lengths enter: what counts is how much work there is of each program, not how many jobs.
 2. Weights. A choice for a set of nodes costs what the set is worth less what gets done on it: 1 - sum(price
-   / predicted factor); a job alone on whole nodes 1 / ``most`` - price; a set with a share left costs that
-   of those on it if nobody joins. If all jobs could have nodes to be spread on for themselves, nodes are
-   worth nothing and programs all the same: then the sum of the speeds counts.
+   / predicted factor); a job alone on whole nodes the part of a set that they are (1 / ``most``, or all of
+   it if the job does not fill whole nodes) - price; a set with a share left costs that of those on it if
+   nobody joins. If all jobs could have nodes to be spread on for themselves, nodes are worth nothing and
+   programs all the same: then the sum of the speeds counts.
 3. Matching. The groups (waiting jobs, up to ``most``; one with a set that has a share left; one alone) of
    least cost in all that hold each job once, with the placement of each. Joining costs ``order`` more for
    each earlier job that waits.
@@ -65,21 +66,24 @@ class Weights(NamedTuple):
     Attributes:
         factor: predicted factor of (program, binding, those beside it).
         set_price: of a set of nodes that jobs share. prices: of the progress of each program.
-        most: jobs a set.
+        alone: part of a set that the whole nodes are on which a program is alone.
     """
 
     factor: Callable[[str, str, tuple[str, ...]], float]
     set_price: float
     prices: dict[str, float]
-    most: int
+    alone: dict[str, float]
 
     def cost(self, programs: Sequence[str], bindings: Sequence[str]) -> float:
         """Of these programs on a set, or of one on whole nodes: what they hold less what they get done."""
-        held = self.set_price / (self.most if bindings[0] == PACKED else 1)
-        return held - sum(
+        return self.set_price * self.held(programs, bindings) - sum(
             self.prices[program] / self.factor(program, binding, others(programs, member))
             for member, (program, binding) in enumerate(zip(programs, bindings, strict=True))
         )
+
+    def held(self, programs: Sequence[str], bindings: Sequence[str]) -> float:
+        """Part of a set that they take."""
+        return self.alone[programs[0]] if bindings[0] == PACKED else 1.0
 
     def joined(self, where: NodeSet, job: Job | None) -> float:
         """Of a set in use, with another job or without."""
@@ -121,11 +125,11 @@ class Match(Sharing):
     def instead(self, job: Job, places: Places, view: View, due: bool) -> Plan | None:
         whole, share = places.whole(job), places.share(job)
         fits = whole is not None and whole.nodes <= len(places.empty)
-        alone = Plan((job,), (PACKED,))
         if share is None or view.slowdowns.pressure(job.program) is None:
-            return alone if fits else None
+            return Plan((job,), (PACKED,)) if fits else None
         weights = self._weights[share.nodes]
-        options = [(weights.cost([job.program], [PACKED]), 0, alone)] if fits else []
+        way = (SPREAD,) if weights.alone[job.program] == 1.0 else (PACKED,)  # so that others can join
+        options = [(weights.cost([job.program], way), 0, Plan((job,), way))] if fits else []
         for number, where in enumerate(places.sets, 1):
             if len(where.nodes) == share.nodes:
                 more = weights.joined(where, job) - weights.joined(where, None)
@@ -138,21 +142,28 @@ class Match(Sharing):
         states = [s for where in places.shared if len(where.nodes) == nodes for s in where.residents]
         left = [(job.program, job.reference_s(self.pool.name)) for job in waiting]
         left += [(state.job.program, state.remaining_s(view.now)) for state in states]
+        jobs = [*waiting, *(state.job for state in states)]
+        alone = {job.program: self._part(job, places, nodes) for job in jobs}
         slowdowns = _Cached(view.slowdowns)
         if plenty:
-            return Weights(slowdowns.factor, 0.0, {program: 1.0 for program, _ in left}, self.most)
+            return Weights(slowdowns.factor, 0.0, {program: 1.0 for program, _ in left}, alone)
         known = [seconds for _, seconds in left if isfinite(seconds)]
         mean = sum(known) / len(known) if sum(known) > 0 else 1.0
         work: dict[str, float] = {}
         for program, seconds in left:
             work[program] = work.get(program, 0.0) + (seconds if isfinite(seconds) else mean)
-        _, prices = least_time(work, slowdowns, self.most)
+        _, prices = least_time(work, slowdowns, self.most, alone)
         return Weights(
             slowdowns.factor,
             1.0,
-            {program: prices.get(program, 1.0 / self.most) for program in work},
-            self.most,
+            {program: prices.get(program, alone[program]) for program in work},
+            alone,
         )
+
+    def _part(self, job: Job, places: Places, nodes: int) -> float:
+        """What part of a set of so many nodes the job takes alone: all, if it does not fill whole nodes."""
+        whole = places.whole(job)
+        return 1.0 if whole is None or whole.nodes == nodes else 1.0 / self.most
 
     def _best(self, waiting: Sequence[Job], sets: Sequence[NodeSet], weights: Weights) -> list[Plan]:
         """The groups of least cost in all; the sets count as members behind the jobs."""
@@ -162,8 +173,7 @@ class Match(Sharing):
         for members in chain.from_iterable(groups):
             jobs = tuple(waiting[member] for member in members)
             programs = [job.program for job in jobs]
-            ways = (*bindings_of(len(jobs)), (SPREAD,)) if len(jobs) == 1 else bindings_of(len(jobs))
-            costs[members], bindings = min((weights.cost(programs, way), way) for way in ways)
+            costs[members], bindings = self._cheapest(programs, bindings_of(len(jobs)), weights)
             plans[members] = Plan(jobs, bindings)
         for number, where in enumerate(sets, len(waiting)):
             costs[number,] = weights.joined(where, None)
@@ -172,6 +182,17 @@ class Match(Sharing):
                 plans[place, number] = Plan((job,), (where.binding,), where)
         chosen = partition(len(waiting) + len(sets), costs)
         return [plans[members] for members in chosen if members in plans]
+
+    def _cheapest(
+        self, programs: Sequence[str], ways: Sequence[tuple[str, ...]], weights: Weights
+    ) -> tuple[float, tuple[str, ...]]:
+        """Cost and bindings; at the same cost fewer nodes, then so that others can join."""
+        ways = (*ways, (SPREAD,)) if len(programs) == 1 else ways
+        options = (
+            (weights.cost(programs, way), weights.held(programs, way), way[0] == PACKED, way) for way in ways
+        )
+        cost, _, _, best = min(options)
+        return cost, best
 
 
 class _Cached:

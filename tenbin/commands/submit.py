@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tenbin.commands.job import complete_name
 from tenbin.commands.options import JsonOption
 from tenbin.commands.up import HomeOption
 
@@ -166,6 +167,13 @@ def submit(
     expect: Annotated[
         str | None, typer.Option(help="Expected run time on each device: gpu=1m,cpu=10m.")
     ] = None,
+    job_profile: Annotated[
+        str,
+        typer.Option(
+            help="Where jobs share nodes: its job profile, by name (tenbin job list).",
+            autocompletion=complete_name,
+        ),
+    ] = "",
     checkpoint: Annotated[
         bool, typer.Option("--checkpoint", help="It uses tenbin.Checkpoint: it can be stopped and moved.")
     ] = False,
@@ -229,6 +237,7 @@ def submit(
         "time_s": duration_s(time) if time else None,
         "device": device,
         "expect_s": expected(expect),
+        "job_profile": job_profile,
         "checkpoint_signal": int(signal.SIGURG) if checkpoint else None,
         "priority": priority,
         "account": account,

@@ -1,0 +1,137 @@
+"""Runs pairs of programs side by side for real, to hold predicted slow-downs against.
+
+One repetition: each program alone, then each pair, in random order. In a pair both start together and each
+is started again when it ends, until each has once run from its beginning to its end beside the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from agent.job_profiler import CommandFailed
+from agent.jobs.trial import Ended, Trial
+from agent.lock import node_lock
+from profiles.jobs import Clock
+
+POLL_S = 0.02
+
+
+class Program(NamedTuple):
+    """What to run, and its name."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: str
+    cores: int
+
+
+@dataclass
+class Times:
+    """Seconds of each run, by repetition: run time and CPU time of each program alone and beside another."""
+
+    alone: dict[str, list[dict[Clock, float]]] = field(default_factory=dict)
+    beside: dict[tuple[str, str], list[dict[Clock, float]]] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def slowdowns(self, program: str, beside: str, clock: Clock) -> list[float]:
+        """Time beside / time alone of each complete repetition."""
+        pairs = zip(self.beside.get((program, beside), ()), self.alone.get(program, ()), strict=False)
+        return [there[clock] / alone[clock] for there, alone in pairs if alone[clock] > 0]
+
+    def noise(self, program: str, clock: Clock) -> float:
+        """Median change between two runs alone that follow each other: no prediction can be better."""
+        times = [run[clock] for run in self.alone.get(program, ())]
+        changes = [abs(b / a - 1) for a, b in pairwise(times) if a > 0]
+        return float(np.median(changes)) if changes else 0.0
+
+
+def run_pairs(
+    programs: Sequence[Program],
+    pairs: Iterable[tuple[int, int]],
+    cpus: Sequence[int],
+    repetitions: int,
+    limit_s: float,
+    tell: Callable[[str], None] = lambda doing: None,
+    seed: int = 1,
+) -> Times:
+    """Run all of it; Ctrl-C ends it early with what was measured.
+
+    Args:
+        pairs: places in ``programs``; a program beside itself is a pair as well.
+        cpus: one of each core; the first program of a pair gets the first ones.
+
+    Raises:
+        CommandFailed: a program fails, or takes longer than ``limit_s``.
+        Busy: another profile is measuring this node.
+    """
+    times, rng = Times(), np.random.default_rng(seed)
+    wanted = list(pairs)
+    with node_lock():
+        try:
+            for repetition in range(1, repetitions + 1):
+                for i in rng.permutation(len(programs)):
+                    one = programs[i]
+                    tell(f"repetition {repetition} of {repetitions}: {one.name} alone")
+                    [[alone]] = _together([one], cpus, limit_s)
+                    times.alone.setdefault(one.name, []).append(_by_clock(alone))
+                for i in rng.permutation(len(wanted)):
+                    both = [programs[place] for place in wanted[i]]
+                    tell(f"repetition {repetition} of {repetitions}: {both[0].name} beside {both[1].name}")
+                    first, second = _together(both, cpus, limit_s)
+                    a, b = both[0].name, both[1].name
+                    times.beside.setdefault((a, b), []).append(_by_clock(first[0]))
+                    if a != b:  # beside itself one direction is enough
+                        times.beside.setdefault((b, a), []).append(_by_clock(second[0]))
+        except KeyboardInterrupt:
+            times.interrupted = True
+    return times
+
+
+def _by_clock(ended: Ended) -> dict[Clock, float]:
+    return {"wall": ended.wall_s, "cpu": ended.cpu_s}
+
+
+def _together(programs: Sequence[Program], cpus: Sequence[int], limit_s: float) -> list[list[Ended]]:
+    """The complete runs of each, one at least, all of them with the others at work."""
+    runs: list[list[Ended]] = [[] for _ in programs]
+    with ExitStack() as stack:
+        parts = [_part(programs, i, cpus) for i in range(len(programs))]
+
+        def start(i: int) -> Trial:
+            one = programs[i]
+            return stack.enter_context(Trial(one.command, one.folder, parts[i], limit_s))
+
+        running = [start(i) for i in range(len(programs))]
+        while not all(runs):
+            for i, trial in enumerate(running):
+                ended = trial.ended()
+                if ended is None:
+                    continue
+                _check(programs[i], ended)
+                runs[i].append(ended)
+                if not all(runs):
+                    running[i] = start(i)
+            time.sleep(POLL_S)
+    return runs
+
+
+def _part(programs: Sequence[Program], i: int, cpus: Sequence[int]) -> Sequence[int]:
+    first = sum(program.cores for program in programs[:i])
+    return cpus[first : first + programs[i].cores]
+
+
+def _check(program: Program, ended: Ended) -> None:
+    if ended.trouble or ended.code or ended.overdue or ended.left:
+        why = ended.trouble or ended.last_words or f"code {ended.code}"
+        why = "it took too long" if ended.overdue else why
+        raise CommandFailed(
+            f"{program.name}: the command of its job profile did not succeed ({why})",
+            f"measure it again: tenbin job profile {program.name} -- CMD...",
+        )

@@ -1,0 +1,79 @@
+"""Slow-downs of real jobs that share a node, as predicted by their job profiles.
+
+A job's ``program`` is the name of its job profile. One that was submitted without is nobody's neighbour:
+nothing is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+
+from profiles.errors import BadInput
+from profiles.job_store import JobStore
+from profiles.jobs import JobProfile, NodeKind
+from profiles.models.curve import slowdown_beside
+from scheduler.interference import PACKED, Pressure
+
+
+class JobProfiles:
+    """The ``Slowdowns`` of those job profiles that jobs were submitted with.
+
+    Args:
+        kind: of this machine: profiles made on another are not used.
+    """
+
+    def __init__(self, store: JobStore, kind: NodeKind) -> None:
+        self.store, self.kind = store, kind
+        self._known: dict[str, JobProfile] = {}
+        self._factor = lru_cache(maxsize=4096)(self._predict)
+
+    def introduce(self, names: Iterable[str]) -> None:
+        """Jobs of these job profiles come: the newest ones of this kind of node are used from now on.
+
+        Raises:
+            BadInput: there is none of a name, or it says nothing about sharing.
+        """
+        for name in set(names) - {""}:
+            found = self._usable(name)
+            if self._known.get(name) != found:
+                self._known[name] = found
+                self._factor.cache_clear()
+
+    def recall(self, names: Iterable[str]) -> None:
+        """After a restart: as ``introduce``; of jobs whose profile is gone nothing is known."""
+        for name in set(names):
+            with suppress(BadInput):
+                self.introduce([name])
+
+    def _usable(self, name: str) -> JobProfile:
+        found = self.store.load(name, self.kind.key)
+        remedy = f"measure it here: tenbin job profile {name} -- CMD...; or leave --job-profile out"
+        if found.kind.key != self.kind.key:
+            what = f"job profile '{name}' was made on another kind of node ({found.kind.title})"
+            raise BadInput(f"{what}, this one is {self.kind.title}", remedy)
+        if slowdown_beside(found, [found]) is None:
+            raise BadInput(f"job profile '{name}' says nothing about pressure or sensitivity", remedy)
+        return found
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        """All bindings on a shared node are the same here: the job has cores of its own."""
+        return 1.0 if binding == PACKED or not beside else self._factor(program, tuple(sorted(beside)))
+
+    def pressure(self, program: str) -> Pressure | None:
+        known = self._known.get(program)
+        found = known.pressure_by() if known is not None else None
+        return None if found is None else Pressure(memory_percent=max(100 * (found.slowdown.value - 1), 0.0))
+
+    def alone_s(self, program: str) -> float | None:
+        """Its run time alone, as measured."""
+        known = self._known.get(program)
+        run = known.need("run_s") if known is not None else None
+        return None if run is None else run.value
+
+    def _predict(self, program: str, beside: tuple[str, ...]) -> float:
+        known = [self._known.get(name) for name in (program, *beside)]
+        profiles = [profile for profile in known if profile is not None]
+        found = slowdown_beside(profiles[0], profiles[1:]) if len(profiles) == len(known) else None
+        return 1.0 if found is None else max(found.value, 1.0)

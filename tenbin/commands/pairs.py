@@ -1,0 +1,168 @@
+"""``tenbin pairs``: which jobs get on with each other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from profiles.errors import INTERRUPTED, BadInput
+from tenbin.commands.job import complete_name
+from tenbin.commands.options import JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from agent.pair_trials import Times
+    from profiles.jobs import JobProfile
+    from scheduler.pairs import Direction, Suggestion
+
+RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
+
+
+def pairs(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Job profiles. [default: all of this kind of node]",
+            autocompletion=complete_name,
+            metavar="JOB...",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the pairs for real, and print what was measured beside.")
+    ] = False,
+    repetitions: Annotated[int, typer.Option(min=2, help="With --verify: how often each is run.")] = 6,
+    limit: Annotated[str, typer.Option(help="With --verify: end a run that takes longer.")] = "30m",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Predict how much jobs slow each other down when two share a node, and say which pairs to make.
+
+    From their job profiles (tenbin job profile). With --verify every program runs alone and beside every
+    other, again and again in random order; the noise floor is how much two runs alone differ.
+
+    [bold]Examples[/bold]
+
+      tenbin pairs
+
+      tenbin pairs stencil lu --verify
+    """
+    import json as json_
+
+    from scheduler.pairs import directions, suggestions
+    from tenbin.commands.submit import duration_s
+
+    known = _known(jobs or [], store)
+    predicted, advice = directions(known), suggestions(known)
+    times = _verified(known, repetitions, duration_s(limit)) if verify else None
+    rows = [_row(one, known, times) for one in predicted]
+    if json:
+        noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
+        advised = [
+            {"rule": one.rule, "groups": one.groups, "gain_percent": one.gain_percent} for one in advice
+        ]
+        print(json_.dumps({"directions": rows, "suggestions": advised, "noise_ratio": noise}, indent=1))
+    else:
+        _print(rows, advice, known, times)
+    raise typer.Exit(INTERRUPTED if times is not None and times.interrupted else 0)
+
+
+def _known(names: list[str], store: Any) -> list[JobProfile]:
+    from agent.node_kind import node_kind
+    from profiles.job_store import JobStore, load
+
+    kind, stored = node_kind(), JobStore(store)
+    found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
+    found = found or [load(path) for path in stored.newest(kind.key).values()]
+    if not found:
+        raise BadInput(
+            f"no job profile of this kind of node in {stored.root}",
+            "make one with: tenbin job profile NAME -- CMD...",
+        )
+    for job in found:
+        if job.kind.key != kind.key:
+            print(
+                f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", file=sys.stderr
+            )
+    if len({job.kind.key for job in found}) > 1:
+        raise BadInput("the job profiles are of different kinds of node", "see: tenbin job list")
+    return found
+
+
+def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Times:
+    import os
+    from itertools import combinations_with_replacement
+    from pathlib import Path
+
+    from agent.pair_trials import Program, run_pairs
+    from probes.topology import read_topology
+    from tenbin.commands.profile import terminated_as_interrupted
+
+    cpus = [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
+    programs = [Program(job.name, job.command, job.folder, job.cores) for job in known]
+    wanted = list(combinations_with_replacement(range(len(programs)), 2))
+    for a, b in wanted:
+        if programs[a].cores + programs[b].cores > len(cpus):
+            both = f"{programs[a].name} ({programs[a].cores}) and {programs[b].name} ({programs[b].cores})"
+            raise BadInput(f"--verify: {both} need more than the {len(cpus)} cores here", "name other jobs")
+
+    def tell(doing: str) -> None:
+        print(f"tenbin: {doing}", file=sys.stderr, flush=True)
+
+    with terminated_as_interrupted():
+        return run_pairs(programs, wanted, cpus, repetitions, limit_s, tell)
+
+
+def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[str, Any]:
+    from profiles.stats import median_interval
+
+    row: dict[str, Any] = {"job": one.job, "beside": one.beside}
+    row["predicted"] = one.predicted._asdict() if one.predicted else None
+    if times is None:
+        return row
+    clock = next(job.clock for job in known if job.name == one.job)
+    ratios = times.slowdowns(one.job, one.beside, clock)
+    if ratios:
+        value, low, high = median_interval(ratios)
+        row["measured"] = {"value": value, "low": low, "high": high, "n": len(ratios), "clock": clock}
+        row["error"] = one.predicted.value - value if one.predicted else None
+    return row
+
+
+def _print(
+    rows: list[dict[str, Any]], advice: list[Suggestion], known: list[JobProfile], times: Times | None
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, table = Console(highlight=False), Table(box=None, padding=(0, 1))
+    headings = ["job", "beside", "predicted", "95 % interval"]
+    headings += ["measured", "95 % interval", "error"] if times else []
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < 2 else "right")
+    for row in rows:
+        cells = [row["job"], row["beside"], *_cells(row["predicted"])]
+        if times is not None:
+            error = row.get("error")
+            cells += [*_cells(row.get("measured")), "-" if error is None else f"{error:+.2f}"]
+        table.add_row(*cells)
+    console.print(table)
+    if times is not None:
+        floors = ", ".join(f"{job.name} {times.noise(job.name, job.clock):.1%}" for job in known)
+        console.print(f"Noise floor (how much two runs alone differ): {floors}")
+    for one in advice:
+        groups = "; ".join(
+            " + ".join(group) if len(group) > 1 else f"{group[0]} alone" for group in one.groups
+        )
+        console.print(f"\n{RULES[one.rule]}: {groups}", markup=False)
+        console.print(f"  gains {one.gain_percent:.0f} % over running one after the other", markup=False)
+    doubtful = [job.name for job in known if job.note]
+    if doubtful:
+        console.print(f"\nDoubtful, see tenbin job show: {', '.join(doubtful)}", markup=False)
+
+
+def _cells(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return ["-", ""]
+    low, high = found["low"], found["high"]
+    return [f"{found['value']:.2f}x", "" if low is None else f"{low:.2f} .. {high:.2f}"]

@@ -1,0 +1,164 @@
+"""``tenbin pairs``: predictions against brute force, and real runs side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.job_profiler import CommandFailed
+from agent.node_kind import node_kind
+from agent.pair_trials import Program, Times, run_pairs
+from profiles.job_store import JobStore
+from profiles.jobs import JobProfile
+from scheduler.pairs import directions, node_s, suggestions
+from tests.conftest import processes_below, require
+from tests.jobs import RUN_S, make_job, samples
+
+CPUS = sorted(os.sched_getaffinity(0))
+TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
+
+
+def job(name: str, suffers: float, presses: float, run_s: float = RUN_S, **changes: Any) -> JobProfile:
+    runs, windows = samples(suffers=suffers, pressure_gbs=presses, repetitions=3)
+    runs = runs.assign(wall_s=runs["wall_s"] * run_s / RUN_S)
+    return make_job(name, runs, windows, **changes)
+
+
+JOBS = [job("a", 0.08, 9.0), job("b", 0.06, 8.0), job("c", 0.01, 0.5), job("d", 0.02, 1.0), job("e", 0, 2.0)]
+
+
+def ways(left: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
+    """Every way to divide jobs into pairs and single ones."""
+    if not left:
+        yield []
+        return
+    first, *rest = left
+    for way in ways(rest):
+        yield [(first,), *way]
+    for other in rest:
+        for way in ways([one for one in rest if one != other]):
+            yield [(first, other), *way]
+
+
+def test_each_direction_is_the_sensitivity_at_the_pressure() -> None:
+    found = {(one.job, one.beside): one.predicted for one in directions(JOBS[:3])}
+    assert len(found) == 9
+    for (a, b), truth in {("a", "c"): 1 + 0.08 * 0.5, ("c", "a"): 1 + 0.01 * 9, ("a", "a"): 1.72}.items():
+        predicted = found[a, b]
+        assert predicted is not None and predicted.value == pytest.approx(truth)
+
+
+def test_two_jobs_have_a_node_until_the_longer_one_has_ended_undisturbed() -> None:
+    """20 s of work at half speed beside 5 s of work at half speed: 10 s together, then 15 s alone."""
+    long, short = job("long", 0.1, 10.0, run_s=20.0), job("short", 0.1, 10.0, run_s=5.0)
+    assert node_s([long, short]) == node_s([short, long]) == pytest.approx(10 + 15)
+    assert node_s([long]) == pytest.approx(20)
+    assert node_s([short, short]) == pytest.approx(10)
+
+
+def test_a_job_of_which_nothing_is_known_promises_no_gain() -> None:
+    mute = make_job("mute", *samples(law=0.0))
+    assert node_s([mute, JOBS[2]]) == pytest.approx(2 * RUN_S)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_matching_takes_least_time_of_all_ways(count: int) -> None:
+    jobs = JOBS[:count]
+    matched = next(one for one in suggestions(jobs) if one.rule == "matching")
+    best = min(sum(node_s([jobs[i] for i in group]) for group in way) for way in ways(range(count)))
+    assert matched.paired_s == pytest.approx(best)
+    assert sorted(name for group in matched.groups for name in group) == [one.name for one in jobs]
+    assert matched.alone_s == pytest.approx(count * RUN_S)
+
+
+def test_the_rule_pairs_least_with_most_pressure() -> None:
+    ruled = next(one for one in suggestions(JOBS[:4]) if one.rule == "rule")
+    assert {frozenset(group) for group in ruled.groups} == {frozenset("ac"), frozenset("bd")}
+
+
+# --- real runs
+
+
+def sleeper(name: str, seconds: float) -> Program:
+    return Program(name, ("sleep", str(seconds)), "/", 1)
+
+
+def test_every_run_of_a_pair_is_beside_the_other() -> None:
+    require(len(CPUS) > 1, "two CPUs")
+    told: list[str] = []
+    programs = [sleeper("long", 1.0), sleeper("short", 0.2)]
+    times = run_pairs(programs, [(0, 1), (1, 1)], CPUS, 2, 60.0, told.append)
+    assert {name: len(runs) for name, runs in times.alone.items()} == {"long": 2, "short": 2}
+    assert {pair: len(runs) for pair, runs in times.beside.items()} == {
+        ("long", "short"): 2,
+        ("short", "long"): 2,
+        ("short", "short"): 2,
+    }
+    assert all(run["wall"] >= 1.0 for run in times.beside["long", "short"])
+    assert len(times.slowdowns("long", "short", "wall")) == 2
+    assert len(told) == 2 * 4 and not processes_below()
+
+
+def test_a_program_that_fails_is_named() -> None:
+    with pytest.raises(CommandFailed, match=r"broken: .* did not succeed .*no such grid.*measure it again"):
+        broken = Program("broken", ("sh", "-c", "echo no such grid >&2; exit 2"), "/", 1)
+        run_pairs([broken], [], CPUS, 1, 60.0)
+    with pytest.raises(CommandFailed, match=r"endless: .*took too long"):
+        run_pairs([sleeper("endless", 600)], [], CPUS, 1, 0.5)
+    assert not processes_below()
+
+
+def test_the_noise_floor_is_the_change_between_runs_alone() -> None:
+    runs = [{"wall": seconds, "cpu": 1.0} for seconds in (10.0, 11.0, 11.0, 8.8)]
+    times = Times(alone={"a": runs})  # type: ignore[dict-item]
+    assert times.noise("a", "wall") == pytest.approx(0.1)
+    assert times.noise("a", "cpu") == times.noise("nobody", "wall") == 0.0
+
+
+# --- the command
+
+
+def tenbin(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TENBIN_STORE": str(store)}
+    return subprocess.run([*TENBIN, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_pairs_are_printed_with_what_they_gain(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    assert "no job profile of this kind of node" in tenbin("pairs", store=tmp_path).stderr
+    for one in JOBS[:4]:
+        store.save(one.model_copy(update={"kind": node_kind()}), {})
+    shown = tenbin("pairs", store=tmp_path)
+    assert shown.returncode == 0 and "least predicted loss (matching)" in shown.stdout
+    found = json.loads(tenbin("pairs", "a", "c", "--json", store=tmp_path).stdout)
+    assert len(found["directions"]) == 4 and found["noise_ratio"] is None
+    matched = next(one for one in found["suggestions"] if one["rule"] == "matching")
+    # a ends first, after 1.04 times its run time; what c, slowed down 1.09 times, has left goes undisturbed.
+    assert matched["groups"] == [["a", "c"]]
+    assert matched["gain_percent"] == pytest.approx(100 * (1 - (10.4 + 10 - 10.4 / 1.09) / 20))
+    bad = tenbin("pairs", "a", "nobody", store=tmp_path)
+    assert bad.returncode == 2 and "no job profile 'nobody'" in bad.stderr
+
+
+def test_verify_runs_them_and_prints_the_error(tmp_path: Path) -> None:
+    require(len(CPUS) > 1, "two CPUs")
+    store = JobStore(tmp_path)
+    still = job("still", 0.0, 0.0, run_s=1.0, command=("sleep", "1"), kind=node_kind())
+    store.save(still, {})
+    done = tenbin("pairs", "still", "--verify", "--repetitions", "2", "--json", store=tmp_path)
+    if "another profile is measuring" in done.stderr:
+        pytest.skip("this machine is being profiled by somebody else")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["directions"]
+    assert row["predicted"]["value"] == pytest.approx(1.0)
+    assert row["measured"]["n"] == 2 and 0.3 < row["measured"]["value"] < 3
+    assert row["error"] == pytest.approx(1.0 - row["measured"]["value"])
+    refused = tenbin("pairs", "still", "--verify", "--limit", "never", store=tmp_path)
+    assert refused.returncode == 2
