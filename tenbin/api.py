@@ -25,11 +25,15 @@ PIECE = 4 << 20  # bytes
 
 
 class Submission(BaseModel):
-    """Jobs to take in, all or none, with the environment of their commands."""
+    """Jobs to take in, all or none, with the environment of their commands.
+
+    ``waits_for``: which of the jobs wait for which others of them, by their places in ``specs`` from 0 on.
+    """
 
     model_config = ConfigDict(extra="forbid")
     specs: Annotated[list[JobSpec], Field(min_length=1, max_length=100_000)]
     environment: dict[str, str] = {}
+    waits_for: dict[int, list[int]] = {}
 
 
 class Ids(BaseModel):
@@ -88,7 +92,8 @@ def make_api(
             await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
         except Unavailable as error:
             raise HTTPException(422, str(error)) from error
-        return {"ids": change(coordinator.submit, submission.specs, submission.environment)}
+        given = submission.specs, submission.environment, submission.waits_for
+        return {"ids": change(coordinator.submit, *given)}
 
     @api.get("/jobs")
     async def jobs(
@@ -103,7 +108,7 @@ def make_api(
     async def job(
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
-        await first_end([job_id], wait_s)
+        await first_end(coordinator, news, [job_id], wait_s)
         return describe(coordinator, job_id)
 
     @api.get("/jobs/{job_id}/samples")
@@ -123,20 +128,11 @@ def make_api(
 
     @api.post("/wait", description="Those that have ended, as soon as there is one.")
     async def wait(which: Wait) -> list[dict[str, Any]]:
-        found = [coordinator.ledger.entry(job_id) for job_id in await first_end(which.ids, which.wait_s)]
+        ended = await first_end(coordinator, news, which.ids, which.wait_s)
+        found = [coordinator.ledger.entry(job_id) for job_id in ended]
         if None in found:
             raise HTTPException(404, "there is no such job; see: tenbin jobs")
         return [brief(entry) for entry in found if entry is not None]
-
-    async def first_end(job_ids: list[int], wait_s: float) -> list[int]:
-        """Who has ended, as soon as somebody has."""
-        deadline = asyncio.get_running_loop().time() + wait_s
-        while not (ended := [i for i in job_ids if coordinator.ledger.settled(i)]):
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                break
-            await news.wait(left)
-        return ended
 
     def of_jobs(verb: Callable[[list[int]], None]) -> Callable[[Ids], Any]:
         async def call(which: Ids) -> dict[str, list[int]]:
@@ -171,6 +167,17 @@ def make_api(
         return {"pid": os.getpid()}
 
     return api
+
+
+async def first_end(coordinator: Coordinator, news: News, job_ids: list[int], wait_s: float) -> list[int]:
+    """Who has ended, as soon as somebody has."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while not (ended := [i for i in job_ids if coordinator.ledger.settled(i)]):
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            break
+        await news.wait(left)
+    return ended
 
 
 def brief(entry: Entry) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -75,11 +75,20 @@ class Client:
         return self.submit_all([{"command": list(command), **needs}])[0]
 
     def submit_all(
-        self, specs: Sequence[dict[str, Any]], environment: dict[str, str] | None = None
+        self,
+        specs: Sequence[dict[str, Any]],
+        environment: dict[str, str] | None = None,
+        waits_for: Mapping[int, Sequence[int]] | None = None,
     ) -> list[Job]:
-        """Submit jobs, all or none."""
+        """Submit jobs, all or none.
+
+        Args:
+            specs: each a JobSpec of the API. environment: of all of them; None: this process's.
+            waits_for: which of them wait for which others of them, by their places from 0 on.
+        """
         variables = dict(os.environ) if environment is None else environment
-        answer = self.call("POST", "/jobs", {"specs": list(specs), "environment": variables})
+        body = {"specs": list(specs), "environment": variables, "waits_for": dict(waits_for or {})}
+        answer = self.call("POST", "/jobs", body)
         return [Job(self, job_id) for job_id in answer["ids"]]
 
     def job(self, job_id: int) -> Job:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -22,7 +22,7 @@ from scheduler.coordination.company import Company
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.sizes import CORE, Unit
-from scheduler.coordination.specs import JobSpec, as_job
+from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, Costs
 from scheduler.engines import Engine, Report
@@ -77,32 +77,50 @@ class Coordinator:
 
     # -- what users ask for ---------------------------------------------------------------------------
 
-    def submit(self, specs: Sequence[JobSpec], environment: dict[str, str]) -> list[int]:
+    def submit(
+        self,
+        specs: Sequence[JobSpec],
+        environment: dict[str, str],
+        waits_for: Mapping[int, Sequence[int]] | None = None,
+    ) -> list[int]:
         """Take jobs in, all or none; their numbers. When this returns they are safe.
 
+        Args:
+            waits_for: which of ``specs`` wait for which others of them, by their places from 0 on.
+
         Raises:
-            BadInput: one can never run here, or waits for a job that does not exist.
+            BadInput: one can never run here, or waits for a job that does not exist or for itself.
             NoRoom: the journal cannot be written; nothing was taken in.
         """
-        now, unit = instant(self.clock()), self.ledger.unit
+        now, waits_for = instant(self.clock()), waits_for or {}
+        check_order(waits_for, len(specs))
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
-        for spec in specs:
-            for other in spec.after:
-                if self.ledger.stage(other) is None:
-                    raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
-            job = as_job(0, now, spec, self.state.cluster, self.ledger.user, unit)
-            why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
-            if why:
-                raise BadInput(f"the job can never run here: {why}", "ask for less")
-            if (spec.account or spec.share is not None) and not self.policy.fair:
-                what = f"--user-share: policy {self.policy_text} does not share between users"
-                raise BadInput(what, "start for instance: tenbin up --policy las-drf")
-        entries = self.ledger.take_in(specs, environment, now)
+        for place, spec in enumerate(specs):
+            try:
+                self._check(spec, now)
+            except BadInput as error:
+                if len(specs) == 1:
+                    raise
+                raise BadInput(f"job {place + 1} of {len(specs)}: {error.what}", error.remedy) from error
+        entries = self.ledger.take_in(specs, environment, now, waits_for)
         for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
             self._admit(entry)
         self.turn()
         return [entry.id for entry in entries]
+
+    def _check(self, spec: JobSpec, now: float) -> None:
+        """BadInput if the job cannot be taken in."""
+        for other in spec.after:
+            if self.ledger.stage(other) is None:
+                raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
+        job = as_job(0, now, spec, self.state.cluster, self.ledger.user, self.ledger.unit)
+        why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+        if why:
+            raise BadInput(f"the job can never run here: {why}", "ask for less")
+        if (spec.account or spec.share is not None) and not self.policy.fair:
+            what = f"--user-share: policy {self.policy_text} does not share between users"
+            raise BadInput(what, "start for instance: tenbin up --policy las-drf")
 
     def cancel(self, job_ids: Sequence[int]) -> None:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
@@ -303,6 +321,8 @@ class Coordinator:
             self.ledger.hold(entry)
         else:
             entry.stage = Stage.WAITING
+            if entry.spec.after:  # it was journalled as held
+                self.ledger.touch(entry)
             self._happen(Submitted, partial(self._enter, entry))
 
     def _enter(self, entry: Entry) -> Event | None:

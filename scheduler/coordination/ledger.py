@@ -45,8 +45,16 @@ class Ledger:
         self._changed: dict[int, Entry] = {}
         self._history: list[tuple[float, int, str, str]] = []
 
-    def take_in(self, specs: Sequence[JobSpec], environment: dict[str, str], now: float) -> list[Entry]:
-        """New jobs, durable when this returns.
+    def take_in(
+        self,
+        specs: Sequence[JobSpec],
+        environment: dict[str, str],
+        now: float,
+        waits_for: Mapping[int, Sequence[int]] | None = None,
+    ) -> list[Entry]:
+        """New jobs, durable when this returns; ``waits_for``, by places, becomes ``after``, by numbers.
+
+        Those that wait for others are journalled as held, so that a crash lets none of them pass.
 
         Raises:
             NoRoom: the journal cannot be written; nothing was taken in.
@@ -54,7 +62,12 @@ class Ledger:
         added: list[Entry] = []
         try:
             key = self.journal.keep_environment(environment)
-            added = [Entry(self.journal.next_id(), spec, key, now, since_s=now) for spec in specs]
+            ids = [self.journal.next_id() for _ in specs]
+            for place, (job_id, spec) in enumerate(zip(ids, specs, strict=True)):
+                after = (*spec.after, *(ids[other] for other in (waits_for or {}).get(place, ())))
+                stage = Stage.HELD if after else Stage.WAITING
+                whole = spec if after == spec.after else spec.model_copy(update={"after": after})
+                added.append(Entry(job_id, whole, key, now, stage, since_s=now))
             self._added.update((entry.id, entry) for entry in added)
             self._history += [(now, entry.id, "submitted", "") for entry in added]
             self.commit()
@@ -154,6 +167,10 @@ class Ledger:
         entry.start_s, entry.served_s, entry.done = state.start_s, state.served_s, state.done
         entry.preemptions, entry.migrations = state.preemptions, state.migrations
         entry.failures = state.failures
+        self._changed[entry.id] = entry
+
+    def touch(self, entry: Entry) -> None:
+        """Something of the entry has changed."""
         self._changed[entry.id] = entry
 
     def tell(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:

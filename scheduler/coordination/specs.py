@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -38,6 +40,7 @@ class JobSpec(BaseModel):
         job_profile: name of the job profile that says how it gets on with others on its node.
         after: numbers of jobs that must have succeeded before.
         folder: working directory.
+        env: variables besides those of whoever submits it.
         array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
         stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
         requeue: whether it is run again when its node or its supervisor was lost.
@@ -66,6 +69,10 @@ class JobSpec(BaseModel):
     job_profile: Annotated[str, Field(max_length=100)] = ""
     after: tuple[int, ...] = ()
     folder: Text = Field(default_factory=os.getcwd)
+    env: dict[
+        Annotated[str, Field(pattern=r"^[^=\x00]+$", max_length=1000)],
+        Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=131_072)],
+    ] = Field(default_factory=dict)
     array_index: Annotated[int, Field(ge=0)] | None = None
     stdout: Text = ""
     stderr: Text = ""
@@ -105,6 +112,22 @@ class JobSpec(BaseModel):
         if self.speedup and not (self.max_tasks or self.max_nodes):
             raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
         return self
+
+
+def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
+    """Whether jobs that are submitted together can wait for each other like this, by their places.
+
+    Raises:
+        BadInput: there is no such place, or one waits for itself in the end.
+    """
+    places = {*waits_for, *(other for others in waits_for.values() for other in others)}
+    if not places <= set(range(jobs)):
+        raise BadInput(f"waits_for: of {jobs} jobs the places are 0 to {jobs - 1}", "mend the list")
+    try:
+        TopologicalSorter(waits_for).prepare()
+    except CycleError as error:
+        circle = " -> ".join(str(place + 1) for place in error.args[1])
+        raise BadInput(f"jobs wait for each other: {circle}", "take one of the waits out") from error
 
 
 def as_job(

@@ -158,7 +158,8 @@ class LocalEngine:
 
     def _order(self, job: Entry, environment: dict[str, str], watched: Watched) -> Order:
         attempt, spec, home = watched.attempt.path, job.spec, self._folder(job.id)
-        environment = {**environment, "TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
+        environment = {**environment, **spec.env}
+        environment |= {"TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
         tasks = self._tasks(job)
         environment["TENBIN_TASKS"] = str(tasks)
         command = spec.command

@@ -6,7 +6,7 @@ import math
 import re
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ from tenbin.commands.up import HomeOption
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 UNITS_MB = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1000.0, "GB": 1000.0, "MiB": 1.048576, "GiB": 1073.741824}
 MOST_IN_ARRAY = 100_000
+OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
+OPTION = {"folder": "chdir"}
 
 
 def duration_s(text: str) -> float:
@@ -140,10 +142,32 @@ def speedups(text: str | None) -> dict[int, float]:
     return found
 
 
+def variables(given: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` ... as variables.
+
+    Raises:
+        BadInput: one is not of that form.
+    """
+    from profiles.errors import BadInput
+
+    found = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not name or not sign:
+            raise BadInput(f"--env {text!r} is no variable", "write NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def submit(
+    context: typer.Context,
     command: Annotated[
-        list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
-    ],
+        list[str] | None, typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
+    ] = None,
     name: Annotated[str, typer.Option(help="For people.")] = "",
     tasks: Annotated[
         str, typer.Option("--tasks", "-n", help="How many tasks: 4, or 1-4, from which the policy chooses.")
@@ -194,12 +218,19 @@ def submit(
     array: Annotated[
         str | None, typer.Option(help="One job for each number: 1-10, 0-20:5; TENBIN_ARRAY_INDEX names it.")
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="A variable of its environment; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--chdir", help="Working directory. [default: this one]")
     ] = None,
     output: Annotated[str, typer.Option(help="File for standard output.")] = "",
     error: Annotated[str, typer.Option(help="File for standard error.")] = "",
     requeue: Annotated[bool, typer.Option(help="Run it again if it is lost with its supervisor.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check, and print what would be submitted.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit with its code.")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -213,10 +244,15 @@ def submit(
       tenbin submit -n 4 --mpi -- python cg.py
 
       tenbin submit --array 1-20 -- sh -c 'python fit.py $TENBIN_ARRAY_INDEX'
-    """
-    from tenbin.client import Client
-    from tenbin.commands.jobs import wait_for
 
+      tenbin submit --file jobs.toml --dry-run
+    """
+    if file is not None or not command:
+        _submit_file(context, command or [], file, dry_run, wait, home, json)
+        return
+
+    if len(command) == 1 and command[0].endswith(".toml") and Path(command[0]).is_file():
+        _refuse_job_file(command[0])
     account, share = account_and_share(user_share) if user_share is not None else ("", None)
     (least_tasks, most_tasks), (least_nodes, most_nodes) = (
         count_range("--tasks", tasks),
@@ -243,19 +279,79 @@ def submit(
         "account": account,
         "share": share,
         "after": after or [],
+        "env": variables(env or []),
         "folder": str((folder or Path.cwd()).absolute()),
         "stdout": output,
         "stderr": error,
         "requeue": requeue,
     }
     specs = [spec] if array is None else [{**spec, "array_index": i} for i in array_indices(array)]
-    client = Client(home)
-    ids = [job.id for job in client.submit_all(specs)]
-    if json:
-        import json as json_
+    _hand_over(specs, {}, dry_run, wait, home, json)
 
-        print(json_.dumps({"ids": ids}))
-    else:
-        print("\n".join(map(str, ids)))
+
+def _refuse_job_file(path: str) -> None:
+    import os
+
+    from profiles.errors import BadInput
+
+    if not os.access(path, os.X_OK):
+        raise BadInput(f"{path} is no program", f"tenbin submit --file {path}")
+
+
+def _submit_file(
+    context: typer.Context,
+    command: list[str],
+    file: Path | None,
+    dry_run: bool,
+    wait: bool,
+    home: Path | None,
+    json: bool,
+) -> None:
+    """All jobs of a file.
+
+    Raises:
+        BadInput: there is none, or the line says something about the jobs as well.
+    """
+    from profiles.errors import BadInput
+    from tenbin.commands.jobfile import read
+    from tenbin.errors import TenbinError as ClientError
+
+    if file is None:
+        raise BadInput("nothing to run", "tenbin submit -- CMD..., or tenbin submit --file JOBS.toml")
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in OF_A_FILE and source is not None and source.name == "COMMANDLINE":
+            said = "a command" if name == "command" else f"--{OPTION.get(name, name).replace('_', '-')}"
+            raise BadInput(f"{said} with --file: the file says what is run and how", "write it there")
+    batch = read(file)
+    try:
+        _hand_over(batch.specs, batch.waits_for, dry_run, wait, home, json)
+    except ClientError as error:
+        raise ClientError(batch.explain(str(error)), error.exit_code) from error
+
+
+def _hand_over(
+    specs: list[dict[str, Any]],
+    waits_for: dict[int, list[int]],
+    dry_run: bool,
+    wait: bool,
+    home: Path | None,
+    json: bool,
+) -> None:
+    """Submit, or only show, and wait if asked to."""
+    import json as json_
+
+    from tenbin.client import Client
+    from tenbin.commands.jobs import wait_for
+
+    if dry_run:
+        from tenbin.commands.jobfile import show
+
+        shown = show(specs, waits_for)  # checks them as well
+        print(json_.dumps({"specs": specs, "waits_for": waits_for}, indent=1) if json else shown)
+        return
+    client = Client(home)
+    ids = [job.id for job in client.submit_all(specs, waits_for=waits_for)]
+    print(json_.dumps({"ids": ids}) if json else "\n".join(map(str, ids)))
     if wait:
         raise typer.Exit(wait_for(client, ids, quiet=True))
