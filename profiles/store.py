@@ -41,7 +41,8 @@ def load(path: Path) -> Profile:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read ({error})", "check the path and its permissions") from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"{path}: cannot be read ({why})", "check the path and its permissions") from error
     try:
         return Profile.model_validate_json(text)
     except ValidationError as error:
@@ -54,7 +55,7 @@ def load(path: Path) -> Profile:
         where = ".".join(str(part) for part in first["loc"]) or "(whole file)"
         raise BadInput(
             f"{path}: field {where}: {first['msg']}",
-            "the file is damaged; restore it from an export, or delete its folder and profile again",
+            "it is no profile, or a damaged one: restore it from an export, or measure again",
         ) from error
 
 
@@ -141,7 +142,7 @@ class Store:
             return paths[0]
         if of_node := self.of_node(selector):
             return of_node[0]
-        matching = [path for path in paths if path.parent.name.startswith(selector)]
+        matching = [path for path in paths if selector and path.parent.name.startswith(selector)]
         if len(matching) == 1:
             return matching[0]
         problem = "matches several profiles" if matching else "matches no profile"

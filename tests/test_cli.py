@@ -55,7 +55,14 @@ def test_help_teaches() -> None:
         (["profile", "--report", "/tmp"], ["--report", "is a folder"]),
         (["show", "nobody"], ["nobody", "tenbin list"]),
         (["export", "--format", "parquet"], ["--format parquet", "--output"]),
+        (["show", ""], ["matches no profile", "tenbin list"]),
+        (["show", "/no/such/profile.json"], ["/no/such/profile.json: cannot be read (No such file"]),
+        (["show", sys.executable], [sys.executable, "it is no text"]),
+        (["compare", "last", "/etc/passwd"], ["/etc/passwd", "it is no profile, or a damaged one"]),
         (["export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),
+        (["export", "-o", "."], ["--output", "Is a directory"]),
+        (["report", "-o", "."], ["report .", "Is a directory"]),
+        (["doctor", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_remedy(

@@ -20,7 +20,7 @@ from probes.folders import look
 from probes.scratch import scratch
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Settings
-from tenbin.commands.profile import _resolved
+from tenbin.commands.options import storage_folder
 from tests.conftest import require
 
 _MNT_DETACH = 2
@@ -79,8 +79,8 @@ def test_a_probe_and_the_command_line_go_on_without_a_dead_mount(dead: Path, tmp
     with pytest.raises(Unavailable, match="has not answered"), scratch(dead):
         pass
     (tmp_path / "link").symlink_to(tmp_path)
-    assert _resolved(tmp_path / "link") == tmp_path
-    assert _resolved(dead) == dead  # kept, for the probe to say why it is not measured
+    assert storage_folder(tmp_path / "link") == tmp_path
+    assert storage_folder(dead) == dead  # kept, for the probe to say why it is not measured
 
 
 def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
@@ -98,4 +98,4 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
 
 def test_a_storage_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--storage {tmp_path}/no: not a folder; mkdir -p"):
-        _resolved(tmp_path / "no")
+        storage_folder(tmp_path / "no")

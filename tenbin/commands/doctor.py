@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tenbin.commands.options import JsonOption
+from tenbin.commands.options import JsonOption, storage_folder
 
 STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
 
@@ -23,7 +23,7 @@ def doctor(
     from agent.paths import default_storage
     from profiles.records import Settings
 
-    folders = tuple(path.absolute() for path in storage or []) or (default_storage(),)
+    folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
     findings = examine(Settings(storage=folders))
     if json:
         import json as json_
@@ -31,14 +31,18 @@ def doctor(
         print(json_.dumps([finding.model_dump(mode="json") for finding in findings], indent=1))
         return
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
     for finding in findings:
-        style = STATE_STYLE[finding.state]
-        console.print(f"[{style}]{finding.state:>8}[/]  [bold]{finding.topic}[/bold]: ", end="")
-        console.print(": ".join(part for part in (finding.what, finding.reason) if part), markup=False)
+        words = ": ".join(part for part in (finding.what, finding.reason) if part)
+        said = Text.assemble((finding.topic, "bold"), ": ", words)
+        table.add_row(Text(finding.state, STATE_STYLE[finding.state]), said)
         if finding.remedy:
-            console.print(f"          -> {finding.remedy}", markup=False)
+            table.add_row("", Text(f"-> {finding.remedy}"))
+    Console(highlight=False).print(table)
 
 
 def restore(json: JsonOption = False) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, Unavailable
 
 
 def complete_selector(incomplete: str) -> list[str]:
@@ -32,6 +32,23 @@ Selector = Annotated[
         metavar="PROFILE",
     ),
 ]
+
+
+def storage_folder(folder: Path) -> Path:
+    """A ``--storage`` folder without links; one that does not answer as it is, for its reader to say so.
+
+    Raises:
+        BadInput: it is no folder.
+    """
+    from probes.folders import look
+
+    try:
+        seen = look(folder)
+    except Unavailable:
+        return folder.absolute()
+    if not seen.is_folder:
+        raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
+    return Path(seen.there)
 
 
 def ensure_writable(option: str, file: Path) -> None:

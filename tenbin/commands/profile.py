@@ -15,7 +15,7 @@ import typer
 
 from probes.registry import PROBES
 from profiles.errors import INTERRUPTED, BadInput, Unavailable
-from tenbin.commands.options import JsonOption, StoreOption, ensure_writable
+from tenbin.commands.options import JsonOption, StoreOption, ensure_writable, storage_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -128,26 +128,13 @@ def _settings(
         {
             "quick": quick,
             "only": tuple(name.strip() for name in only.split(",") if name.strip()),
-            "storage": tuple(_resolved(folder) for folder in storage),
+            "storage": tuple(storage_folder(folder) for folder in storage),
             "hosts": tuple(host.strip() for host in hosts.split(",") if host.strip()),
             "meter": meter,
             "set_gpu_limits": set_gpu_limits,
             "seed": seed,
         }
     )
-
-
-def _resolved(folder: Path) -> Path:
-    """The folder without links; one that does not answer as it is, for the probe to say so."""
-    from probes.folders import look
-
-    try:
-        seen = look(folder)
-    except Unavailable:
-        return folder.absolute()
-    if not seen.is_folder:
-        raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
-    return Path(seen.there)
 
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
