@@ -106,6 +106,9 @@ def test_compare_tells_which_differences_are_real(store: Store) -> None:
     (difference,) = json.loads(done.stdout)["differences"]
     assert difference["verdict"] == "higher" and difference["ratio"] == pytest.approx(1.2)
     assert "higher" in tenbin("compare", "20260101", "last", store=store, COLUMNS="200").stdout
+    narrow = tenbin("compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
+    assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
+    assert max(map(len, narrow[:5])) <= 80
 
 
 def test_export(store: Store, tmp_path: Path) -> None:

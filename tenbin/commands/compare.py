@@ -9,6 +9,8 @@ import typer
 from tenbin.commands.options import JsonOption, StoreOption, complete_selector
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from profiles.compare import Difference
 
 PROFILE_HELP = "A profile: 'last', a node's name, an id, or a path to a profile.json."
@@ -16,8 +18,10 @@ STYLES = {"same": "dim", "higher": "bold", "lower": "bold"}
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector)],
-    b: Annotated[str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector)] = "last",
+    a: Annotated[str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector, metavar="A")],
+    b: Annotated[
+        str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector, metavar="B")
+    ] = "last",
     everything: Annotated[
         bool, typer.Option("--all", help="Also the coefficients that do not differ.")
     ] = False,
@@ -61,34 +65,20 @@ def compare(
         console.print(f"While measuring: {sentence}.", markup=False)
 
 
-def _print_differences(console: object, differences: list[Difference], everything: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+def _print_differences(console: Console, differences: list[Difference], everything: bool) -> None:
     from tenbin.text import number
 
-    assert isinstance(console, Console)
-    table = Table(box=None, padding=(0, 1))
-    for name in ("model", "coefficient", "A", "B", "unit", "B/A", "95 % of B - A", "verdict"):
-        table.add_column(name, overflow="fold")
-    for d in differences:
-        if d.verdict == "same" and not everything:
-            continue
+    shown = [d for d in differences if everything or d.verdict != "same"]
+    if shown:
+        _print_row(console, ("", "A", "B", "unit", "B/A", "95 % of B - A", "verdict"), "")
+    model = ""
+    for d in shown:
+        if d.model != model:
+            console.print(f" {d.model}", style="cyan", markup=False)
+        model = d.model
         limits = f"{number(d.low)} .. {number(d.high)}" if d.low is not None else "-"
-        cells = (
-            escape(d.model),
-            d.coefficient,
-            number(d.a),
-            number(d.b),
-            d.unit,
-            number(d.ratio),
-            limits,
-            d.verdict,
-        )
-        table.add_row(*cells, style=STYLES.get(d.verdict, ""))
-    if table.row_count:
-        console.print(table)
+        cells = (d.coefficient, number(d.a), number(d.b), d.unit, number(d.ratio), limits, d.verdict)
+        _print_row(console, cells, STYLES.get(d.verdict, ""))
     both = [d for d in differences if d.intervals_overlap is not None]
     real = sum(d.verdict in ("higher", "lower") for d in both)
     apart = sum(not d.intervals_overlap for d in both)
@@ -97,3 +87,9 @@ def _print_differences(console: object, differences: list[Difference], everythin
         f"(about {0.05 * len(both):.0f} would by chance), {apart} have intervals that do not even overlap.",
         markup=False,
     )
+
+
+def _print_row(console: Console, cells: tuple[str, ...], style: str) -> None:
+    name, a, b, unit, ratio, limits, verdict = cells
+    line = f"   {name:<11} {a:>9} {b:>9} {unit:<5} {ratio:>6} {limits:>22} {verdict}"
+    console.print(line, style=style, markup=False, soft_wrap=True)
