@@ -173,9 +173,7 @@ def run_all(
             for done, (case, future) in enumerate(zip(cases, futures, strict=True)):
                 progress(done, len(cases), say(case))
                 results.append(future.result())
-        except BaseException:
-            for future in futures:
-                future.cancel()
+        except BaseException:  # the pool gives up by itself what its processes have not done
             for process in list((pool._processes or {}).values()):
                 process.terminate()
             raise

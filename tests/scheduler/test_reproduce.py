@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import math
+import multiprocessing
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,23 @@ def _fail(x: int) -> int:
 def test_an_error_of_a_case_reaches_the_caller() -> None:
     with pytest.raises(BadInput, match="case 3"):
         run_all(_fail, [3], lambda *_: None)
+
+
+def _sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@pytest.mark.filterwarnings("error")  # an exception in one of the pool's threads is a warning to pytest
+def test_an_interrupt_ends_the_processes_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupt(done: int, of: int, what: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    before = set(multiprocessing.active_children())
+    with pytest.raises(KeyboardInterrupt):
+        run_all(_sleep, [0.3] * 40, interrupt, processes=2)
+    assert set(multiprocessing.active_children()) <= before
+    assert capfd.readouterr().err == ""
 
 
 def test_markdown_has_every_number_and_escapes_bars() -> None:
