@@ -27,40 +27,42 @@ from tenbin.errors import TenbinError as ClientError
 
 app = typer.Typer(
     name="tenbin",
-    help="Weighs machines: measures what a node can do, with honest intervals.\n\n"
+    help="Weighs machines: measures what a node can do, with honest intervals; then balances jobs on it.\n\n"
     "Start with [bold]tenbin doctor[/bold] (what can be measured here?), "
-    "then [bold]tenbin profile[/bold], then [bold]tenbin report[/bold].",
+    "then [bold]tenbin profile[/bold], then [bold]tenbin report[/bold]. "
+    "Jobs: [bold]tenbin up --daemon[/bold], then [bold]tenbin submit -- COMMAND[/bold].",
     epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
     "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command("doctor")(doctor.doctor)
-app.command("profile")(profile.profile)
-app.command("show")(show.show)
-app.command("list")(show.list_profiles)
-app.command("compare")(compare.compare)
-app.command("export")(export.export)
-app.command("report")(export.report)
-app.add_typer(job.app, name="job")
-app.command("pairs")(pairs.pairs)
-app.command("simulate")(simulate.simulate)
-app.command("reproduce")(reproduce.reproduce)
-app.command("up")(up.up)
-app.command("down")(up.down)
-app.command("status")(up.status)
-app.command("nodes")(up.nodes)
-app.command("submit")(submit.submit)
-app.command("jobs")(jobs.jobs)
-app.command("info")(jobs.info)
-app.command("logs")(jobs.logs)
-app.command("wait")(jobs.wait)
-app.command("cancel")(jobs.cancel)
-app.command("suspend")(jobs.suspend)
-app.command("resume")(jobs.resume)
-app.command("migrate")(jobs.migrate)
-app.command("restore")(doctor.restore)
+MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
+app.command("doctor", rich_help_panel=MEASURE)(doctor.doctor)
+app.command("profile", rich_help_panel=MEASURE)(profile.profile)
+app.command("show", rich_help_panel=MEASURE)(show.show)
+app.command("list", rich_help_panel=MEASURE)(show.list_profiles)
+app.command("compare", rich_help_panel=MEASURE)(compare.compare)
+app.command("export", rich_help_panel=MEASURE)(export.export)
+app.command("report", rich_help_panel=MEASURE)(export.report)
+app.add_typer(job.app, name="job", rich_help_panel=MEASURE)
+app.command("pairs", rich_help_panel=MEASURE)(pairs.pairs)
+app.command("restore", rich_help_panel=MEASURE)(doctor.restore)
+app.command("simulate", rich_help_panel=TRY)(simulate.simulate)
+app.command("reproduce", rich_help_panel=TRY)(reproduce.reproduce)
+app.command("up", rich_help_panel=RUN)(up.up)
+app.command("down", rich_help_panel=RUN)(up.down)
+app.command("status", rich_help_panel=RUN)(up.status)
+app.command("nodes", rich_help_panel=RUN)(up.nodes)
+app.command("submit", rich_help_panel=RUN)(submit.submit)
+app.command("jobs", rich_help_panel=RUN)(jobs.jobs)
+app.command("info", rich_help_panel=RUN)(jobs.info)
+app.command("logs", rich_help_panel=RUN)(jobs.logs)
+app.command("wait", rich_help_panel=RUN)(jobs.wait)
+app.command("cancel", rich_help_panel=RUN)(jobs.cancel)
+app.command("suspend", rich_help_panel=RUN)(jobs.suspend)
+app.command("resume", rich_help_panel=RUN)(jobs.resume)
+app.command("migrate", rich_help_panel=RUN)(jobs.migrate)
 app.add_typer(agent.app, name="agent", hidden=True)
 
 

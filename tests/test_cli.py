@@ -38,6 +38,7 @@ def tenbin(*arguments: str, store: Store | None = None, **env: str) -> subproces
 def test_help_teaches() -> None:
     done = tenbin("--help")
     assert done.returncode == 0
+    assert all(task in done.stdout for task in ("Measure this node", "Try policies", "Run jobs"))
     for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):
         assert command in done.stdout
         assert tenbin(command, "--help").returncode == 0
