@@ -20,6 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from probes.loads import LOADS, most_ranks, sizes
+from probes.loads.__main__ import LAUNCHED
 from probes.mpi import MpiInstall, RanksFailed, find_mpi, run_ranks
 from probes.run import Run
 from probes.topology import read_topology
@@ -127,8 +128,9 @@ class _Starts:
         if self.mpi:
             run_ranks(self.mpi, program, n, timeout_s=timeout_s, on_line=line, cores=self.cores[:n])
             return
+        alone = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
         process = subprocess.Popen(
-            ["taskset", "-c", str(self.cores[0]), *program], stdout=subprocess.PIPE, text=True
+            ["taskset", "-c", str(self.cores[0]), *program], stdout=subprocess.PIPE, text=True, env=alone
         )
         timer = threading.Timer(timeout_s, process.kill)
         timer.start()

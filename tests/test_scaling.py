@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -109,6 +110,23 @@ def test_without_mpi_one_core_is_still_measured(monkeypatch: pytest.MonkeyPatch)
     ]
     assert fit_samples("scaling", samples) == []
     assert figures(samples, []) == []
+
+
+def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def none() -> None:
+        raise Unavailable("no mpiexec", "install one")
+
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("raise ImportError('no MPI library')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PMI_RANK", "3")
+    monkeypatch.setattr(scaling, "find_mpi", none)
+    monkeypatch.setattr(scaling, "SMALL", {"ep": "20", "cg": "700", "ft": "32", "mg": "16", "lu": "32"})
+    samples, _ = collect("scaling", settings(budget_s=2.0), scaling.measure)
+    assert set(samples["load"]) == set(LOADS)
+    assert set(samples["cores"]) == {1}
 
 
 def watched(act: Callable[[dict[str, object]], None]) -> list[Event]:
