@@ -60,7 +60,7 @@ class Enough(Exception):
 
 
 def probe(
-    storage: list[Path], enough: Callable[[list[Event]], bool] = lambda events: False, budget_s: float = 8.0
+    storage: list[Path], enough: Callable[[list[Event]], bool] = lambda events: False, budget_s: float = 40.0
 ) -> tuple[pd.DataFrame, list[Absent], list[Event]]:
     """Run the probe until ``enough`` of its events; so that no test depends on how fast this machine is."""
     events: list[Event] = []

@@ -457,10 +457,14 @@ def test_a_host_lost_in_the_middle(lab: NetLab, monkeypatch: pytest.MonkeyPatch)
         if len(samples_of(events)) == 10:
             subprocess.run([*link, "down"], check=True)
 
-    try:
-        measure(Run("network", Settings(budget_s=5, hosts=lab.hosts), cutting))
-    finally:
-        subprocess.run([*link, "up"], check=True)
+    for budget_s in (5, 30):  # the longer one where this machine is slow
+        events.clear()
+        try:
+            measure(Run("network", Settings(budget_s=budget_s, hosts=lab.hosts), cutting))
+        finally:
+            subprocess.run([*link, "up"], check=True)
+        if len(samples_of(events)) >= 10:
+            break
     reasons = [e["absent"]["reason"] for e in events if e["event"] == "absent"]
     assert any("had not ended after" in reason or "ended with" in reason for reason in reasons), reasons
     assert len(samples_of(events)) >= 10

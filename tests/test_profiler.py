@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -39,9 +39,18 @@ def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     PROBES.update(before)
 
 
-def _run(probe: str, limit_s: float = 60) -> tuple[child.Ended, list[Event]]:
+def _run(
+    probe: str, limit_s: float = 60, when: str = "", act: Callable[[], None] = lambda: None
+) -> tuple[child.Ended, list[Event]]:
+    """What a probe does; ``act`` as soon as it says that it is doing ``when``."""
     events: list[Event] = []
-    return run_child(probe, Settings(budget_s=1), events.append, limit_s), events
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        if event.get("doing") == when:
+            act()
+
+    return run_child(probe, Settings(budget_s=1), hear, limit_s), events
 
 
 def _values(events: list[Event]) -> list[float]:
@@ -84,14 +93,12 @@ def test_a_probe_that_hangs_is_stopped() -> None:
 
 
 def test_an_interrupt_lets_the_probe_clean_up() -> None:
-    _interrupt_after(3)
-    ended, events = _run("patient")
+    ended, events = _run("patient", when="waiting", act=lambda: _interrupt_after(0.1))
     assert ended.interrupted and not ended.trouble and _values(events) == [0.0, 1.0, 99.0]
 
 
 def test_a_second_interrupt_kills_the_probe_and_all_it_started() -> None:
-    _interrupt_after(3, times=2)
-    ended, _ = _run("stubborn")
+    ended, _ = _run("stubborn", when="deaf", act=lambda: _interrupt_after(0.5, times=2))
     assert ended.interrupted
     assert not processes_below()
 
@@ -114,7 +121,7 @@ def test_ctrl_c_ends_a_profile_with_what_was_measured(tmp_path: Path) -> None:
 
     def interrupt_once(progress: profiler.Progress) -> None:
         nonlocal interrupted
-        if progress.step.probe == "patient" and progress.doing == "the second half" and not interrupted:
+        if progress.step.probe == "patient" and progress.doing == "waiting" and not interrupted:
             interrupted = True
             _interrupt_after(0.2)
 

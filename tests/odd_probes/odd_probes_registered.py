@@ -36,12 +36,14 @@ def measure(run: Run) -> None:
         case "stubborn":
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            run.progress("deaf", 0.6)
             time.sleep(600)
         case "chatty":
             print("a library prints on standard output")
             os.system("echo and so does its C code")
         case "patient":
             try:
+                run.progress("waiting", 0.6)
                 time.sleep(600)
             finally:
                 run.sample(value_s=99.0)
