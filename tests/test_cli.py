@@ -93,6 +93,12 @@ def test_show(store: Store) -> None:
     assert json.loads(tenbin("show", "20260101", "--json", store=store).stdout)["id"] == "20260101T000000Z"
 
 
+def test_a_line_too_long_for_the_terminal_goes_on_under_its_beginning(store: Store) -> None:
+    shown = tenbin("show", "--machine", store=store, COLUMNS="40").stdout
+    lines = shown[shown.index("  processor") :].split("\n\n")[0].splitlines()
+    assert all(line.startswith("  ") and len(line) <= 40 for line in lines)
+
+
 def test_list_names_a_damaged_profile_and_shows_the_others(store: Store) -> None:
     store.find("20260101").write_text("{")
     done = tenbin("list", store=store)

@@ -10,7 +10,10 @@ from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, Selector, StoreOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+    from rich.table import Table
 
     from profiles.records import Model, Profile
 
@@ -61,17 +64,29 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{headline(profile)}[/bold]")
     lines = machine_lines(profile.inventory)
-    for topic, text in lines if machine else lines[:3]:
-        console.print(f"  {topic:<10} {text}", markup=False)
+    console.print(_hanging(lines if machine else lines[:3]))
     for probe in dict.fromkeys(m.probe for m in profile.models):
         title = PROBES[probe].title if probe in PROBES else probe
         console.print(f"\n[bold]{title}[/bold]  [dim](value, 95 % interval, n, quality)[/dim]")
         _print_models(console, [m for m in profile.models if m.probe == probe])
     if profile.absent:
         console.print("\n[bold]Not measured[/bold]")
-    for absent in profile.absent:
-        remedy = f" -> {absent.remedy}" if absent.remedy else ""
-        console.print(f"  {absent.probe}: {absent.what}: {absent.reason}{remedy}", markup=False)
+        rows = [
+            (f"{a.probe}:", " -> ".join(filter(None, (f"{a.what}: {a.reason}", a.remedy))))
+            for a in profile.absent
+        ]
+        console.print(_hanging(rows))
+
+
+def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
+    """Text in which a long line goes on under its beginning, not under its heading."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    for heading, text in rows:
+        table.add_row(Text(f"  {heading}"), Text(text))
+    return table
 
 
 def _print_models(console: Console, models: list[Model]) -> None:
