@@ -35,6 +35,7 @@ How = Literal[
     "checkpointed",
 ]
 RESULT_BYTES = 4096
+LOG = "supervisor.log"
 Want = Literal["run", "pause", "checkpoint", "end"]
 
 
@@ -240,6 +241,13 @@ class Attempt:
             return _result(json.loads(self._reserved.read_bytes()))
         except (FileNotFoundError, ValueError):
             return None
+
+    def complaint(self) -> str:
+        """Why a supervisor that died did so, as it said last; "" if it said nothing: it was killed."""
+        with suppress(FileNotFoundError):
+            lines = (self.path / LOG).read_text(errors="replace").split("\n")
+            return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
+        return ""
 
     def result(self) -> Result | None:
         found = self._read("result.json")

@@ -4,22 +4,25 @@
 150 times as long, so the engine of this machine does not use it.
 
 Reads the folders of attempts as lines of JSON from standard input, and answers each with the supervisor's
-process number. It ends with its input; the supervisors go on.
+process number, or with the error number below zero of why there is none. It ends with its input; the
+supervisors go on.
 
     python -P -m agent.jobs.spawner REPORT_SOCKET
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from agent.jobs.folder import Attempt
+from agent.jobs.folder import LOG, Attempt
 from agent.jobs.supervisor import Report, supervise
 
 
@@ -44,7 +47,10 @@ def main() -> None:
     os.chdir("/")
     for line in sys.stdin:
         path = Path(json.loads(line))
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or errno.EAGAIN)
         if pid == 0:
             _supervise(path, address)
         print(pid, flush=True)
@@ -55,12 +61,16 @@ def _supervise(path: Path, address: str) -> None:
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
-        log = os.open(path / "supervisor.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        log = nothing
+        with suppress(OSError):  # no room: nobody reads it if all goes well
+            log = os.open(path / LOG, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         for descriptor, opened in ((0, nothing), (1, log), (2, log)):
             os.dup2(opened, descriptor)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         supervise(Attempt(path), reporter(address, path))
+    except BaseException:
+        traceback.print_exc()  # its last line is why the attempt was lost
     finally:
         os._exit(0)
 

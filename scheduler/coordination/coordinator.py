@@ -296,16 +296,17 @@ class Coordinator:
 
     def _lost(self, entry: Entry, report: Report) -> None:
         """No result will come of the attempt."""
+        trouble = report.trouble or "its supervisor was killed"
+        hopeless = report.what == "never" and report.trouble
         if entry.want == "end":
             self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED))
-        elif report.trouble or not entry.spec.requeue or entry.failures >= MOST_FAILURES:
-            trouble = report.trouble or "its supervisor was killed"
+        elif hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES:
             self._happen(Finished, partial(self._finish, entry, Stage.FAILED, trouble))
         elif report.what == "never" and entry.stage is Stage.RUNNING:
             # Decided, and not carried out when the coordinator was killed: now.
             self.bookings.new_attempt(entry)
         else:
-            self._happen(Failed, partial(self._requeue, entry, "its supervisor was killed"))
+            self._happen(Failed, partial(self._requeue, entry, trouble))
 
     # -- what happens in the books --------------------------------------------------------------------
 

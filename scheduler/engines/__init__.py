@@ -21,7 +21,8 @@ class Report(NamedTuple):
     """What happened to an attempt.
 
     "started"; "ended": ``result`` says how; "lost": its supervisor died without a result, nothing of it runs
-    any more; "never": it was not and will not be started, ``trouble`` says why if it cannot be.
+    any more, ``trouble`` says why if it was not killed; "never": it was not and will not be started,
+    ``trouble`` says why if it cannot be.
     """
 
     job_id: int

@@ -57,6 +57,7 @@ class Watched:
     number: int
     attempt: Attempt
     mark: str
+    mpi: bool
     pidfd: int | None = None
     gone: bool = False
 
@@ -244,7 +245,7 @@ class LocalEngine:
 
     def _watch(self, job: Entry) -> Watched:
         mark = f"{self.store}:{job.id}:{job.attempt}"
-        watched = Watched(job.id, job.attempt, self._attempt(job), mark)
+        watched = Watched(job.id, job.attempt, self._attempt(job), mark, job.spec.mpi)
         self._watched[job.id, job.attempt] = watched
         return watched
 
@@ -314,7 +315,7 @@ class LocalEngine:
         if result is None:  # its supervisor was killed
             if not tree.kill_marked(watched.mark, limit_s=1.0):
                 return
-            if attempt.order().mpi:
+            if watched.mpi:
                 ranks.sweep_segments(0.0)
             if (group := attempt.group()) is not None:
                 limits.remove(group)
@@ -322,7 +323,9 @@ class LocalEngine:
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))
         else:
-            self._end(watched, Report(*key, "lost", time.time()))
+            said = attempt.complaint()
+            trouble = f"its supervisor failed: {said}" if said else ""
+            self._end(watched, Report(*key, "lost", time.time(), trouble=trouble))
 
     def _end(self, watched: Watched, report: Report) -> None:
         self._reports.append(report)
@@ -350,7 +353,7 @@ class LocalEngine:
     # -- the spawner ----------------------------------------------------------------------------------
 
     def _spawn(self, attempts: Sequence[Watched]) -> list[int]:
-        """Have supervisors started; their process numbers."""
+        """Have supervisors started; their process numbers. OSError if there can be no more processes now."""
         pids: list[int] = []
         while len(pids) < len(attempts):
             process = self._running_spawner()
@@ -359,7 +362,10 @@ class LocalEngine:
                 for watched in attempts[len(pids) :]:
                     process.stdin.write(json.dumps(str(watched.attempt.path)) + "\n")
                     process.stdin.flush()
-                    pids.append(int(process.stdout.readline()))
+                    pid = int(process.stdout.readline())
+                    if pid < 0:  # no process can be started now: all of it is tried again
+                        raise OSError(-pid, os.strerror(-pid))
+                    pids.append(pid)
             except (BrokenPipeError, ValueError):
                 # It was killed. Of two supervisors of one attempt the second finds it claimed and goes away.
                 process.kill()

@@ -8,9 +8,11 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agent.jobs import limits
@@ -316,9 +318,49 @@ def test_a_killed_supervisor_leaves_no_control_group(up: Up) -> None:
     assert job.wait(20)["stage"] == "failed" and not group.exists()
 
 
-def test_a_killed_spawner_is_started_again(up: Up) -> None:
-    import psutil
+def test_a_supervisor_that_fails_says_why(up: Up) -> None:
+    """Its order cannot be read any more: tried again, as often as one that was killed, and then said."""
+    up.start("--cores", "1")
+    assert up.process is not None
+    blocker = up.client.submit(["sleep", "60"])
+    up.until(lambda: blocker.info()["stage"] == "running")
+    spawner = psutil.Process(up.process.pid).children()[0]
+    spawner.suspend()
+    blocker.cancel()
+    home = up.home / "jobs" / "2" / "attempt-1"
+    threading.Thread(target=lambda: up.client.submit(["true"], requeue=False), daemon=True).start()
+    up.until((home / "order.json").exists)
+    (home / "order.json").write_text("{}")
+    spawner.resume()
+    found = up.client.job(2).wait(30)
+    assert found["stage"] == "failed" and found["trouble"] == "its supervisor failed: KeyError: 'command'"
 
+
+def test_without_another_process_it_is_tried_again(up: Up) -> None:
+    """The spawner may not fork (a control group that counts processes): the job starts when it may."""
+    limit = Path("/sys/fs/cgroup/pids") / f"tenbin-test-{os.getpid()}"
+    try:
+        limit.mkdir()
+    except OSError:
+        pytest.skip("no control group that counts processes may be made here")
+    try:
+        up.start("--cores", "1")
+        assert up.process is not None and up.client.submit(["true"]).result(20) == 0
+        spawner = psutil.Process(up.process.pid).children()[0]
+        (limit / "cgroup.procs").write_text(str(spawner.pid))
+        (limit / "pids.max").write_text("1")
+        job = up.client.submit(["true"])
+        time.sleep(1.0)
+        assert job.info()["stage"] == "running" and spawner.is_running()
+        (limit / "pids.max").write_text("max")
+        assert job.result(30) == 0 and job.info()["attempt"] == 1
+    finally:
+        up.kill()
+        up.until(lambda: not (limit / "cgroup.procs").read_text())
+        limit.rmdir()
+
+
+def test_a_killed_spawner_is_started_again(up: Up) -> None:
     up.start("--cores", "1")
     assert up.process is not None
     for _ in range(3):
