@@ -13,14 +13,17 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
 from profiles.files import sync, write_whole
 from profiles.jobs import JobProfile
 from profiles.store import default_root
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def load(path: Path) -> JobProfile:

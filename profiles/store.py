@@ -13,13 +13,16 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
 from profiles.files import sync, write_whole
 from profiles.records import SCHEMA_VERSION, Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SELECTORS = "'last', a node's name, a profile's id, or a path to a profile.json"
 
@@ -159,6 +162,8 @@ def samples(path: Path) -> dict[str, pd.DataFrame]:
 
 
 def _read_samples(file: Path) -> pd.DataFrame:
+    import pandas as pd  # 80 MB, which the coordinator has no need of
+
     try:
         return pd.read_parquet(file)
     except (OSError, ValueError) as error:

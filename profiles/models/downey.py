@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from profiles.models import Prediction
 from profiles.models.constant import judge
@@ -229,6 +228,8 @@ class _Medians:
     @property
     def reach(self) -> float:
         """By how much the sum of squares may exceed its minimum within a 95 % interval."""
+        from scipy import stats  # 40 MB, which who only predicts has no need of
+
         return float(stats.t.ppf(0.975, max(self.freedom, 1)) ** 2)
 
 
