@@ -214,6 +214,12 @@ class Pool:
         with self._all_or_none(list(self._writers)):
             return Written(**self._writers[spot.core].answer(within_s))
 
+    def discard(self) -> None:
+        """End all writers, whatever they are at; they are started anew when needed again."""
+        for writer in self._writers.values():
+            writer.kill()
+        self._discard(list(self._writers))
+
     @contextmanager
     def _all_or_none(self, cores: Sequence[int]) -> Iterator[None]:
         """Of writers that work together, one that fails leaves orders of the others unanswered: end all."""

@@ -47,9 +47,10 @@ class Stream:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None or kind is KeyboardInterrupt:  # else a writer was lost, and all are gone
-            while self._answered < self._ordered:
-                self._collect()
+        if kind is not None:  # what is under way is of no use to anybody
+            self._pool.discard()
+        while kind is None and self._answered < self._ordered:
+            self._collect()
 
     def step(self) -> list[Row]:
         """Wait for the end of the oldest window, with the next one under way."""

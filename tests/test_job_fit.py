@@ -6,6 +6,7 @@ On the made-up machine memprobe slows down by ``1 + traffic / 20`` beside so man
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import jsonschema
@@ -124,6 +125,14 @@ def test_the_equivalent_traffic_is_where_the_reference_suffers_as_much(values: l
     reached = predict(found, traffic.value).value
     bounds = predict(found, 0.0).value, predict(found, 1e9).value
     assert reached == pytest.approx(min(max(y, bounds[0]), bounds[1]), abs=1e-6)
+
+
+def test_one_repetition_gives_values_without_intervals() -> None:
+    job = make_job("a", *samples(suffers=0.1, pressure_gbs=5.0, repetitions=1))
+    pressure, found = job.pressure_by(), slowdown_beside(job, [job])
+    assert pressure is not None and pressure.equivalent_gbs is not None and found is not None
+    assert (pressure.equivalent_gbs.low, pressure.equivalent_gbs.quality) == (None, "poor")
+    assert found.value == pytest.approx(1.5) and (found.low, found.high) == (0.0, math.inf)
 
 
 def test_incomplete_samples_give_what_they_hold() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from agent.job_profiler import (
     CommandFailed,
     JobOrder,
+    JobProgress,
     choose_areas,
     choose_clock,
     choose_cpus,
@@ -29,6 +31,7 @@ from probes.topology import Cpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.fits.job import fit
 from profiles.job_store import JobStore, load
+from profiles.models.curve import slowdown_beside
 from tests.conftest import processes_below, require
 from tests.factory import make_inventory
 from tests.jobs import make_job, samples
@@ -237,6 +240,24 @@ def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing
         process.wait(60)
     assert process.returncode == 130
     assert not JobStore(tmp_path).paths()
+    assert not processes_below()
+
+
+def test_an_interrupt_keeps_the_repetitions_that_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(len(CPUS) > 1, "two CPUs")
+    monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (16.0, []))
+
+    def listen(progress: JobProgress) -> None:
+        if progress.doing.startswith("repetition 2: beside"):
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    made, tables = make_job_profile(JobOrder("cut", ("sleep", "2"), "/", quick=True), listen)
+    assert made.interrupted and made.repetitions == 1
+    assert set(tables["runs"]["repetition"]) == set(tables["windows"]["repetition"]) == {1}
+    assert made.sensitivity and made.need("run_s") is not None
+    assert slowdown_beside(made, [made]) is None or made.pressure_by() is not None
     assert not processes_below()
 
 

@@ -7,6 +7,8 @@ but no further than to twice its traffic.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +36,13 @@ class _Lines(NamedTuple):
 def predict(
     curve: Curve, gbs: float, low_gbs: float | None = None, high_gbs: float | None = None
 ) -> Prediction:
-    """Slow-down beside so much traffic, with the 95 % interval of the median.
+    """Slow-down beside so much traffic, with the 95 % interval of the median; from 0 to infinity if unknown.
 
     ``low_gbs`` and ``high_gbs`` bound the traffic, where that is uncertain too.
     """
     lines = _lines(curve)
+    if not _bounded(level.slowdown for level in curve.levels):
+        return Prediction(_at(lines.gbs, lines.middle, gbs), 0.0, math.inf)
     low = _at(lines.gbs, lines.low, gbs if low_gbs is None else low_gbs)
     high = _at(lines.gbs, lines.high, gbs if high_gbs is None else high_gbs)
     middle = _at(lines.gbs, lines.middle, gbs)
@@ -55,9 +59,13 @@ def slowdown_beside(job: JobProfile, others: list[JobProfile]) -> Prediction | N
     known = [p.equivalent_gbs for p in pressures if p is not None and p.equivalent_gbs is not None]
     if curve is None or len(known) < len(others):
         return None
-    lows = sum(p.value if p.low is None else p.low for p in known)
-    highs = sum(p.value if p.high is None else p.high for p in known)
-    return predict(curve, sum(p.value for p in known), lows, highs)
+    found = predict(
+        curve,
+        sum(p.value for p in known),
+        sum(p.value if p.low is None else p.low for p in known),
+        sum(p.value if p.high is None else p.high for p in known),
+    )
+    return found if _bounded(known) else Prediction(found.value, 0.0, math.inf)
 
 
 def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
@@ -66,9 +74,14 @@ def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
     if len(lines.gbs) < 2 or lines.middle[-1] - lines.middle[0] < LEAST_RISE:
         return None
     value = _inverse(lines.gbs, lines.middle, slowdown.value)
-    low = _inverse(lines.gbs, lines.high, slowdown.low if slowdown.low is not None else slowdown.value)
-    high = _inverse(lines.gbs, lines.low, slowdown.high if slowdown.high is not None else slowdown.value)
-    low, high = min(low, value), max(high, value)
+    low = high = None
+    if (
+        slowdown.low is not None
+        and slowdown.high is not None
+        and _bounded(level.slowdown for level in reference.levels)
+    ):
+        low = min(_inverse(lines.gbs, lines.high, slowdown.low), value)
+        high = max(_inverse(lines.gbs, lines.low, slowdown.high), value)
     full = float(lines.gbs[-1])
     return Coefficient(
         name="equivalent",
@@ -81,6 +94,11 @@ def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
         scale=full,
         note="beyond what memprobe itself can do" if value > full else "",
     )
+
+
+def _bounded(found: Iterable[Coefficient]) -> bool:
+    """Whether the intervals are known (of one repetition they are not)."""
+    return all(c.low is not None and c.high is not None for c in found)
 
 
 def _lines(curve: Curve) -> _Lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from tenbin.commands.options import JsonOption, StoreOption
 if TYPE_CHECKING:
     from agent.pair_trials import Times
     from profiles.jobs import JobProfile
+    from profiles.models import Prediction
     from scheduler.pairs import Direction, Suggestion
 
 RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
@@ -117,7 +119,7 @@ def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[s
     from profiles.stats import median_interval
 
     row: dict[str, Any] = {"job": one.job, "beside": one.beside}
-    row["predicted"] = one.predicted._asdict() if one.predicted else None
+    row["predicted"] = _plain(one.predicted)
     if times is None:
         return row
     clock = next(job.clock for job in known if job.name == one.job)
@@ -127,6 +129,14 @@ def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[s
         row["measured"] = {"value": value, "low": low, "high": high, "n": len(ratios), "clock": clock}
         row["error"] = one.predicted.value - value if one.predicted else None
     return row
+
+
+def _plain(found: Prediction | None) -> dict[str, float | None] | None:
+    """As JSON knows it: bounds that are not known are null."""
+    if found is None:
+        return None
+    known = math.isfinite(found.high)
+    return {"value": found.value, "low": found.low if known else None, "high": found.high if known else None}
 
 
 def _print(
@@ -165,4 +175,4 @@ def _cells(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return ["-", ""]
     low, high = found["low"], found["high"]
-    return [f"{found['value']:.2f}x", "" if low is None else f"{low:.2f} .. {high:.2f}"]
+    return [f"{found['value']:.2f}x", "unknown" if low is None else f"{low:.2f} .. {high:.2f}"]
