@@ -4,6 +4,9 @@ Every 5 ms it looks which loads are runnable, turns that into energy, and holds 
 stopping and continuing the package's loads: a CPU quota by SIGSTOP and SIGCONT. Unlike a cgroup's quota this
 needs no root, and it takes a *share* of whatever time the machine gives the load. Power follows runnable
 time, whether or not another process had the core: so a busy machine does not move the knee.
+
+Its loads are marked descendants of its owner; or, where it stands for a coordinator (``agent.standing``), the
+processes of the jobs in a store, except while they are paused.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +24,10 @@ from types import FrameType
 
 import psutil
 
-from agent.emulation import Machine, parse, zone_folders
+from agent.emulation import Machine, cores_of, parse, zone_folders
+from agent.jobs.folder import Attempt
+from agent.jobs.tree import MARK as JOB_MARK
+from agent.standing import abandoned, sign_of_life
 from probes.power_loads import MARK
 from probes.powercap import read_int
 
@@ -41,6 +48,8 @@ class Load:
     kind: str
     settled_s: float  # all the time it was runnable, when it was last seen not to be
     counted_s: float = 0.0  # runnable time counted since then
+    job: str = ""  # mark of the attempt that it belongs to
+    paused: bool = False
 
     def active_s(self, seconds: float) -> float | None:
         """For how much of the ``seconds`` just passed it was runnable; None once it has ended.
@@ -59,8 +68,9 @@ class Load:
         except (OSError, ValueError, IndexError):
             return None
         missing_s = total_s - self.settled_s - self.counted_s
-        self.settled_s, self.counted_s = total_s, 0.0
-        return missing_s
+        # What was counted too much is set off later: no counter of energy runs backwards.
+        self.settled_s, self.counted_s = total_s, max(0.0, -missing_s)
+        return max(0.0, missing_s)
 
     def send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -174,9 +184,9 @@ class Zone:
 class Tree:
     """All zones and packages of one emulated node, and the loads below its owner."""
 
-    def __init__(self, sysfs: Path, name: str, owner: int) -> None:
+    def __init__(self, sysfs: Path, name: str, owner: int, store: Path | None = None) -> None:
         self.machine, self.faults = parse(name)
-        self.owner = owner
+        self.owner, self.store = owner, store
         self._known: dict[int, Load | None] = {}
         powercap = sysfs / "class" / "powercap"
         folders = zone_folders(self.machine)
@@ -186,16 +196,15 @@ class Tree:
             paths = [powercap / f / "energy_uj" for f in (folder, doors.get(key)) if f]
             faults = self.faults if key[1] == "" else frozenset()
             self.zones[key] = Zone(paths, self.machine.range_uj, faults)
-        cores = sorted(os.sched_getaffinity(0))
-        n = len(self.machine.packages)
+        cores = cores_of(self.machine)
         self.packages = {
             package: Package(
                 self.machine,
                 powercap / folders[package, ""],
-                frozenset(c for j, c in enumerate(cores) if j * n // len(cores) == i),
+                frozenset(cores[package]),
                 "locked" in self.faults,
             )
-            for i, package in enumerate(self.machine.packages)
+            for package in self.machine.packages
         }
 
     def step(self, seconds: float) -> None:
@@ -210,31 +219,70 @@ class Tree:
             self.zones["", "psys"].add(total_w, seconds)
 
     def find_loads(self) -> None:
-        """Adopt the owner's new descendants that are marked as loads."""
-        try:
-            descendants = psutil.Process(self.owner).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return
-        self._known = {p.pid: self._known[p.pid] for p in descendants if p.pid in self._known}
-        for process in descendants:
-            if process.pid in self._known:
-                continue
-            with suppress(psutil.Error, OSError, ValueError):
-                kind = process.environ().get(MARK)
-                if kind is None:  # a young process may not have reached its own program yet: look again
-                    if time.time() - process.create_time() > 2.0:
-                        self._known[process.pid] = None
-                    continue
-                self._adopt(process, kind)
+        """Adopt new marked processes; follow those of jobs to other cores and into pauses."""
+        pids = self._pids()
+        self._known = {pid: self._known[pid] for pid in pids if pid in self._known}
+        for pid in pids:
+            if pid not in self._known:
+                with suppress(psutil.Error, OSError, ValueError):
+                    self._meet(psutil.Process(pid))
+        for load in self._known.values():
+            if load is not None and load.job:
+                with suppress(OSError):
+                    self._follow(load)
 
-    def _adopt(self, process: psutil.Process, kind: str) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether no load is left."""
+        return not any(self._known.values())
+
+    def _pids(self) -> list[int]:
+        if self.store is not None:
+            return psutil.pids()
+        try:
+            return [process.pid for process in psutil.Process(self.owner).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _meet(self, process: psutil.Process) -> None:
+        environment = process.environ()
+        kind, job = environment.get(MARK), environment.get(JOB_MARK, "")
+        young = time.time() - process.create_time() < 2.0  # it may not have reached its own program yet
+        if kind is None or not (self.store is None or job.startswith(f"{self.store}:")):
+            if not young:
+                self._known[process.pid] = None
+            return
         cores = process.cpu_affinity() or []
-        if len(cores) > 1 and time.time() - process.create_time() < 2.0:
+        if self.store is None and len(cores) > 1 and young:
             return  # not pinned yet
-        load = Load(process.pid, kind, runnable_s(process.pid))
+        load = Load(process.pid, kind, runnable_s(process.pid), job=job if self.store else "")
         self._known[process.pid] = load
-        homes = [p for p in self.packages.values() if p.cores & set(cores)]
-        (homes or list(self.packages.values()))[0].adopt(load)
+        self._home(set(cores)).adopt(load)
+
+    def _home(self, cores: Set[int]) -> Package:
+        homes = [package for package in self.packages.values() if package.cores & cores]
+        return (homes or list(self.packages.values()))[0]
+
+    def _follow(self, load: Load) -> None:
+        """A paused one is its supervisor's to continue: it belongs to no package meanwhile."""
+        home = self._home(os.sched_getaffinity(load.pid))
+        paused = self._paused(load.job)
+        if paused and not load.paused:
+            load.send(signal.SIGSTOP)  # it may just have been continued here
+        if paused or load not in home.loads:
+            for package in self.packages.values():
+                if load in package.loads:
+                    package.loads.remove(load)
+            if not paused:
+                home.adopt(load)
+        load.paused = paused
+
+    def _paused(self, job: str) -> bool:
+        """What the supervisor says."""
+        assert self.store is not None
+        number, attempt = job.removeprefix(f"{self.store}:").split(":")
+        state = Attempt(self.store / "jobs" / number / f"attempt-{attempt}").state()
+        return state is not None and state.paused
 
     def free(self) -> None:
         for package in self.packages.values():
@@ -244,23 +292,47 @@ class Tree:
 def run(sysfs: Path, name: str) -> None:
     """Keep the tree alive until the process that started this one ends, or SIGTERM."""
     owner = os.getppid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which still needs the tree
-    signal.signal(signal.SIGTERM, _leave)
-    with suppress(PermissionError):  # root only; without it a busy machine makes the power uneven
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    _prepare()
     tree = Tree(sysfs, name, owner)
     try:
-        _loop(tree, owner)
+        _loop(tree, lambda: os.getppid() == owner)
     finally:
         tree.free()
         if os.getppid() != owner:
             shutil.rmtree(sysfs, ignore_errors=True)
 
 
-def _loop(tree: Tree, owner: int) -> None:
+def stand(sysfs: Path, name: str, store: Path) -> None:
+    """Keep the tree alive until neither a coordinator nor a job of the store is left, or SIGTERM."""
+    folder = store / "emulated"
+    _prepare()
+    tree, alive, door = Tree(sysfs, name, 0, store), sign_of_life(folder), None
+
+    def wanted() -> bool:
+        nonlocal door
+        if tree.idle:
+            door = abandoned(folder)  # nobody comes in from here on
+        return door is None
+
+    try:
+        _loop(tree, wanted)
+    finally:
+        tree.free()
+        shutil.rmtree(sysfs, ignore_errors=True)
+        os.close(alive)
+
+
+def _prepare() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which still needs the tree
+    signal.signal(signal.SIGTERM, _leave)
+    with suppress(PermissionError):  # root only; without it a busy machine makes the power uneven
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
+def _loop(tree: Tree, wanted: Callable[[], bool]) -> None:
     last = time.monotonic()
     scanned = 0.0
-    while os.getppid() == owner:
+    while wanted():
         time.sleep(TICK_S)
         now = time.monotonic()
         tree.step(now - last)
@@ -277,4 +349,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2])
+    if len(sys.argv) > 3:
+        stand(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    else:
+        run(Path(sys.argv[1]), sys.argv[2])

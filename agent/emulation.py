@@ -11,6 +11,7 @@ up to a knee at ``busy_w`` and flat from there (paper C, eq. 4.5), and ``truth``
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,15 @@ def build(sysfs: Path, machine: Machine, faults: frozenset[str] = frozenset()) -
     _build_control(sysfs, "intel-rapl", machine, faults)
     if machine.mmio:
         _build_control(sysfs, "intel-rapl-mmio", machine, faults)
+
+
+def cores_of(machine: Machine) -> dict[str, tuple[int, ...]]:
+    """package -> the CPUs that this process may use, dealt out evenly."""
+    cores, n = sorted(os.sched_getaffinity(0)), len(machine.packages)
+    return {
+        package: tuple(c for j, c in enumerate(cores) if j * n // len(cores) == i)
+        for i, package in enumerate(machine.packages)
+    }
 
 
 def zone_folders(machine: Machine, control: str = "intel-rapl") -> dict[tuple[str, str], str]:

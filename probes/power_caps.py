@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probes.powercap import Zone, capped, zones
-from probes.run import Control
 from profiles.errors import Unavailable
+
+if TYPE_CHECKING:  # which brings numpy along: a supervisor must start at once
+    from probes.run import Control
 
 LOWEST_SHARE = 0.25  # of the largest cap: where to look for the lowest, if the hardware does not say
 SUSTAINED = ("long_term", "short_term")  # a cap is on both: a window of 2 ms settles sooner than one of 28 s

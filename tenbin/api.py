@@ -274,9 +274,18 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
         "pid": os.getpid(),
         "home": str(coordinator.journal.store),
         "policy": coordinator.policy_text,
+        "power": power(coordinator),
         "jobs": counts,
         "nodes": node_table(coordinator),
     }
+
+
+def power(coordinator: Coordinator) -> dict[str, Any] | None:
+    """The budget, and what the caps of the packages in use come to; None where no power is scheduled."""
+    state = coordinator.state
+    if state.budget_w is None:
+        return None
+    return {"budget_w": state.budget_w, "allotted_w": state.power_w}
 
 
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
@@ -316,4 +325,10 @@ def prometheus(coordinator: Coordinator) -> bytes:
     for pool in coordinator.state.cluster.pools:
         free.labels(pool.name).set(coordinator.state.free[pool.name])
         units.labels(pool.name).set(coordinator.state.in_service[pool.name])
+    if found := power(coordinator):
+        watts = Gauge(
+            "tenbin_power_watts", "The power budget, and what is allotted of it", ["what"], registry=registry
+        )
+        watts.labels("budget").set(found["budget_w"])
+        watts.labels("allotted").set(found["allotted_w"])
     return generate_latest(registry)

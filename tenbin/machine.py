@@ -17,12 +17,15 @@ from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.costs import FREE, Costs
+from scheduler.engines.packages import Packages
 from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split, unknown
 from scheduler.policy import Policy
 from scheduler.profiled import JobProfiles
 from scheduler.registry import POLICIES, create
+
+SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Machine:
     costs: Costs = FREE
     unit: Unit = CORE
     job_profiles: JobProfiles | None = None
+    packages: Packages | None = None
 
 
 def devices_of_machine(policy: str, profile: Profile | None) -> Machine:
@@ -70,7 +74,7 @@ def kind_of(name: str) -> type[Policy]:
     return POLICIES[name].load()
 
 
-def divide(policy: str, cores: int | None, nodes: int | None) -> Machine:
+def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile | None = None) -> Machine:
     """All cores, or so many.
 
     A policy that schedules counted units gets all cores as one pool; one that places on nodes gets nodes
@@ -88,7 +92,10 @@ def divide(policy: str, cores: int | None, nodes: int | None) -> Machine:
     if "counted" in suits or "power" in suits:
         if nodes not in (None, 1):
             raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
-        return Machine(Cluster((Pool("core", len(used)),)), [used])
+        unit = Unit(scaling=scaling_of(profile)) if profile is not None else CORE
+        return Machine(Cluster((Pool("core", len(used)),)), [used], unit=unit)
+    if profile is not None:
+        raise BadInput(f"--profile: policy {name} uses nothing of it here", "leave it out")
     if "sharing" in suits:
         return _shared(policy, cores, nodes or 1)
     if "nodes" not in suits:
@@ -120,3 +127,13 @@ def _shared(policy: str, cores: int | None, nodes: int) -> Machine:
         remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
         raise BadInput(what, remedy)
     return _in_nodes(used, nodes, job_profiles=JobProfiles(JobStore(), node_kind()))
+
+
+def scaling_of(profile: Profile) -> dict[str, tuple[float, float]]:
+    """Downey's A and sigma by what bounds a job, as far as they were measured."""
+    found = {}
+    for load, probe in SCALES_LIKE.items():
+        model = profile.find("run_s", load=probe)
+        if model is not None:
+            found[load] = (model["A"].value, model["sigma"].value)
+    return found

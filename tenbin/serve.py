@@ -16,6 +16,7 @@ from profiles.errors import BadInput
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Journal
 from scheduler.engines.local import SWEEP_S, LocalEngine
+from scheduler.engines.packages import put_back
 from tenbin import tcp
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
@@ -49,9 +50,12 @@ def serve(
     """
     journal = Journal(home)
     try:
+        put_back()
         sockets = private_folder(socket_folder(home))
         report = sockets / "report.sock"
-        engine = LocalEngine(home, report, machine.cluster, machine.cores, machine.devices, machine.unit)
+        engine = LocalEngine(
+            home, report, machine.cluster, machine.cores, machine.devices, machine.unit, machine.packages
+        )
         try:
             profiles, unit = machine.job_profiles, machine.unit
             coordinator = Coordinator(journal, engine, policy, machine.costs, unit=unit, profiles=profiles)

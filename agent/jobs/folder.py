@@ -55,6 +55,8 @@ class Order:
         checkpoint_code: exit code by which the job says that it left after a checkpoint.
         grace_s: from SIGTERM to SIGKILL.
         mpi: the command is an mpiexec, whose ranks have guards.
+        sysfs: root of the tree with the packages that it has to itself (``agent.jobs.power``); empty: none.
+        emulated: these are emulated.
     """
 
     job_id: int
@@ -72,6 +74,8 @@ class Order:
     checkpoint_code: int = 85
     grace_s: float = 10.0
     mpi: bool = False
+    sysfs: str = ""
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ class Usage:
 
     ``peak_memory_mb`` is resident memory; of a job that the kernel ended at its limit what it counted.
     ``memory_limit_by`` as in ``RunState``.
+    ``energy_j`` is of the packages that it had to itself; None: it had none, or they have no counter.
     """
 
     wall_s: float
@@ -117,6 +122,8 @@ class Usage:
     read_mb: float = 0.0
     written_mb: float = 0.0
     memory_limit_by: str = ""
+    energy_j: float | None = None
+    emulated: bool = False  # the energy
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.jobs import limits, ranks, tree
 from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
 from agent.jobs.samples import Sampler
+from profiles.errors import TenbinError
+
+if TYPE_CHECKING:
+    from agent.jobs.power import Power
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
@@ -48,13 +53,14 @@ class Supervisor:
         self.began = time.monotonic()
         self.ran_s = 0.0  # up to the last pause
         self.runs_since: float | None = None  # None: paused
-        self.sampler = Sampler(attempt.samples, self.me)
+        self.sampler = Sampler(attempt.samples, self.me, self._energy_j)
         self.group: limits.Group | None = None  # holds the memory limit; None: by looking
         self.ending: How | None = None
         self.kill_at: float | None = None
         self.checkpoint_wanted = False  # and not yet asked for
         self.done = 0
         self.started_s = 0.0
+        self.power: Power | None = None
 
     def run(self) -> None:
         """From the start of the command to its result."""
@@ -63,9 +69,12 @@ class Supervisor:
         reserved = self.attempt.reserve()  # its room is there since the order is
         try:
             self._confine()
+            self._take_packages()
             trouble = self._start()
         except OSError as error:
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
+        except TenbinError as error:
+            trouble = str(error)
         if trouble:
             self.attempt.note(reserved, Result("not-started", time.time(), trouble=trouble))
         else:
@@ -77,8 +86,20 @@ class Supervisor:
             if self.order.mpi and result.code != 0:
                 ranks.sweep_segments(self.started_s)
         self._release()
+        if self.power is not None:
+            self.power.release()
         self._publish(reserved)
         self.report("ended")
+
+    def _take_packages(self) -> None:
+        if self.order.sysfs:
+            from agent.jobs.power import Power  # most jobs have none, and start the sooner
+
+            self.power = Power(self.attempt, Path(self.order.sysfs))
+            self.power.begin()
+
+    def _energy_j(self) -> float | None:
+        return None if self.power is None else self.power.energy_j
 
     def _wait(self) -> int:
         """Do what is asked and mind the limits until the main process has ended; its status."""
@@ -123,7 +144,7 @@ class Supervisor:
         self.runs_since = time.monotonic()
         self.started_s = time.time()
         steady = self.order.memory_limit_mb is not None and self.group is None
-        self.sampler = Sampler(self.attempt.samples, self.me, steady=steady)
+        self.sampler = Sampler(self.attempt.samples, self.me, self._energy_j, steady)
         self._tell()
         return ""
 
@@ -140,10 +161,14 @@ class Supervisor:
     def _carry_out(self, request: Request) -> None:
         if request.want == "pause" and self.runs_since is not None:
             tree.stop(self.me)
+            if self.power is not None:
+                self.power.release()
             self.ran_s += time.monotonic() - self.runs_since
             self.runs_since = None
         elif request.want == "run":
             tree.pin(tree.descendants(self.me), request.cores)
+            if self.power is not None and self.runs_since is None:
+                self.power.begin()
             self._go_on()
         elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:
             self._go_on()
@@ -236,6 +261,8 @@ class Supervisor:
             read_mb=last.read_mb,
             written_mb=last.written_mb,
             memory_limit_by=self._limit_by(),
+            energy_j=self._energy_j(),
+            emulated=self.order.emulated,
         )
         trouble = ""
         if self.order.mpi and code and how in ("exited", "signalled"):

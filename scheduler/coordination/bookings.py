@@ -31,6 +31,7 @@ class Bookings:
         self.state, self.ledger, self.journal, self.engine = state, ledger, journal, engine
         self._happen = happen
         self._starts: list[Entry] = []
+        self._caps: list[Entry] = []
         self._asks: list[tuple[Entry, Want]] = []
         self._timers = [(at, number, tag) for number, (at, tag) in enumerate(journal.timers())]
         heapq.heapify(self._timers)
@@ -55,6 +56,15 @@ class Bookings:
             self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
             self.ledger.entries[action.job_id].goals = (action.placement,)
             self._stop(action.job_id)
+        elif isinstance(action, act.SetPowerCap):
+            state = self.state.check_running("set power cap", action.job_id)
+            self.state.set_cap(state, action.cap_w)
+            entry = self.ledger.entries[action.job_id]
+            self.ledger.follow(entry, state)
+            self.ledger.tell(entry, self.state.now, "power cap", _watts(action.cap_w))
+            self._caps.append(entry)
+        elif isinstance(action, act.Resize):
+            self.state.broken(action.job_id, "resize", "a running job keeps its size")
         elif isinstance(action, act.Repartition):
             self.state.repartition(action.pool, action.regions)
             self._regions_changed = True
@@ -77,6 +87,10 @@ class Bookings:
         entry.request += 1
         entry.want = want
         self._asks.append((entry, want))
+
+    def cap_again(self, entry: Entry) -> None:
+        """After a restart: a cap that was decided may not have been set."""
+        self._caps.append(entry)
 
     def ask_again(self, entry: Entry) -> None:
         """After a restart: what was asked may not have been heard."""
@@ -105,9 +119,13 @@ class Bookings:
         timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
         self.ledger.commit(timers, self.state.regions if self._regions_changed else None)
         self._timers_changed = self._regions_changed = False
-        while self._asks:  # first those that give way
+        # First those that give way: at no instant is more drawn than before, or than in the end.
+        self.engine.cap(self._caps, lower=True)
+        while self._asks:
             self.engine.ask(*self._asks[0])
             del self._asks[0]
+        self.engine.cap(self._caps, lower=False)
+        self._caps.clear()
         if self._starts:
             self.engine.start(
                 [(entry, self.journal.environment(entry.environment)) for entry in self._starts]
@@ -139,3 +157,7 @@ class Bookings:
             self._happen(Checkpointed, partial(Checkpointed, state.job, before))
         self.ledger.follow(entry, state)
         self.ledger.tell(entry, self.state.now, entry.stage.value)
+
+
+def _watts(cap_w: float | None) -> str:
+    return "none" if cap_w is None else f"{cap_w:g} W"

@@ -415,7 +415,7 @@ class Coordinator:
                 except (RuleBroken, BadInput) as error:
                     raise BadInput(
                         f"job {entry.id} was started on a machine that was divided otherwise ({error})",
-                        "start with the same --nodes and --cores as before",
+                        "start with the same --nodes, --cores and --power-budget as before",
                     ) from error
             if entry.stage in (Stage.RUNNING, Stage.STOPPING):
                 self.engine.occupy(entry)
@@ -424,5 +424,6 @@ class Coordinator:
             if entry.alive:
                 self.engine.recover(entry)
                 self.bookings.ask_again(entry)
+                self.bookings.cap_again(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))

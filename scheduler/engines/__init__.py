@@ -64,6 +64,9 @@ class Engine(Protocol):
     def ask(self, job: Entry, want: Want) -> None:
         """Hand request number ``job.request`` on."""
 
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        """Bring power caps of running jobs down (or up) to those of their placements, before it returns."""
+
     def recover(self, job: Entry) -> None:
         """After a restart: find out what became of the current attempt; a report follows, if it has ended."""
 

@@ -21,27 +21,23 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from agent.jobs import limits, ranks, tree
-from agent.jobs.folder import Attempt, Order, Request, RunState, Want
+from agent.jobs.folder import Attempt, Request, RunState, Want
 from agent.jobs.samples import Sample, read
-from probes import rank_guard
 from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
-from scheduler.coordination.sizes import CORE, Unit, tasks_on
+from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines import Report
+from scheduler.engines.orders import Files, Orders
+from scheduler.engines.packages import Packages, await_pause, lowers, put_back
 from scheduler.model import Cluster, Placement
-
-if TYPE_CHECKING:
-    from probes.mpi import MpiInstall
 
 SWEEP_S = 5.0
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-OUTER_RANKS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")  # what an mpiexec around us tells its ranks
 LARGEST_REPORT = 65536
 log = logging.getLogger("tenbin")
 
@@ -71,6 +67,7 @@ class LocalEngine:
         cores: numbers of the logical CPUs that jobs may use, node by node.
         devices: numbers of the OpenCL devices of each pool of devices.
         unit: what one unit of a pool of cores or nodes is.
+        packages: the package of each node, where jobs get whole ones.
     """
 
     def __init__(
@@ -81,13 +78,16 @@ class LocalEngine:
         cores: Sequence[Sequence[int]],
         devices: Mapping[str, Sequence[int]] | None = None,
         unit: Unit = CORE,
+        packages: Packages | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
+        self.packages = packages
+        self._all_cores = [sorted(node) for node in cores]
         self._free_cores = [sorted(node) for node in cores]
         self._free_devices = {pool: sorted(numbers) for pool, numbers in (devices or {}).items()}
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
         self._node_of = {core: number for number, node in enumerate(cores) for core in node}
-        self._mpi: MpiInstall | None = None
+        self._orders = Orders(store, unit, self._node_of, packages)
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
@@ -100,20 +100,17 @@ class LocalEngine:
     # -- cores and devices ----------------------------------------------------------------------------
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
-        if any(spec.mpi for spec in specs):
-            self._find_mpi()
-
-    def _find_mpi(self) -> MpiInstall:
-        """The MPI of this environment; Unavailable if there is none that works."""
-        if self._mpi is None:
-            from probes.mpi import find_mpi
-
-            self._mpi = find_mpi()
-        return self._mpi
+        self._orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
         if placement.pool in self._free_devices:
             job.devices = _take(self._free_devices[placement.pool], placement.units)
+            return
+        if self.packages is not None:
+            whole = [n for n, cores in enumerate(self._all_cores) if self._free_cores[n] == cores]
+            job.cores = tuple(core for n in whole[: placement.units] for core in self._all_cores[n])
+            for node in whole[: placement.units]:
+                self._free_cores[node].clear()
             return
         each = self.unit.cores if job.spec.nodes else job.spec.cores
         nodes = [(node, units * each) for node, units in placement.nodes] or [(0, placement.units)]
@@ -144,7 +141,10 @@ class LocalEngine:
         for job, environment in jobs:
             watched = self._watch(job)
             try:
-                watched.attempt.place(self._order(job, environment, watched))
+                watched.attempt.place(
+                    self._orders.order(job, environment, watched.attempt, watched.mark, self._files(job))
+                )
+                self._wish(job, watched.attempt)
                 started.append(watched)
             except Unavailable as error:
                 refused.append((watched, str(error)))
@@ -157,63 +157,31 @@ class LocalEngine:
         for watched, pid in zip(started, self._spawn(started), strict=True):
             self._observe(watched, pid)
 
-    def _order(self, job: Entry, environment: dict[str, str], watched: Watched) -> Order:
-        attempt, spec, home = watched.attempt.path, job.spec, self._folder(job.id)
-        environment = {**environment, **spec.env}
-        environment |= {"TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(home)}
-        tasks = self._tasks(job)
-        environment["TENBIN_TASKS"] = str(tasks)
-        command = spec.command
-        if spec.mpi:
-            environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
-            environment[rank_guard.REPORTS] = str(attempt / ranks.REPORTS)
-            command = tuple(self._find_mpi().job_command(tasks, command, self._bind(job, tasks)))
-        if job.devices:
-            environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
-        if spec.checkpoint_signal is not None:
-            environment["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
-        if spec.array_index is not None:
-            environment["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
-        total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks
-        return Order(
-            job.id,
-            job.attempt,
-            watched.mark,
-            command,
-            environment,
-            spec.folder,
-            str(self.output(job, "stdout")),
-            str(self.output(job, "stderr")),
-            job.cores,
-            spec.time_s,
-            total_mb,
-            spec.checkpoint_signal,
-            spec.checkpoint_code,
-            spec.grace_s,
-            spec.mpi,
-        )
+    def _wish(self, job: Entry, attempt: Attempt) -> None:
+        if self.packages is not None and job.placement is not None:
+            nodes = dict.fromkeys(self._node_of[core] for core in job.cores if core in self._node_of)
+            self.packages.wish(attempt, list(nodes), job.placement.cap_w)
 
-    def _tasks(self, job: Entry) -> int:
-        placement = job.placement
-        assert placement is not None
-        return job.spec.tasks if job.devices else tasks_on(job.spec, placement.units, self.unit)
-
-    def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
-        """The cores of each task, none of them across nodes; empty: anywhere."""
-        each, groups = job.spec.cores, []
-        for _, node in groupby(job.cores, key=self._node_of.get):
-            cores = tuple(node)
-            groups += [cores[i : i + each] for i in range(0, len(cores) - each + 1, each)]
-        return groups[:tasks]
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        for job in jobs:
+            watched = self._watched.get((job.id, job.attempt))
+            if watched is None or job.placement is None:
+                continue
+            if lowers(watched.attempt, job.placement.cap_w) == lower:
+                self._wish(job, watched.attempt)
 
     def ask(self, job: Entry, want: Want) -> None:
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
             return
+        if want == "run":
+            self._wish(job, watched.attempt)
         watched.attempt.ask(Request(job.request, want, job.cores if want == "run" else ()))
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
+            if want == "pause" and self.packages is not None:
+                await_pause(watched.attempt, job.request)
 
     def recover(self, job: Entry) -> None:
         watched = self._watch(job)
@@ -238,6 +206,9 @@ class LocalEngine:
 
     def _attempt(self, job: Entry) -> Attempt:
         return Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
+
+    def _files(self, job: Entry) -> Files:
+        return Files(self._folder(job.id), self.output(job, "stdout"), self.output(job, "stderr"))
 
     def _folder(self, job_id: int) -> Path:
         """Where a job's output and attempts are."""
@@ -319,6 +290,8 @@ class LocalEngine:
                 ranks.sweep_segments(0.0)
             if (group := attempt.group()) is not None:
                 limits.remove(group)
+            if self.packages is not None:
+                put_back()
             result = attempt.last_words()
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))

@@ -143,12 +143,16 @@ def info(
             )
         if found["cpus"] and found["start_s"]:
             lines.append(f"  cores {', '.join(map(str, found['cpus']))}; attempt {found['attempt']}")
+        if found["start_s"] and (found["spec"]["max_tasks"] or found["cap_w"] is not None):
+            cap = "" if found["cap_w"] is None else f", each node capped at {found['cap_w']:g} W"
+            lines.append(f"  {found['tasks']} tasks{cap}")
         if found["usage"]:
             used = found["usage"]
             lines.append(
                 f"  ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, "
                 f"memory {used['peak_memory_mb']:.0f} MB at most"
             )
+            lines += _power_lines(used)
         if found["memory_limit_by"]:
             by = found["memory_limit_by"]
             held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
@@ -167,6 +171,15 @@ def info(
             Console(highlight=False).print(
                 table if table.row_count else "  no samples: it was too short, or waits"
             )
+
+
+def _power_lines(used: dict[str, Any]) -> list[str]:
+    """The energy of a job that had packages to itself."""
+    joules = used.get("energy_j")
+    if joules is None:
+        return []
+    mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
+    return [f"  energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}"]
 
 
 def logs(

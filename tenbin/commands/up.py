@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenbin.commands.options import JsonOption
 from tenbin.commands.simulate import complete_policy
+
+if TYPE_CHECKING:
+    from tenbin.machine import Machine
 
 HomeOption = Annotated[
     Path | None,
@@ -20,6 +24,12 @@ HomeOption = Annotated[
     ),
 ]
 START_S = 20.0
+
+
+def _complete_machines(incomplete: str) -> list[str]:
+    from agent.emulation import MACHINES
+
+    return [name for name in MACHINES if name.startswith(incomplete)]
 
 
 def up(
@@ -35,9 +45,20 @@ def up(
     devices: Annotated[
         bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
     ] = False,
+    power_budget: Annotated[
+        float | None,
+        typer.Option(min=0, help="Cap the packages: those in use draw no more than so many watts together."),
+    ] = None,
+    emulate: Annotated[
+        str | None,
+        typer.Option(
+            help="With --power-budget: cap an emulated machine (a demonstration, marked as such): intel-2s.",
+            autocompletion=_complete_machines,
+        ),
+    ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(help="With --devices: a measured profile (last) that says what moving a job costs."),
+        typer.Option(help="A measured profile (last): what moving a job costs, what caps and sizes do."),
     ] = None,
     listen: Annotated[
         str | None,
@@ -62,33 +83,61 @@ def up(
       tenbin up --policy conservative,depth=100 --cores 8
 
       tenbin up --policy mctbm --devices --profile last
+
+      tenbin up --policy parm --power-budget 150 --profile last
     """
     import logging
 
+    from tenbin.capped import capped_packages
     from tenbin.client import default_home
     from tenbin.machine import devices_of_machine, divide
     from tenbin.serve import serve
     from tenbin.tcp import where
 
-    _check_together(devices, cores, nodes, profile)
+    _check_together(devices, cores, nodes, power_budget, emulate)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
-    machine = devices_of_machine(policy, _profile(profile)) if devices else divide(policy, cores, nodes)
-    if daemon:
-        _go_into_background(folder)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    if not daemon:
-        pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
-        typer.echo(f"tenbin: policy {policy}, {pools}; Ctrl-C stops it, jobs go on")
-    serve(folder, policy, machine, listen, lambda url: None if daemon else _tell_url(url, folder))
+    known = _profile(profile)
+    with _hardware(emulate, folder) as sysfs:
+        if devices:
+            machine = devices_of_machine(policy, known)
+        elif power_budget is not None:
+            machine = capped_packages(policy, power_budget, nodes, known, sysfs, emulate or "")
+        else:
+            machine = divide(policy, cores, nodes, known)
+        if daemon:
+            _go_into_background(folder)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+        if not daemon:
+            typer.echo(f"tenbin: policy {policy}, {_told(machine)}; Ctrl-C stops it, jobs go on")
+        serve(folder, policy, machine, listen, lambda url: None if daemon else _tell_url(url, folder))
 
 
 def _tell_url(url: str, folder: Path) -> None:
     typer.echo(f"tenbin: also at {url}, for whoever knows the token in {folder / 'token'}")
 
 
-def _check_together(devices: bool, cores: int | None, nodes: int | None, profile: str | None) -> None:
+def _told(machine: Machine) -> str:
+    pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
+    if machine.packages is None:
+        return pools
+    caps_w = machine.cluster.pools[0].caps_w
+    emulated = f" EMULATED ({machine.packages.emulated})" if machine.packages.emulated else ""
+    budget_w = machine.cluster.budget_w
+    return f"{pools} under caps of {caps_w[0]:g} to {caps_w[-1]:g} W, {budget_w:g} W together{emulated}"
+
+
+def _hardware(emulate: str | None, folder: Path) -> AbstractContextManager[Path]:
+    """Where the power caps are: the real /sys, or that of an emulated machine, which its jobs keep alive."""
+    from agent.standing import standing_node
+
+    return standing_node(emulate, folder) if emulate else nullcontext(Path("/sys"))
+
+
+def _check_together(
+    devices: bool, cores: int | None, nodes: int | None, budget_w: float | None, emulate: str | None
+) -> None:
     """Options that exclude or need each other.
 
     Raises:
@@ -96,13 +145,14 @@ def _check_together(devices: bool, cores: int | None, nodes: int | None, profile
     """
     from profiles.errors import BadInput
 
-    for name, value in (("--cores", cores), ("--nodes", nodes)):
+    for name, value in (("--cores", cores), ("--nodes", nodes), ("--power-budget", budget_w)):
         if devices and value is not None:
-            raise BadInput(
-                f"{name} with --devices: devices are scheduled, not {name[2:]}", "give one of them"
-            )
-    if profile is not None and not devices:
-        raise BadInput("--profile says what moving jobs between devices costs", "add --devices")
+            what = f"{name} with --devices: devices are scheduled"
+            raise BadInput(f"{what}, not {name[2:]}", "give one of them")
+    if budget_w is not None and cores is not None:
+        raise BadInput("--cores with --power-budget: jobs get whole packages", "say how many by --nodes")
+    if emulate is not None and budget_w is None:
+        raise BadInput("--emulate is of power caps", "add --power-budget")
 
 
 def _profile(selector: str | None) -> Any:
@@ -137,6 +187,8 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
     also = f", {found['url']}" if found["url"] else ""
     text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
+    if power := found["power"]:
+        text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
     _print(found, json, text)
 
 

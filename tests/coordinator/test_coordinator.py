@@ -18,6 +18,7 @@ import pytest
 from agent.jobs import limits
 from agent.jobs.folder import Attempt
 from profiles.errors import BadInput, Busy
+from profiles.store import Store
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.specs import JobSpec
@@ -26,6 +27,7 @@ from scheduler.model import Cluster, Placement, Pool
 from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up, fill, small_disk
+from tests.factory import make_profile
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
 
@@ -500,6 +502,7 @@ def test_command_line(up: Up, tmp_path: Path) -> None:
     assert "a b" in up.run("jobs", "--all").stdout and "exit code 9" in up.run("info", "1").stdout
     status = json.loads(up.run("status", "--json").stdout)
     assert up.process is not None and status["pid"] == up.process.pid
+    stored = Store(tmp_path / "store").save(make_profile(), {})
     for arguments, message in (
         (("submit", "--time", "5 apples", "--", "true"), "--time '5 apples' is no duration"),
         (("submit", "--memory", "much", "--", "true"), "--memory 'much' is no size"),
@@ -510,7 +513,7 @@ def test_command_line(up: Up, tmp_path: Path) -> None:
         (("up", "--policy", "esay"), "did you mean easy"),
         (("up", "--devices", "--cores", "1"), "--cores with --devices"),
         (("up", "--devices", "--nodes", "1"), "--nodes with --devices"),
-        (("up", "--profile", "last"), "add --devices"),
+        (("up", "--policy", "las", "--profile", str(stored)), "las uses nothing of it here"),
     ):
         done = up.run(*arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, arguments

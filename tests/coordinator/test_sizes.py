@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from profiles.errors import BadInput, Unavailable
+from profiles.errors import BadInput
 from scheduler.coordination.sizes import SERIAL, Unit, tasks_on
 from scheduler.coordination.specs import JobSpec, as_job
 from scheduler.model import Cluster, Job, Pool
 from scheduler.speeds import CapLine, CappedSpeed
-from tests.conftest import require
 from tests.coordinator.conftest import Up
 
 CORES = Cluster((Pool("core", 16),))
@@ -129,14 +128,9 @@ def test_the_policy_chooses_and_the_job_gets_it(up: Up) -> None:
     assert least["tasks"] == 1 and Path(least["stdout"]).read_text() == "1\n"
 
 
+@pytest.mark.usefixtures("mpi")
 def test_parm_sizes_mpi_jobs(up: Up) -> None:
     """Two at once are worth more on one core each (1 + 1 against 1.9); one alone gets both cores."""
-    from probes.mpi import find_mpi
-
-    try:
-        find_mpi()
-    except Unavailable as error:
-        require(False, str(error))
     up.start("--cores", "2", "--policy", "parm")
     code = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.size) if c.rank == 0 else None"
     one = {"command": [sys.executable, "-c", code], "mpi": True, "tasks": 1, "max_tasks": 2}

@@ -1,0 +1,197 @@
+"""The packages that a job has to itself: capped while it runs, and their energy counted for it.
+
+Who does what. The coordinator says which packages and which cap (``wish``), in a file of the attempt, and may
+change the cap of a running job at once. The supervisor journals what it finds (``agent.journal``), caps the
+packages before the job starts, and puts everything back when the job pauses or has ended, before anybody
+hears of that: so no package that a job has is ever without its cap, whether a coordinator lives or not. What
+a killed supervisor left is put back by the coordinator, at the latest when it is started again, or by
+``tenbin restore``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agent.controls import read_control, write_control
+from agent.jobs.folder import Attempt
+from agent.journal import Journal
+from agent.paths import state_dir
+from probes.counters import Counter
+from probes.power_caps import Caps
+from probes.powercap import Zone, metered, zones
+from profiles.errors import Busy, Unavailable
+from profiles.files import write_whole
+
+CAP = "cap.json"
+HINT = "start tenbin up anew: it looks which packages there are"
+GIVES_WAY_S = 10.0  # who had the packages before, and pauses, puts them back in milliseconds
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the coordinator wants, and what the supervisor has made of it.
+
+    Attributes:
+        packages: keys of the job's zones (``probes.powercap``).
+        cap_w: of each; None: as they are.
+        held: the packages that the supervisor has journalled and capped, and not put back.
+    """
+
+    packages: tuple[str, ...]
+    cap_w: float | None
+    held: tuple[str, ...] = ()
+
+
+def wish(attempt: Attempt, sysfs: Path, packages: Sequence[str], cap_w: float | None) -> None:
+    """The coordinator's part; a cap that is in force already is changed before this returns.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    with _locked(attempt):
+        before = _read(attempt)
+        held = before.held if before else ()
+        now = Wish(tuple(packages), cap_w, held)
+        _write(attempt, now)
+        if cap_w is not None and held == now.packages and attempt.lives():
+            Caps(_zones(sysfs, held), _set).set_w(cap_w * len(held))
+
+
+def wished_cap_w(attempt: Attempt) -> float | None:
+    """The cap that is wished at present; None if there is none."""
+    found = _read(attempt)
+    return None if found is None else found.cap_w
+
+
+class Power:
+    """The supervisor's part.
+
+    Attributes:
+        energy_j: of the packages and their memory while the job had them, up to now; None: no counter, or one
+            failed. To be looked at often enough that no counter wraps unseen.
+    """
+
+    def __init__(self, attempt: Attempt, sysfs: Path) -> None:
+        self.attempt, self.sysfs = attempt, sysfs
+        self._journal = Journal(state_dir() / "journal", watchdog=False)
+        self._counters: list[Counter] = []
+        self._counted_j = 0.0
+        self._known = False
+        self._broken = False
+
+    def begin(self) -> None:
+        """Cap the packages as wished, and count from now on.
+
+        Raises:
+            Unavailable, Busy: a limit cannot be written, or somebody else has changed it.
+        """
+        deadline = time.monotonic() + GIVES_WAY_S
+        while True:
+            try:
+                with _locked(self.attempt):
+                    return self._begin()
+            except Busy:
+                self._journal.restore()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _begin(self) -> None:
+        wished = _read(self.attempt)
+        if wished is None:
+            return
+        if wished.held and wished.held != wished.packages:
+            self._put_back(wished)
+        own = _zones(self.sysfs, wished.packages)
+        if len(own) != len(wished.packages):
+            raise Unavailable(f"{', '.join(wished.packages)}: not all are below {self.sysfs}", HINT)
+        if wished.cap_w is not None:
+            caps = Caps(own, self._journal.control)
+            caps.remember()
+            caps.set_w(wished.cap_w * len(own))
+            _write(self.attempt, Wish(wished.packages, wished.cap_w, wished.packages))
+        self._count(own)
+
+    def _sample(self) -> None:
+        for counter in self._counters:
+            counter.update()
+
+    def release(self) -> None:
+        """Put everything back, and count no more."""
+        self._settle()
+        with _locked(self.attempt):
+            wished = _read(self.attempt)
+            if wished is not None:
+                self._put_back(wished)
+
+    @property
+    def energy_j(self) -> float | None:
+        self._sample()
+        total = self._counted_j + sum(counter.energy_j for counter in self._counters)
+        broken = self._broken or any(counter.breaks for counter in self._counters)
+        return total if self._known and not broken else None
+
+    def _put_back(self, wished: Wish) -> None:
+        self._journal.restore()
+        with suppress(OSError):  # a full disk: the coordinator looks whether this supervisor lives, too
+            _write(self.attempt, Wish(wished.packages, wished.cap_w))
+
+    def _count(self, own: list[Zone]) -> None:
+        self._settle()
+        below = [z for z in metered(zones(self.sysfs)) if z.is_dram and z.parent in {o.key for o in own}]
+        readable = [zone for zone in [*own, *below] if zone.readable]
+        self._known = bool(readable)
+        self._counters = [
+            Counter(zone.key, _reader(zone.energy_path), 1e-6, zone.energy_range_uj, stall_s=5.0)
+            for zone in readable
+        ]
+        self._sample()
+
+    def _settle(self) -> None:
+        self._sample()
+        self._counted_j += sum(counter.energy_j for counter in self._counters)
+        for counter in self._counters:
+            if counter.breaks:
+                self._broken = True
+                print(f"energy unknown: {counter.name} {dict(counter.troubles)}", file=sys.stderr, flush=True)
+        self._counters = []
+
+
+def _zones(sysfs: Path, keys: Sequence[str]) -> list[Zone]:
+    found = {zone.key: zone for zone in zones(sysfs)}
+    return [found[key] for key in keys if key in found]
+
+
+def _set(path: Path, value: str) -> None:
+    """As ``Journal.control``, where another process has journalled the original."""
+    if read_control(path) != value.strip():
+        write_control(path, value)
+
+
+def _reader(path: Path) -> Callable[[], int]:
+    return lambda: int(path.read_text())
+
+
+@contextmanager
+def _locked(attempt: Attempt) -> Iterator[None]:
+    with (attempt.path / ".cap.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _read(attempt: Attempt) -> Wish | None:
+    with suppress(FileNotFoundError):
+        found = json.loads((attempt.path / CAP).read_text())
+        return Wish(tuple(found["packages"]), found["cap_w"], tuple(found["held"]))
+    return None
+
+
+def _write(attempt: Attempt, wished: Wish) -> None:
+    write_whole(attempt.path / CAP, json.dumps(asdict(wished)))

@@ -1,0 +1,132 @@
+"""What a supervisor is told of a job that starts on this machine: command, environment, cores, limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent.jobs import ranks
+from agent.jobs.folder import Attempt, Order
+from probes import rank_guard
+from profiles.errors import Unavailable
+from profiles.files import write_whole
+from scheduler.coordination.journal import Entry
+from scheduler.coordination.sizes import Unit, tasks_on
+from scheduler.coordination.specs import JobSpec
+from scheduler.engines.packages import Packages
+
+if TYPE_CHECKING:
+    from probes.mpi import MpiInstall
+
+OUTER_RANKS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")  # what an mpiexec around us tells its ranks
+
+
+class Files(NamedTuple):
+    """A job's own folder, and where its output goes."""
+
+    folder: Path
+    stdout: Path
+    stderr: Path
+
+
+class Orders:
+    """Writes orders.
+
+    Args:
+        store: folder of the coordinator.
+        unit: what one unit of a pool of cores or nodes is.
+        node_of: the node of each core.
+        packages: the package of each node, where jobs get whole ones.
+    """
+
+    def __init__(
+        self, store: Path, unit: Unit, node_of: Mapping[int, int], packages: Packages | None
+    ) -> None:
+        self.unit, self.packages = unit, packages
+        self._node_of = node_of
+        self._mpi: MpiInstall | None = None
+        self._mpi_file = store / "mpi.json"
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        """Look for an MPI if one of the jobs needs it; Unavailable if there is none that works."""
+        if self._mpi is None and any(spec.mpi for spec in specs):
+            from probes.mpi import find_mpi
+
+            found = find_mpi()
+            write_whole(self._mpi_file, json.dumps([str(found.launcher), found.family, found.library]))
+            self._mpi = found
+
+    def order(
+        self, job: Entry, environment: dict[str, str], attempt: Attempt, mark: str, files: Files
+    ) -> Order:
+        """What the attempt's supervisor is to do.
+
+        Raises:
+            Unavailable: it takes an mpiexec, and none was found at its submission.
+        """
+        spec = job.spec
+        environment = {**environment, **spec.env}
+        environment |= {"TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(files.folder)}
+        tasks = self._tasks(job)
+        environment["TENBIN_TASKS"] = str(tasks)
+        command = spec.command
+        if spec.mpi:
+            environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
+            environment[rank_guard.REPORTS] = str(attempt.path / ranks.REPORTS)
+            command = tuple(self._known_mpi().job_command(tasks, command, self._bind(job, tasks)))
+        if job.devices:
+            environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
+        if spec.checkpoint_signal is not None:
+            environment["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
+        if spec.array_index is not None:
+            environment["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
+        if self.packages is not None:
+            environment |= self.packages.environment(spec.load)
+        total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks
+        return Order(
+            job.id,
+            job.attempt,
+            mark,
+            command,
+            environment,
+            spec.folder,
+            str(files.stdout),
+            str(files.stderr),
+            job.cores,
+            spec.time_s,
+            total_mb,
+            spec.checkpoint_signal,
+            spec.checkpoint_code,
+            spec.grace_s,
+            spec.mpi,
+            str(self.packages.sysfs) if self.packages else "",
+            bool(self.packages and self.packages.emulated),
+        )
+
+    def _tasks(self, job: Entry) -> int:
+        placement = job.placement
+        assert placement is not None
+        return job.spec.tasks if job.devices else tasks_on(job.spec, placement.units, self.unit)
+
+    def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
+        """The cores of each task, none of them across nodes; empty: anywhere."""
+        each, groups = job.spec.cores, []
+        for _, node in groupby(job.cores, key=self._node_of.get):
+            cores = tuple(node)
+            groups += [cores[i : i + each] for i in range(0, len(cores) - each + 1, each)]
+        return groups[:tasks]
+
+    def _known_mpi(self) -> MpiInstall:
+        """What was found when a job was submitted: looking again takes seconds, in which nobody is served."""
+        from probes.mpi import MpiInstall
+
+        if self._mpi is None:
+            try:
+                launcher, family, library = json.loads(self._mpi_file.read_text())
+            except (OSError, ValueError) as error:
+                raise Unavailable(f"{self._mpi_file}: {error}", "submit the job again") from None
+            self._mpi = MpiInstall(Path(launcher), family, library)
+        return self._mpi
