@@ -20,6 +20,7 @@ from pathlib import Path
 from profiles.errors import Unavailable
 
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
+GONE_S = 1.0
 PAGE = 4096
 
 
@@ -53,7 +54,9 @@ def look(folder: Path, timeout_s: float | None = None) -> Look:
     try:
         answer, errors = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        child.kill()  # and not waited for
+        child.kill()
+        with suppress(subprocess.TimeoutExpired):  # dead storage may keep it from dying
+            child.wait(timeout=GONE_S)
         raise Unavailable(
             f"the file system of {folder} has not answered within {limit_s:g} s",
             "see whether its server can be reached, or name another folder: --storage DIR",

@@ -17,6 +17,7 @@ from probes.memory_writer import Written
 
 PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays it, a lost writer never gives it
 TOUCHED_MBS = 20.0  # so slowly an area of a gigabyte comes to be on a machine that is taken
+MOST_TOUCH_S = 600.0
 WARM_S = 0.005
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -170,7 +171,7 @@ class Pool:
                     "place", node=spot.node, touch_core=spot.touch_core, size_mb=self.area_mb
                 )
             for spot in wanted:
-                self._writers[spot.core].answer(PATIENCE_S + self.area_mb / TOUCHED_MBS)
+                self._writers[spot.core].answer(PATIENCE_S + min(self.area_mb / TOUCHED_MBS, MOST_TOUCH_S))
         self._ready.update(wanted)
 
     def write(

@@ -21,7 +21,7 @@ from probes.scratch import scratch
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Settings
 from tenbin.commands.options import storage_folder
-from tests.conftest import require
+from tests.conftest import processes_below, require
 
 _MNT_DETACH = 2
 
@@ -60,6 +60,7 @@ def test_a_dead_mount_is_told_in_time(dead: Path) -> None:
     ):
         look(dead)
     assert time.monotonic() - before < 60  # not for ever
+    assert not processes_below()  # FUSE lets a killed process die
 
 
 def test_the_inventory_goes_on_without_a_dead_mount(dead: Path, tmp_path: Path) -> None:
