@@ -47,6 +47,11 @@ def subject(model: Model) -> str:
     return " ".join(f"{key}={value}" for key, value in model.labels.items())
 
 
+def printable(text: str) -> str:
+    """Text from elsewhere on one line, and harmless to a terminal: other characters as ``\\n``, ``\\x1b``."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
 def duration(seconds: float) -> str:
     """``0.45 s``, ``8.4 s``, ``1:05 min``, ``3:20 h``, from two days on ``12.5 d``; never below zero."""
     seconds = max(seconds, 0.0)

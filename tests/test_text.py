@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.records import Quality
-from tenbin.text import duration, interval, number, value_with_unit
+from tenbin.text import duration, interval, number, printable, value_with_unit
 from tests.factory import make_coefficient
 
 
@@ -59,3 +59,7 @@ def test_durations() -> None:
         1_080_000: "12.5 d",
     }
     assert {seconds: duration(seconds) for seconds in shown} == shown
+
+
+def test_text_from_elsewhere_is_harmless() -> None:
+    assert printable("a b\n\x1b[2Jé名\u202e\x9b\t") == "a b\\n\\x1b[2Jé名\\u202e\\x9b\\t"

@@ -155,7 +155,7 @@ class Coordinator:
         self.turn()
 
     def migrate(self, job_ids: Sequence[int], to: str) -> None:
-        """Move running jobs to another class of device: checkpoint here, restart there.
+        """Move running jobs to another class of device, or another node: checkpoint here, restart there.
 
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
@@ -164,20 +164,31 @@ class Coordinator:
             state = self.state.running.get(entry.id)
             if state is None or state.placement is None:
                 raise BadInput(f"job {entry.id} is {entry.stage}, not running", "see: tenbin jobs")
-            target = Placement(to, state.placement.units)
+            target = self._place(to, state.placement.units)
             why = self.state.obstacle(state.job, target)
-            if not state.job.runs_on(to):
+            if not state.job.runs_on(target.pool):
                 why = f"it does not run on {to}"
+            elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
+                why = "it runs there already"
             if why:
                 raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
             try:
                 self.bookings.book(act.Migrate(entry.id, target))
                 entry.goals = (target, state.placement)  # should somebody else be quicker: as before
+                self._stale = True  # no policy has asked for this: it begins anew with what is there
             except RuleBroken as error:
                 raise BadInput(
                     f"job {entry.id} cannot move: {error}", "submit it with --checkpoint"
                 ) from error
         self.turn()
+
+    def _place(self, to: str, units: int) -> Placement:
+        """``to`` as a placement: a class of device, or a node as ``tenbin nodes`` names it."""
+        for pool in self.state.cluster.pools:
+            number = to.removeprefix(pool.name)
+            if not pool.counted and to != number and number.isdecimal():
+                return Placement(pool.name, units, ((int(number), units),))
+        return Placement(to, units)
 
     def why(self, job_id: int) -> Reason:
         """Why a job does not run; an empty sentence if it does."""
@@ -394,6 +405,7 @@ class Coordinator:
         self.ledger.follow(entry, state)
         self.ledger.tell(entry, self.state.now, "checkpointed")
         goals, entry.goals = entry.goals, ()
+        self._stale = self._stale or bool(goals)
         target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
         if target is not None:
             self.bookings.book(act.Resume(entry.id, target))

@@ -29,6 +29,25 @@ def complete_job(incomplete: str) -> list[str]:
     return [name for name in ("last", "all", *ids) if name.startswith(incomplete)]
 
 
+def complete_place(incomplete: str) -> list[str]:
+    """Devices and nodes of the coordinator."""
+    from tenbin.client import Client
+    from tenbin.errors import TenbinError
+
+    try:
+        names = [node["name"] for node in Client().call("GET", "/nodes", timeout_s=1.0)]
+    except TenbinError:
+        names = []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Devices of the coordinator, and words for several of them."""
+    return [name for name in ("any", "gpu", "cpu") if name.startswith(incomplete)] + complete_place(
+        incomplete
+    )
+
+
 Which = Annotated[
     list[str],
     typer.Argument(
@@ -80,7 +99,7 @@ def jobs(
     from rich.markup import escape
     from rich.table import Table
 
-    from tenbin.text import duration
+    from tenbin.text import duration, printable
 
     table = Table(box=None, padding=(0, 1))
     for column, side in (
@@ -97,11 +116,11 @@ def jobs(
         stage = "suspended" if job["held_by_user"] else job["stage"]
         table.add_row(
             str(job["id"]),
-            escape(job["name"]),
+            escape(printable(job["name"])),
             stage,
             str(job["cores"]),
             duration(round(time.time() - since)),
-            escape(job["trouble"]),
+            escape(printable(job["trouble"])),
         )
     Console(highlight=False).print(table)
 
@@ -127,6 +146,8 @@ def info(
             _dump({**found, "samples": rows} if samples else found)
             continue
         import shlex
+
+        from tenbin.text import printable
 
         lines = [f"job {found['id']}: {found['stage']}{': ' + found['trouble'] if found['trouble'] else ''}"]
         lines.append(f"  {shlex.join(found['spec']['command'])}, in {found['spec']['folder']}")
@@ -161,7 +182,7 @@ def info(
         for event in found["history"]:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
             lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
-        print("\n".join(lines))
+        print("\n".join(map(printable, lines)))
         if samples:
             from rich.console import Console
 
@@ -228,11 +249,13 @@ def resume(which: Which, home: HomeOption = None, json: JsonOption = False) -> N
 
 def migrate(
     which: Which,
-    to: Annotated[str, typer.Option("--to", help="The class of device to move to, see tenbin nodes.")],
+    to: Annotated[
+        str, typer.Option("--to", help="Where to, see tenbin nodes.", autocompletion=complete_place)
+    ],
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move running jobs to another device: they write a checkpoint here and go on there."""
+    """Move running jobs to another device or node: they write a checkpoint here and go on there."""
     from tenbin.client import Client
 
     client = Client(home)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tenbin.commands.job import complete_name
+from tenbin.commands.jobs import complete_device
 from tenbin.commands.options import JsonOption
 from tenbin.commands.up import HomeOption
 
@@ -186,7 +187,11 @@ def submit(
     memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
     time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
     device: Annotated[
-        str, typer.Option(help="Where devices are scheduled: any, a kind (gpu, cpu), or a name.")
+        str,
+        typer.Option(
+            help="Where devices are scheduled: any, a kind (gpu, cpu), or a name.",
+            autocompletion=complete_device,
+        ),
     ] = "any",
     expect: Annotated[
         str | None, typer.Option(help="Expected run time on each device: gpu=1m,cpu=10m.")
