@@ -18,6 +18,28 @@ from tests.machines import Pristine, Tree
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests that measure nothing, beside those of tests/scheduler: several of them may run at once.
+COMPUTING = {
+    *(
+        "test_checkpoint_fit",
+        "test_cli",
+        "test_compare",
+        "test_downey",
+        "test_export",
+        "test_fits",
+        "test_job_fit",
+    ),
+    *("test_knee", "test_linear", "test_memory_plan", "test_report", "test_stats", "test_store", "test_text"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in COMPUTING or item.path.parent.name == "scheduler":
+            item.add_marker("computes")
+
+
 def require(condition: object, reason: str) -> None:
     """Skip the test where a component is missing; on CI (env ``CI``) a missing component is a failure."""
     if condition:
