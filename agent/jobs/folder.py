@@ -148,7 +148,7 @@ class Attempt:
         """Make the folder, readable for its owner only, with room for the result and the order in it."""
         self._make()
         os.close(self.reserve())
-        self._write("order.json", asdict(order))
+        self._write("order.json", vars(order))
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -189,14 +189,14 @@ class Attempt:
 
     def ask(self, request: Request) -> None:
         self._make()  # it may be asked before there was room to place it
-        self._write("request.json", asdict(request))
+        self._write("request.json", vars(request))
 
     def request(self) -> Request | None:
         found = self._read("request.json")
         return None if found is None else Request(**{**found, "cores": tuple(found["cores"])})
 
     def tell(self, state: RunState) -> None:
-        self._write("state.json", asdict(state))
+        self._write("state.json", vars(state))
 
     def state(self) -> RunState | None:
         found = self._read("state.json")
@@ -269,7 +269,7 @@ class Attempt:
         try:
             descriptor = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w") as file:
-                json.dump(content, file)
+                file.write(json.dumps(content))  # json.dump is the slow encoder
             aside.replace(self.path / name)
         except BaseException:
             aside.unlink(missing_ok=True)
