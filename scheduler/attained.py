@@ -8,6 +8,11 @@ Nothing here knows of a policy: `Node` keeps the books of one node, `fewest` and
    is spared.
 
 A task only ever displaces tasks with a strictly longer attained service.
+
+A job of several tasks (not in the paper) runs with all its tasks or with none. Each node holds its *part*,
+the tasks of the job that lie there, as one task of their whole demand; all parts start, pause and resume at
+once and share one attained service. The job is admitted when there is room for every part, made on each node
+by the rules above; a job displaced from one node leaves all its nodes.
 """
 
 from __future__ import annotations
@@ -27,9 +32,11 @@ ROOM = EPSILON / 2  # less than the engine allows, so that it never refuses what
 
 
 class Task:
-    """A job of one task, on a node.
+    """A job of one task, or its part on one node: ``units`` tasks that count as one.
 
     Attributes:
+        node: where it is. gang: all parts of the job, itself among them.
+        placement: of the whole job.
         served_s: attained service when it last stopped.
         above_s: what it displaces has attained more than this (its own service, or all of its level).
         began_s: while it runs: when it would have started had it never been paused. The earlier, the longer
@@ -43,22 +50,45 @@ class Task:
         "above_s",
         "began_s",
         "demand",
+        "gang",
         "id",
         "job",
+        "node",
         "order",
+        "placement",
         "ripe_s",
         "served_s",
         "since_s",
         "started",
+        "units",
     )
 
-    def __init__(self, job: Job) -> None:
+    node: Node
+    placement: Placement
+
+    def __init__(self, job: Job, units: int = 1) -> None:
         self.job = job
         self.id = job.id
-        self.demand = job.demand
+        self.units = units
+        self.demand = job.demand if units == 1 else tuple(units * d for d in job.demand)
+        self.gang: tuple[Task, ...] = (self,)
         self.served_s = self.above_s = self.began_s = self.ripe_s = self.since_s = 0.0
         self.order = (0.0, job.id)
         self.started = False
+
+    def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
+        """The job's tasks lie on these nodes (of one pool), so many on each."""
+        first = nodes[0][0].placement
+        if len(nodes) > 1:
+            self.gang = tuple(Task(self.job, units) for _, units in nodes)
+            places = tuple(sorted((node.placement.nodes[0][0], units) for node, units in nodes))
+            self.placement = Placement(first.pool, self.units, places)
+        elif self.units > 1:
+            self.placement = Placement(first.pool, self.units, ((first.nodes[0][0], self.units),))
+        else:
+            self.placement = first
+        for part, (node, _) in zip(self.gang, nodes, strict=True):
+            part.node, part.placement, part.gang = node, self.placement, self.gang
 
     def attained_s(self, now: float) -> float:
         """Attained service of a running task (one that is still restarting gains none)."""
@@ -157,10 +187,13 @@ class Node:
         running: longest attained service first. paused: shortest first. new: in the order they came.
         stopping: tasks that still hold their share while they are being stopped; the node decides nothing
             meanwhile.
+        awaits: the part of a job for which tasks are being stopped, here or on others of its nodes; until it
+            runs the node decides nothing else.
         wake_s: when the node asked to be woken; infinite: never.
     """
 
     __slots__ = (
+        "awaits",
         "capacity",
         "free",
         "index",
@@ -189,11 +222,12 @@ class Node:
         self.paused: list[Task] = []
         self.new: list[Task] = []
         self.stopping: dict[int, Task] = {}
+        self.awaits: Task | None = None
         self.wake_s = math.inf
 
     def charge(self, task: Task, sign: int) -> None:
         """A task was sent here (1), or has ended (-1)."""
-        self.tasks += sign
+        self.tasks += sign * task.units
         self.unfinished = [round(u + sign * d, 12) for u, d in zip(self.unfinished, task.demand, strict=True)]
 
     def take(self, task: Task, works_from_s: float, since_s: float, spare_s: float) -> None:
@@ -230,38 +264,61 @@ def settle(node: Node, now: float, costs: Costs, rules: Rules) -> list[Action]:
     actions: list[Action] = []
     if not node.up:
         return actions
-    for task in tuple(node.new):
-        if node.stopping:
+    if node.awaits is not None:
+        gang = node.awaits.gang
+        if any(part.node.stopping for part in gang):
             return actions
-        if _admit(node, task, now, costs, rules, actions):
-            node.new.remove(task)
-            actions.append(Start(task.id, node.placement))
+        for part in gang:
+            part.node.awaits = None
+        _admit(gang[0], now, costs, rules, actions)
+    for task in tuple(node.new):
+        if node.stopping or node.awaits is not None:
+            return actions
+        _admit(task, now, costs, rules, actions)
     at = 0
-    while at < len(node.paused) and not node.stopping:
-        task = node.paused[at]
-        if _admit(node, task, now, costs, rules, actions):
-            # Tasks that it displaced are longer and so stand behind it: it is still at this place.
-            del node.paused[at]
-            actions.append(Resume(task.id, node.placement))
-        else:
+    while at < len(node.paused) and not node.stopping and node.awaits is None:
+        # Tasks that it displaced are longer and so stand behind it: the next is then at this place.
+        if not _admit(node.paused[at], now, costs, rules, actions):
             at += 1
     return actions
 
 
-def _admit(node: Node, task: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]) -> bool:
-    """Whether the task runs from now on; makes room for it if it may."""
-    if not covers(node.free, task.demand):
-        search = rules.search_paused if task.started else rules.search_new
-        victims = search(candidates(node, task, now), node.free, task.demand)
-        if victims is None:
+def _admit(task: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]) -> bool:
+    """Whether the job runs from now on; makes room for all its parts if it may."""
+    victims: dict[int, Task] = {}
+    for part in task.gang:
+        found = _victims(part, now, rules, victims)
+        if found is None:
             return False
-        for victim in victims:
-            _displace(node, victim, now, costs, rules, actions)
-        if node.stopping:  # it decides again when they have stopped
-            return False
-    cost = costs.restart_s(task.job, node.placement.pool) if task.started else 0.0
-    node.take(task, instant(now + cost), now, rules.spare_s)
+        victims.update((victim.id, victim) for victim in found)
+    for victim in victims.values():
+        _displace(victim, now, costs, rules, actions)
+    if any(part.node.stopping for part in task.gang):  # they decide again when these have stopped
+        if any(len(other.gang) > 1 for other in (task, *victims.values())):
+            for part in task.gang:  # else another node could take their room, or resume them, meanwhile
+                part.node.awaits = part
+        return False
+    cost = costs.restart_s(task.job, task.placement.pool) if task.started else 0.0
+    actions.append((Resume if task.started else Start)(task.id, task.placement))
+    for part in task.gang:
+        (part.node.paused if part.started else part.node.new).remove(part)
+        part.node.take(part, instant(now + cost), now, rules.spare_s)
     return True
+
+
+def _victims(part: Task, now: float, rules: Rules, others: dict[int, Task]) -> Victims | None:
+    """Who gives way to the part on its node, beside jobs that do so on others anyway; None: no room."""
+    node, free = part.node, part.node.free
+    if not node.up or node.stopping or node.awaits is not None:
+        return None
+    if others:
+        here = [other for victim in others.values() for other in victim.gang if other.node is node]
+        free = [f + sum(other.demand[r] for other in here) for r, f in enumerate(free)]
+    if covers(free, part.demand):
+        return ()
+    search = rules.search_paused if part.started else rules.search_new
+    may = candidates(node, part, now)
+    return search([other for other in may if other.id not in others] if others else may, free, part.demand)
 
 
 def candidates(node: Node, task: Task, now: float) -> list[Task]:
@@ -276,18 +333,20 @@ def candidates(node: Node, task: Task, now: float) -> list[Task]:
     return found
 
 
-def _displace(
-    node: Node, victim: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]
-) -> None:
-    node.running.remove(victim)
-    victim.served_s = victim.attained_s(now)
+def _displace(victim: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]) -> None:
+    served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
     # Pausing frees at once. How long a checkpoint takes is known only when it is done.
-    if victim.job.stop is Stop.CHECKPOINT or costs.stop_s(victim.job, node.placement.pool) > 0:
-        node.stopping[victim.id] = victim
-    else:
-        node.give(victim)
-        node.pause(victim, rules.levels)
+    stops = victim.job.stop is Stop.CHECKPOINT or costs.stop_s(victim.job, victim.placement.pool) > 0
+    for part in victim.gang:
+        node = part.node
+        node.running.remove(part)
+        part.served_s = served_s
+        if stops:
+            node.stopping[part.id] = part
+        else:
+            node.give(part)
+            node.pause(part, rules.levels)
 
 
 def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
@@ -296,11 +355,14 @@ def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
     A node with tasks that wait looks W, 2W, ... after the start of each running task. Most of these looks
     find nothing new: a waiting task can only succeed once another running task has become a candidate for it,
     and all its candidates together free enough; or when the decision just made (``acted``) changed what runs.
-    This is the first of the looks for which that holds.
+    This is the first of the looks for which that holds; the next one, if a job with tasks on other nodes
+    waits, for which those may have made room.
     """
     waiting = (*node.new, *node.paused)
     if not waiting or not node.running:
         return math.inf
+    if not acted:
+        acted = any(len(task.gang) > 1 for task in waiting)
     change = now + TICK_S if acted else min(_next_chance_s(node, task, now) for task in waiting)
     if change == math.inf:
         return math.inf

@@ -38,7 +38,7 @@ class Nodes:
 
     def room(self, demand: tuple[float, ...]) -> NDArray[np.int64]:
         """For each node how many units of ``demand`` fit on it now."""
-        return _rooms(self._free, demand) * self._up
+        return rooms(self._free, demand) * self._up
 
     def misfit(self, job: Job) -> str:
         """Why the job fits on no set of empty nodes, as a clause; "" if it does."""
@@ -49,7 +49,7 @@ class Nodes:
             return f"it states {len(job.demand)} demands, {name} has the resources {', '.join(resources)}"
         if any(d < 0 for d in job.demand) or not any(d > 0 for d in job.demand):
             return f"it demands nothing of {name}"
-        room = int(_rooms(self._capacity, job.demand).sum())
+        room = int(rooms(self._capacity, job.demand).sum())
         if room >= job.units:
             return ""
         return f"it needs {job.units} times {_vector(job.demand)}, {name} has room for {room}"
@@ -115,7 +115,8 @@ class Nodes:
         return {other for node, _ in placement.nodes for other in self.jobs[node] if other != job_id}
 
 
-def _rooms(free: NDArray[np.float64], demand: tuple[float, ...]) -> NDArray[np.int64]:
+def rooms(free: NDArray[np.float64], demand: tuple[float, ...]) -> NDArray[np.int64]:
+    """For each node how many units of ``demand`` fit into what is ``free`` there."""
     needed = np.asarray(demand)
     wanted = needed > 0
     if not wanted.any():

@@ -1,7 +1,11 @@
 """Policies of two levels: a central queue sends each task to a node, which decides who runs when.
 
-A task stays on its node. A policy says which node that is (``_choose``); everything else is here. Order
-within one instant: tasks end; nodes on which something ended or whose timer fired decide, by their index;
+A task stays on its node. A policy says which node that is (``_choose``); everything else is here. The tasks
+of a job are sent together, one after the other, those sent before them counting: to nodes of one class, and
+never more to one node than it could hold at once. They run all or none (see ``scheduler/attained.py``).
+
+Order within one instant: tasks end; nodes on which something ended or whose timer fired decide, by their
+index, and with them nodes on which their decision started or paused parts of jobs;
 tasks arrive; the central queue sends, first come first served, and a node decides after each task that is
 sent to it. The first task of the queue that cannot be sent holds up the others.
 
@@ -19,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.actions import Action, WakeAt
-from scheduler.attained import ROOM, Node, Rules, Task, next_look_s, settle
+from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
+from scheduler.attained import ROOM, Node, Rules, Task, covers, next_look_s, settle
 from scheduler.events import (
     Checkpointed,
     Event,
@@ -32,7 +36,8 @@ from scheduler.events import (
     Timer,
 )
 from scheduler.fairqueue import FairShare, Fifo
-from scheduler.model import Cluster, Job, Placement
+from scheduler.model import Job, Placement
+from scheduler.nodes import rooms
 from scheduler.policy import Policy, Reason, View
 from scheduler.state import Phase
 
@@ -48,7 +53,7 @@ class TwoLevel(Policy):
 
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()
-        self._tasks: dict[int, tuple[Task, Node | None]] = {}
+        self._tasks: dict[int, tuple[Task, bool]] = {}  # each job's, and whether it was sent
         self._touched: set[int] = set()
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
@@ -56,6 +61,8 @@ class TwoLevel(Policy):
         self._capacities = np.array([node.capacity for node in self._nodes])
         self._alike = bool((self._capacities == self._capacities[0]).all())
         self._all = np.ones(len(self._nodes), dtype=np.bool_)
+        # While the tasks of one job are sent: how many more of them each node could hold at once.
+        self._room: NDArray[np.int64] | None = None
         self._adopt(view)
         self._tally()
         for node in self._nodes:
@@ -87,16 +94,11 @@ class TwoLevel(Policy):
     def _full(self) -> str:
         """Why no node takes a further task, as a clause."""
 
-    def refuses(self, job: Job, cluster: Cluster) -> str:
-        return "it has several tasks" if job.units != 1 else ""
-
     # -- events ---------------------------------------------------------------------------------------
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if isinstance(event, Submitted):
-            task = Task(event.job)
-            self._tasks[task.id] = task, None
-            self._queue.add(task)
+            self._add(event.job)
         elif isinstance(event, Finished):
             self._ended(event.job.id)
         elif isinstance(event, Timer):
@@ -111,21 +113,76 @@ class TwoLevel(Policy):
         if view.upcoming in MORE_TO_COME:
             return ()
         actions: list[Action] = []
-        if self._touched:
-            for index in sorted(self._touched):
-                self._settle(self._nodes[index], view, actions)
-            self._touched.clear()
+        self._settle_touched(view, actions)
         while (first := self._queue.first()) is not None:
-            chosen = self._choose(first, view.now)
-            if chosen is None:
+            places = self._places(first, view.now)
+            if places is None:
                 break
             self._queue.sent(first)
-            node = self._nodes[chosen]
-            self._tasks[first.id] = first, node
-            node.new.append(first)
-            node.charge(first, 1)
-            self._settle(node, view, actions)
+            self._tasks[first.id] = first, True
+            first.lie([(self._nodes[index], units) for index, units in sorted(places.items())])
+            for part in first.gang:
+                part.node.new.append(part)
+                part.node.charge(part, 1)
+                self._touched.add(part.node.index)
+            self._settle_touched(view, actions)
         return actions
+
+    def _add(self, job: Job) -> None:
+        """A job stands in the queue."""
+        task = Task(job, job.units)
+        self._tasks[job.id] = task, False
+        self._queue.add(task)
+
+    def _places(self, task: Task, now: float) -> dict[int, int] | None:
+        """How many of the job's tasks are sent to which node; None: it must wait."""
+        if task.units == 1:
+            chosen = self._choose(task, now)
+            return None if chosen is None else {chosen: 1}
+        one, places = Task(task.job), dict[int, int]()
+        room = np.where(self.allowed(one), rooms(self._capacities, task.job.demand), 0)
+        for pool in dict.fromkeys(node.placement.pool for node in self._nodes):
+            self._room = np.where([node.placement.pool == pool for node in self._nodes], room, 0)
+            if self._room.sum() >= task.units:
+                places = self._one_by_one(one, task.units, now)
+                if places:
+                    break
+        self._room = None
+        return places or None
+
+    def _one_by_one(self, one: Task, tasks: int, now: float) -> dict[int, int]:
+        """The nodes that the tasks of a job are sent to, one after the other; none: it must wait."""
+        assert self._room is not None
+        places: dict[int, int] = {}
+        before: dict[int, tuple[list[float], list[float], int]] = {}
+        for _ in range(tasks):
+            index = self._choose(one, now)
+            if index is None:
+                places = {}
+                break
+            node = self._nodes[index]
+            before.setdefault(index, (node.free, node.unfinished, node.tasks))
+            places[index] = places.get(index, 0) + 1
+            self._room[index] -= 1
+            node.charge(one, 1)
+            if covers(node.free, one.demand):
+                node.free = [round(f - d, 12) for f, d in zip(node.free, one.demand, strict=True)]
+            else:
+                node.new.append(one)
+            self._changed(node)
+        for index, (free, unfinished, count) in before.items():
+            node = self._nodes[index]
+            node.free, node.unfinished, node.tasks = free, unfinished, count
+            node.new = [task for task in node.new if task is not one]
+            self._changed(node)
+        return places
+
+    def _settle_touched(self, view: View, actions: list[Action]) -> None:
+        """The nodes on which something happened decide, by their index."""
+        while self._touched:
+            index = min(self._touched)
+            self._touched.discard(index)
+            self._settle(self._nodes[index], view, actions)
 
     def _settle(self, node: Node, view: View, actions: list[Action]) -> None:
         """The node decides."""
@@ -133,6 +190,8 @@ class TwoLevel(Policy):
         if node.new or node.paused:
             decided = settle(node, now, view.costs, self._rules)
             actions += decided
+            for action in decided:
+                self._touch_others(action, node)
             wake_s = next_look_s(node, now, self._rules.spare_s, bool(decided))
         if wake_s != node.wake_s:
             node.wake_s = wake_s
@@ -140,12 +199,22 @@ class TwoLevel(Policy):
                 actions.append(WakeAt(wake_s, node.index))
         self._changed(node)
 
+    def _touch_others(self, action: Action, node: Node) -> None:
+        """A job of several parts started or gave way: its other nodes decide too."""
+        assert isinstance(action, Start | Resume | Suspend)
+        for part in self._tasks[action.job_id][0].gang:
+            if part.node is not node:
+                self._touched.add(part.node.index)
+                self._changed(part.node)
+
     def every(self, task: Task) -> bool:
         """Whether the task could run on every node."""
-        return self._alike and not task.job.estimates_s
+        return self._alike and not task.job.estimates_s and self._room is None
 
     def allowed(self, task: Task) -> Mask:
         """The nodes that the task could ever run on (and that may be down)."""
+        if self._room is not None:
+            return self._room > 0
         if self.every(task):
             return self._all
         named = [task.job.runs_on(node.placement.pool) for node in self._nodes]
@@ -153,26 +222,29 @@ class TwoLevel(Policy):
         return mask
 
     def _ended(self, job_id: int) -> None:
-        task, node = self._tasks.pop(job_id)
-        assert node is not None
-        if job_id in node.stopping:
-            del node.stopping[job_id]
-        else:
-            node.running.remove(task)
-        node.give(task)
-        node.charge(task, -1)
+        task, _ = self._tasks.pop(job_id)
+        for part in task.gang:
+            node = part.node
+            if job_id in node.stopping:
+                del node.stopping[job_id]
+            else:
+                node.running.remove(part)
+            node.give(part)
+            node.charge(part, -1)
+            self._touched.add(node.index)
         self._queue.ended(task)
-        self._touched.add(node.index)
 
     def _stopped(self, job_id: int) -> None:
         """A stop that took time is done."""
         if job_id not in self._tasks:
             return
-        task, node = self._tasks[job_id]
-        if node is not None and node.stopping.pop(job_id, None) is not None:
-            node.give(task)
-            node.pause(task, self._rules.levels)
-            self._touched.add(node.index)
+        task, sent = self._tasks[job_id]
+        for part in task.gang if sent else ():
+            node = part.node
+            if node.stopping.pop(job_id, None) is not None:
+                node.give(part)
+                node.pause(part, self._rules.levels)
+                self._touched.add(node.index)
 
     # -- books ----------------------------------------------------------------------------------------
 
@@ -181,31 +253,35 @@ class TwoLevel(Policy):
         for state in (*view.running.values(), *view.suspended.values()):
             where = state.placement
             assert where is not None
-            task, node = Task(state.job), self._at[where.pool, where.nodes[0][0]]
-            task.served_s, task.started = state.served_s, True
-            self._tasks[task.id] = task, node
-            node.charge(task, 1)
+            task = Task(state.job, where.units)
+            task.lie([(self._at[where.pool, number], units) for number, units in where.nodes])
+            self._tasks[task.id] = task, True
             self._queue.held(task)
-            if state.phase is Phase.RUNNING:
-                node.take(task, state.works_from_s, state.since_s, self._rules.spare_s)
-            elif state.phase is Phase.STOPPING:
-                node.hold(task)
-            else:
-                node.pause(task, self._rules.levels)
+            for part in task.gang:
+                node = part.node
+                part.served_s, part.started = state.served_s, True
+                node.charge(part, 1)
+                if state.phase is Phase.RUNNING:
+                    node.take(part, state.works_from_s, state.since_s, self._rules.spare_s)
+                elif state.phase is Phase.STOPPING:
+                    node.hold(part)
+                else:
+                    node.pause(part, self._rules.levels)
         for job in view.waiting.values():
-            task = Task(job)
-            self._tasks[job.id] = task, None
-            self._queue.add(task)
+            self._add(job)
 
     # -- words ----------------------------------------------------------------------------------------
 
     def why(self, job: Job, view: View) -> Reason:
         if job.id not in self._tasks:
             return Reason("was submitted just now; the central queue has not looked at it yet")
-        task, node = self._tasks[job.id]
-        if node is None:
+        task, sent = self._tasks[job.id]
+        if not sent:
             return Reason(f"waits in the central queue, {self._queue.ahead(task)}: {self._full()}")
-        wanted = _share(job.demand, node)
+        # Of several nodes, one that has no room for its part.
+        part = next((part for part in task.gang if not covers(part.node.free, part.demand)), task.gang[0])
+        node = part.node
+        wanted = _share(part.demand, node)
         if not node.up:
             return Reason(f"waits for {_name(node)}, which is down")
         free = f"{_share(node.free, node)} free there"

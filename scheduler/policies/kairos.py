@@ -60,7 +60,8 @@ class Kairos(TwoLevel):
         self._unfinished = np.zeros(len(self._nodes), dtype=np.int64)
 
     def _changed(self, node: Node) -> None:
-        open_ = node.up and len(node.new) + len(node.paused) < self.parameters.queued
+        waiting = sum([task.units for task in node.new]) + sum([task.units for task in node.paused])
+        open_ = node.up and waiting < self.parameters.queued
         self._unfinished[node.index] = node.tasks if open_ else MANY
 
     def _choose(self, task: Task, now: float) -> int | None:

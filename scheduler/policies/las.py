@@ -11,6 +11,9 @@ Algorithm (tasks that can be paused, each with a demand of every resource of a n
   searched among the ``victims`` (N) candidates of longest attained service, in the order {0}, {1}, {0,1},
   {2}, ...; a task that started or resumed less than ``spare_s`` (W) ago does not give way to a paused one.
 
+A job of several tasks runs with all of them or with none; its attained service is the time for which it ran
+(see ``scheduler/attained.py``; not in the paper).
+
 ``las-prompt`` cures two faults of this. Large new tasks starve before their first start, when no N tasks make
 room for them: with ``thorough`` a new task may displace as many as it needs. And when there is more work than
 the machine can do, paused tasks lift every node above L, and new ones, which are most likely short, wait in
@@ -180,9 +183,13 @@ class Las(TwoLevel):
             return None
         for index in load.argsort(kind="stable")[: self.parameters.probe].tolist():
             node = self._nodes[index]
-            if load[index] > limit:
+            if load[index] > limit or load[index] == math.inf:
                 break
-            if not node.stopping and self._few(candidates(node, task, now), node.free, task.demand):
+            if (
+                not node.stopping
+                and node.awaits is None
+                and self._few(candidates(node, task, now), node.free, task.demand)
+            ):
                 return int(index)
         return best
 

@@ -254,6 +254,22 @@ def test_las_really_pauses_and_resumes(up: Up) -> None:
     )
 
 
+def test_las_pauses_a_job_of_two_tasks_on_both_nodes(up: Up, tmp_path: Path) -> None:
+    """Adopted after the coordinator was killed, it still makes room on both nodes, and goes on afterwards."""
+    require(len(os.sched_getaffinity(0)) >= 2, "two cores")
+    options = ("--cores", "2", "--nodes", "2", "--policy", "las,spare_s=0.2")
+    up.start(*options)
+    wide = up.client.submit(["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"], tasks=2)
+    up.until(lambda: wide.info()["stage"] == "running")
+    assert wide.info()["cores"] == 2
+    up.kill()
+    up.start(*options)
+    assert up.client.submit(["true"]).wait(60)["stage"] == "done"
+    (tmp_path / "go").touch()
+    found = wide.wait(60)
+    assert (found["stage"], found["preemptions"], found["attempt"]) == ("done", 1, 1)
+
+
 def test_regions_are_kept_over_a_restart(up: Up) -> None:
     """Two regions of one core: of three jobs of one core two run, whoever is restarted in between."""
     up.start("--cores", "2", "--policy", "regions,fixed=2")

@@ -19,7 +19,8 @@ class Task:
     submit: int
     run: int
     demand: Vector
-    node: int | None = None
+    count: int = 1  # tasks of the job; all of them run or none
+    nodes: dict[int, int] = field(default_factory=dict)  # how many on which
     since: int | None = None  # while it runs: its last start
     start: int | None = None
     end: int | None = None
@@ -40,16 +41,20 @@ class Machine:
     spare: int
     level: Callable[[int], int] = int  # of attained service; only a higher one gives way to a paused task
     queue: list[Task] = field(default_factory=list)
+    barred: set[int] = field(default_factory=set)  # nodes that hold as many tasks of a job as they can
 
     def here(self, node: int) -> list[Task]:
         """Unfinished tasks of the node, in the order in which they were sent (that of their numbers)."""
-        return [t for t in self.tasks if t.node == node and t.end is None]
+        return [t for t in self.tasks if node in t.nodes and t.end is None]
 
     def running(self, node: int) -> list[Task]:
         return [t for t in self.here(node) if t.since is not None]
 
     def free(self, node: int) -> Vector:
-        return tuple(c - sum(t.demand[r] for t in self.running(node)) for r, c in enumerate(self.capacity))
+        return tuple(
+            c - sum(t.nodes[node] * t.demand[r] for t in self.running(node))
+            for r, c in enumerate(self.capacity)
+        )
 
     def simulate(self) -> dict[int, tuple[int | None, int | None, int]]:
         now = 0
@@ -58,66 +63,102 @@ class Machine:
             for t in self.tasks:
                 if t.end is None and t.since is not None and t.attained(now) == t.run:
                     t.end, t.since, t.served = now, None, t.run
-                    touched.add(t.node)
+                    touched |= t.nodes.keys()
             for node in range(self.nodes):
                 waits = any(t.since is None for t in self.here(node))
                 ticks = [(now - (t.since or 0)) % self.spare for t in self.running(node) if t.since != now]
-                if node in touched or (waits and 0 in ticks):
-                    self.decide(node, now)
+                if waits and 0 in ticks:
+                    touched.add(node)
+            self.decide(touched, now)
             self.queue += [t for t in self.tasks if t.submit == now]
             while self.queue:
-                node_or_none = self.choose(self, self.queue[0], now)
-                if node_or_none is None:
+                nodes = self.send(self.queue[0], now)
+                if not nodes:
                     break
-                self.queue.pop(0).node = node_or_none
-                self.decide(node_or_none, now)
+                self.queue.pop(0).nodes = nodes
+                self.decide(set(nodes), now)
             now += 1
         return {t.id: (t.start, t.end, t.preemptions) for t in self.tasks}
 
-    def decide(self, node: int, now: int) -> None:
-        for t in self.here(node):
-            if t.since is None and t.start is None:
-                self.admit(t, [r for r in self.running(node) if r.attained(now) > 0], now)
-        done: set[int] = set()
-        while True:  # paused tasks, those just paused too, each once
-            paused = [
-                t for t in self.here(node) if t.since is None and t.start is not None and t.id not in done
-            ]
-            if not paused:
-                return
-            t = min(paused, key=lambda t: (t.served, t.id))
-            done.add(t.id)
-            longer = [
-                r
-                for r in self.running(node)
-                if self.level(r.attained(now)) > self.level(t.served)
-                and r.since is not None
-                and now - r.since >= self.spare
-            ]
-            self.admit(t, longer, now)
+    def send(self, job: Task, now: int) -> dict[int, int]:
+        """Task by task: one that fits beside those sent before it is as good as running there."""
+        chosen: list[Task] = []
+        real, most = self.tasks, min(c // d for c, d in zip(self.capacity, job.demand, strict=True))
+        for _ in range(job.count):
+            self.barred = {n for n in range(self.nodes) if sum(n in t.nodes for t in chosen) == most}
+            one = Task(job.id, now, 1, job.demand)
+            node = self.choose(self, one, now)
+            if node is None:
+                chosen.clear()
+                break
+            fits = all(d <= f for d, f in zip(job.demand, self.free(node), strict=True))
+            one.nodes, one.since = {node: 1}, now if fits else None
+            chosen.append(one)
+            self.tasks = real + chosen
+        self.tasks, self.barred = real, set()
+        return {n: sum(n in t.nodes for t in chosen) for t in chosen for n in t.nodes}
 
-    def admit(self, task: Task, candidates: list[Task], now: int) -> None:
-        assert task.node is not None
+    def decide(self, touched: set[int], now: int) -> None:
+        """Each of the nodes, by index; with one that starts or pauses a job, the others of that job."""
+        while touched:
+            node = min(touched)
+            touched.remove(node)
+            for t in self.here(node):
+                if t.since is None and t.start is None:
+                    touched |= self.admit(t, now) - {node}
+            done: set[int] = set()
+            while True:  # paused tasks, those just paused too, each once
+                paused = [
+                    t for t in self.here(node) if t.since is None and t.start is not None and t.id not in done
+                ]
+                if not paused:
+                    break
+                t = min(paused, key=lambda t: (t.served, t.id))
+                done.add(t.id)
+                touched |= self.admit(t, now) - {node}
 
-        victims = self.room(task, task.node, candidates, now)
-        if victims is None:
-            return
-        for v in victims:
+    def admit(self, task: Task, now: int) -> set[int]:
+        """The nodes on which something changed; none: there is no room."""
+        gone: list[Task] = []
+        for node, count in sorted(task.nodes.items()):
+            need = [count * d for d in task.demand]
+            found = self.room(task, node, need, [r for r in self.running(node) if r not in gone], gone, now)
+            if found is None:
+                return set()
+            gone += found
+        for v in gone:
             v.served, v.since = v.attained(now), None
             v.preemptions += 1
         task.since = now
         task.start = now if task.start is None else task.start
+        return set(task.nodes).union(*(v.nodes for v in gone))
 
-    def enough(self, task: Task, node: int) -> Enough:
+    def longer(self, task: Task, running: list[Task], now: int) -> list[Task]:
+        """Who may give way to the task, longest first."""
+        if task.start is None:
+            may = [r for r in running if r.attained(now) > 0]
+        else:
+            may = [
+                r
+                for r in running
+                if self.level(r.attained(now)) > self.level(task.served)
+                and r.since is not None
+                and now - r.since >= self.spare
+            ]
+        return sorted(may, key=lambda r: (-r.attained(now), r.id))
+
+    def enough(self, need: list[int], node: int, gone: list[Task]) -> Enough:
         free = self.free(node)
         return lambda victims: all(
-            f + sum(v.demand[r] for v in victims) >= task.demand[r] for r, f in enumerate(free)
+            f + sum(v.nodes.get(node, 0) * v.demand[r] for v in (*gone, *victims)) >= need[r]
+            for r, f in enumerate(free)
         )
 
-    def room(self, task: Task, node: int, candidates: list[Task], now: int) -> list[Task] | None:
-        enough = self.enough(task, node)
-        longest_first = sorted(candidates, key=lambda r: (-r.attained(now), r.id))
-        return [] if enough([]) else self.victims(task, longest_first, enough)
+    def room(
+        self, task: Task, node: int, need: list[int], running: list[Task], gone: list[Task], now: int
+    ) -> list[Task] | None:
+        enough = self.enough(need, node, gone)
+        return [] if enough([]) else self.victims(task, self.longer(task, running, now), enough)
 
 
 def by_masks(candidates: list[Task], enough: Enough) -> list[Task] | None:
@@ -160,20 +201,21 @@ def las(
     def choose(machine: Machine, task: Task, now: int) -> int | None:
         likeness: list[tuple[float, int]] = []
         load: list[tuple[float, int]] = []
-        for node in range(nodes):
+        for node in set(range(nodes)) - machine.barred:
             free = machine.free(node)
             if all(d <= f for d, f in zip(task.demand, free, strict=True)):
                 like = sum(d * f / c**2 for d, f, c in zip(task.demand, free, capacity, strict=True))
                 likeness.append((-like, node))
-            sums = [sum(t.demand[r] for t in machine.here(node)) for r in range(len(capacity))]
+            sums = [
+                sum(t.nodes[node] * t.demand[r] for t in machine.here(node)) for r in range(len(capacity))
+            ]
             load.append((sum((s / c) ** 2 for s, c in zip(sums, capacity, strict=True)), node))
         if likeness:
             return min(likeness)[1]
         open_nodes = [node for square, node in sorted(load) if square <= limit_squared]
         for node in open_nodes[:probe]:
-            older = [r for r in machine.running(node) if r.attained(now) > 0]
-            older.sort(key=lambda r: (-r.attained(now), r.id))
-            if by_masks(older[:most], machine.enough(task, node)):
+            older = machine.longer(task, machine.running(node), now)
+            if by_masks(older[:most], machine.enough(list(task.demand), node, [])):
                 return node
         return open_nodes[0] if open_nodes else None
 
@@ -188,10 +230,10 @@ def kairos(nodes: int, capacity: Vector, tasks: list[Task], queued: int, spare: 
 
     def choose(machine: Machine, task: Task, now: int) -> int | None:
         counts = []
-        for node in range(nodes):
+        for node in set(range(nodes)) - machine.barred:
             here = machine.here(node)
-            if len(here) - len(machine.running(node)) < queued:
-                counts.append((len(here), node))
+            if sum(t.nodes[node] for t in here if t.since is None) < queued:
+                counts.append((sum(t.nodes[node] for t in here), node))
         return min(counts)[1] if counts else None
 
     def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:

@@ -18,18 +18,23 @@ from scheduler.registry import create
 from scheduler.trace import Arrival, Outcome
 from scheduler.world import Settings
 from tests.scheduler import straight_las
-from tests.scheduler.worlds import World, run
+from tests.scheduler.audit import audit
+from tests.scheduler.worlds import World, nodes, run
 
 MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
-Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand
+Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand of each task
 
 
-def world(nodes: int, *rows: Row, capacity: tuple[float, ...] = (1.0, 1.0)) -> World:
-    """Single tasks, numbered from 1."""
+def world(
+    nodes: int, *rows: Row, capacity: tuple[float, ...] = (1.0, 1.0), counts: tuple[int, ...] = ()
+) -> World:
+    """Jobs of single tasks, or of ``counts`` tasks, numbered from 1."""
     pool = Pool("node", nodes, resources=("cpu", "memory"), capacity=capacity)
     arrivals = tuple(
-        Arrival(Job(i, submit, demand=demand, stop=Stop.PAUSE), run_s)
-        for i, (submit, run_s, demand) in enumerate(rows, 1)
+        Arrival(Job(i, submit, count, demand=demand, stop=Stop.PAUSE), run_s)
+        for i, ((submit, run_s, demand), count) in enumerate(
+            zip(rows, counts or [1] * len(rows), strict=True), 1
+        )
     )
     return World(Cluster((pool,)), arrivals)
 
@@ -191,6 +196,75 @@ def test_levels_begin_where_they_should() -> None:
     assert [levels.above_s(a) for a in (0, 59, 60, 119, 120, 1000)] == [60, 60, 120, 120, 240, 1920]
 
 
+# -- jobs of several tasks ----------------------------------------------------------------------------
+
+
+def test_a_job_of_several_tasks_runs_with_all_or_none() -> None:
+    """Job 1 has a task on each node. Job 2 takes one of the nodes at 10 s: job 1 leaves both."""
+    outcomes, _ = run(create("las"), world(2, (0, 30, (1, 1)), (10, 5, (1, 1)), counts=(2, 1)))
+    segments = {o.job.id: [(s.placement.nodes, s.start_s, s.end_s) for s in o.segments] for o in outcomes}
+    both = ((0, 1), (1, 1))
+    assert segments == {1: [(both, 0, 10), (both, 15, 35)], 2: [(((0, 1),), 10, 15)]}
+
+
+def test_its_tasks_are_sent_one_after_the_other() -> None:
+    """Free of node 0 and 1: 0.7 and 1; then 0.7 and 0.6; then 0.3 and 0.6: so node 1, 0 and 1."""
+    outcomes, _ = run(create("las"), world(2, (0, 9, (0.3, 0.3)), (1, 9, (0.4, 0.4)), counts=(1, 3)))
+    assert {o.job.id: o.segments[0].placement.nodes for o in outcomes} == {1: ((0, 1),), 2: ((0, 1), (1, 2))}
+
+
+def test_room_is_made_on_every_node_or_on_none() -> None:
+    """Job 3 needs both nodes; job 2 cannot be stopped: job 1 is not paused for nothing."""
+    quiet = world(2, (0, 30, (1, 1)), (0, 20, (1, 1)), (5, 4, (1, 1)), counts=(1, 1, 2))
+    arrivals = tuple(
+        a._replace(job=replace(a.job, stop=Stop.NEVER if a.job.id == 2 else Stop.PAUSE))
+        for a in quiet.arrivals
+    )
+    outcomes, _ = run(create("las"), World(quiet.cluster, arrivals))
+    assert result(outcomes) == {1: (0, 34, 1), 2: (0, 20, 0), 3: (20, 24, 0)}
+
+
+def test_what_was_stopped_for_a_job_is_kept_for_it() -> None:
+    """Job 2 waits 5 s for the checkpoint of job 1 on node 0; job 3 does not take node 1 from it meanwhile."""
+    quiet = world(2, (0, 100, (1, 1)), (10, 20, (1, 1)), (12, 9, (1, 1)), counts=(1, 2, 1))
+    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
+    line = {"node": Line(0.0, 5.0)}
+    costs = Settings(LinearCosts(line, line))
+    outcomes, _ = run(create("las,load-limit=9"), World(quiet.cluster, arrivals, costs))
+    starts = {o.job.id: o.start_s for o in outcomes}
+    assert starts[2] == 15 and starts[3] > 15
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(nodes(several=True), st.sampled_from(("las", "las-prompt", "las-mq", "las-drf", "kairos")))
+def test_nothing_is_over_committed_and_every_job_gets_a_reason(world: World, name: str) -> None:
+    policy = create(name)
+
+    def ask(view: View) -> None:
+        if view.upcoming is None:
+            assert all(len(policy.why(job, view).sentence) > 10 for job in view.waiting.values())
+
+    outcomes, summary = run(policy, world, ask)
+    audit(world, outcomes, sum(summary.refused.values()))
+
+
+@MANY
+@given(st.data())
+def test_a_policy_that_begins_in_the_middle_goes_on(data: st.DataObject) -> None:
+    """Asked to begin anew at any event, it still ends every job, and never asks for what cannot be."""
+    nodes, rows = data.draw(cases())
+    policy = create(data.draw(st.sampled_from(("las", "las-mq", "kairos"))))
+    at = data.draw(st.integers(0, 30))
+    seen = []
+
+    def watch(view: View) -> None:
+        seen.append(view.now)
+        if len(seen) == at and view.upcoming is None:
+            policy.begin(view)
+
+    run(policy, as_world(nodes, rows), watch)
+
+
 # -- the whole ----------------------------------------------------------------------------------------
 
 EIGHTHS = st.integers(1, 8)
@@ -198,17 +272,19 @@ EIGHTHS = st.integers(1, 8)
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[int, list[straight_las.Task]]:
-    """A few nodes of (8, 8), and tasks in whole numbers."""
-    now, rows = 0, []
+    """A few nodes of (8, 8), and jobs of one task, or of several, in whole numbers."""
+    now, rows, nodes, several = 0, [], draw(st.integers(1, 3)), draw(st.booleans())
     for number in range(1, draw(st.integers(2, 14)) + 1):
         now += draw(st.sampled_from((0, 0, 0, 1, 2, 5, 11)))
         demand = (draw(EIGHTHS), draw(EIGHTHS))
-        rows.append(straight_las.Task(number, now, draw(st.integers(1, 40)), demand))
-    return draw(st.integers(1, 3)), rows
+        count = draw(st.integers(1, min(6, nodes * (8 // max(demand))))) if several else 1
+        rows.append(straight_las.Task(number, now, draw(st.integers(1, 40)), demand, count))
+    return nodes, rows
 
 
 def as_world(nodes: int, rows: list[straight_las.Task]) -> World:
-    return world(nodes, *((t.submit, t.run, tuple(d / 8 for d in t.demand)) for t in rows))
+    jobs = ((t.submit, t.run, tuple(d / 8 for d in t.demand)) for t in rows)
+    return world(nodes, *jobs, counts=tuple(t.count for t in rows))
 
 
 @MANY

@@ -114,14 +114,16 @@ def limited_classes(draw: st.DrawFn, most: int = 8) -> World:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, most: int = 10, exact: bool = False) -> World:
-    """Nodes with CPU and memory; single tasks of unknown run time that can be paused."""
+def nodes(draw: st.DrawFn, most: int = 10, exact: bool = False, several: bool = False) -> World:
+    """Nodes with CPU and memory; jobs of one task (or several) of unknown run time that can be paused."""
     pool = Pool("node", draw(st.integers(1, 3)), resources=("cpu", "memory"), capacity=(1.0, 1.0))
     shares = st.sampled_from((0.1, 0.25, 0.3, 0.5, 0.7, 1.0))
     now, arrivals = 0, []
     for number in range(1, draw(st.integers(1, most)) + 1):
         now += draw(st.sampled_from((0, 0, 1, 5, 61)))
-        job = Job(number, now, demand=(draw(shares), draw(shares)), stop=Stop.PAUSE, user=str(number % 2))
+        tasks = draw(st.sampled_from((1, 1, 2, 3))) if several else 1
+        demand = (draw(shares), draw(shares))
+        job = Job(number, now, tasks, demand=demand, stop=Stop.PAUSE, user=str(number % 2))
         arrivals.append(Arrival(job, draw(st.integers(1, 200))))
     return World(Cluster((pool,)), tuple(arrivals))
 
