@@ -269,7 +269,7 @@ def _remarks() -> tuple[str, ...]:
         "match prices programs by a linear program over the work left. With weights that look at one pair"
         " at a time (mean change, length-weighted change, gain while together, expected ends) matching "
         "saved 1.6 to 2.6 % of the makespan where prices saved 3.4 % (200 jobs of equal length on 8 "
-        "nodes, one seed; the bound is 4.1 %)",
+        "nodes, one seed; the bound is 4.1 %; tried once, not measured anew here)",
         "with the kernels' own lengths LU is 57 % of the work and must often run beside LU, which gains "
         "nothing: the bound is near 2.3 % of the work's time instead of 4.1 %",
         "where all jobs are there at once, the makespan of exclusive nodes has an end in which nodes are "
@@ -278,5 +278,5 @@ def _remarks() -> tuple[str, ...]:
         "pressure bring forward MG and EP, which are short; prices bring forward LU, which is long, unless "
         "passing costs something (order; 0.003 was chosen on 4 seeds of 200 jobs: with 0 the mean turnaround "
         "at load 0.9 was 3.0 % longer than on exclusive nodes, with 0.001 2.8 % shorter, with 0.003 and 0.01 "
-        "7.8 % shorter)",
+        "7.8 % shorter; tried once, not measured anew here)",
     )
