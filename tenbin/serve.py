@@ -79,11 +79,13 @@ async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> 
         nonlocal pending
         if pending is not None:
             pending.cancel()
+        pending = loop.call_later(SWEEP_S, turn)  # also after a turn that fails
         coordinator.turn()
         news.tell()
         due = coordinator.next_timer_s()
-        wait = SWEEP_S if due is None else min(SWEEP_S, max(due - time.time(), 0.0))
-        pending = loop.call_later(wait, turn)
+        if due is not None and due < time.time() + SWEEP_S:
+            pending.cancel()
+            pending = loop.call_later(max(due - time.time(), 0.0), turn)
 
     loop.add_reader(coordinator.engine.fileno(), turn)
     turn()
