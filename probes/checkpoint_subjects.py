@@ -80,7 +80,7 @@ def cache_environment(folder: Path) -> dict[str, str]:
 def start(run: Run, nursery: Nursery, record: OpenCLDevice, earlier: list[Subject]) -> Subject | None:
     """A subject with its session open; None, and said why, where driver or compiler fail."""
     key = record.key
-    twins = (s.costs_of for s in earlier if _alike(s.record, record))
+    twins = (s.costs_of for s in earlier if s.record.is_like(record))
     costs_of = next(twins, key)
     process = nursery.fork(key)
     try:
@@ -101,10 +101,6 @@ def start(run: Run, nursery: Nursery, record: OpenCLDevice, earlier: list[Subjec
 def pairs(subjects: list[Subject]) -> list[tuple[Subject, Subject]]:
     """Every ordered pair of two devices."""
     return list(itertools.permutations(subjects, 2))
-
-
-def _alike(a: OpenCLDevice, b: OpenCLDevice) -> bool:
-    return (a.platform, a.name, a.driver) == (b.platform, b.name, b.driver)
 
 
 def _room_mb(record: OpenCLDevice) -> float:

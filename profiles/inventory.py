@@ -91,6 +91,12 @@ class OpenCLDevice(Part):
     global_memory_mb: float
     max_allocation_mb: float
 
+    def is_like(self, other: OpenCLDevice | None) -> bool:
+        """Whether it is the same but for its number: what was measured of one holds for both."""
+        if other is None:
+            return False
+        return (self.platform, self.name, self.driver) == (other.platform, other.name, other.driver)
+
 
 class Gpu(Part):
     index: int

@@ -153,6 +153,9 @@ class Profile(Record):
     samples: dict[str, int] = Field(default_factory=dict, description="rows stored for each probe")
     interrupted: bool = False
     emulated: bool = False
+    origin: str = Field(
+        default="", description="of a profile not measured as a whole: from which, and what was refitted"
+    )
 
     def find(self, quantity: str, **labels: str) -> Model | None:
         """The first model of a quantity whose labels include those given."""

@@ -50,6 +50,8 @@ class LinearCosts:
             paper's exception, which its model leaves out).
         resize: of a malleable job. cap_change_s: of a changed power cap.
         factor: all of it times this: 2 is an estimate that is twice the truth.
+        begin_s: per class, how much of a restart's offset is the context and the kernels of the program that
+            was measured: those of another program may be known better.
     """
 
     checkpoint: Mapping[str, Line] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class LinearCosts:
     resize: Line = NOTHING
     cap_change_s: float = 0.0
     factor: float = 1.0
+    begin_s: Mapping[str, float] = field(default_factory=dict)
 
     def stop_s(self, job: Job, pool: str) -> float:
         if job.stop is Stop.PAUSE:

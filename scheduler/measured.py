@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from profiles.errors import BadInput
 from profiles.records import Model, Profile, Quality
@@ -44,8 +45,11 @@ class Measured:
         return replace(settings, costs=self.costs, planned_costs=None, profiles=self.profiles)
 
 
-def measured(cluster: Cluster, profiles: Mapping[str, Profile]) -> Measured:
+def measured(cluster: Cluster, profiles: Mapping[str, Profile], folder: Path | None = None) -> Measured:
     """The cluster with what the profiles (by name of pool) say about its classes.
+
+    Args:
+        folder: where checkpoints will lie; of several storages that were measured, the one it is on.
 
     Raises:
         BadInput: there is no such pool, or the profiles give nothing that a simulation could use.
@@ -54,17 +58,18 @@ def measured(cluster: Cluster, profiles: Mapping[str, Profile]) -> Measured:
     for name in profiles:
         if name not in names:
             raise BadInput(f"--profile {name}=...: no such class", f"the cluster has {', '.join(names)}")
-    checkpoint, restart, pools, notes = {}, {}, [], []
+    checkpoint, restart, begin, pools, notes = {}, {}, {}, [], []
     found = False
     for pool in cluster.pools:
         changed = pool
         if pool.name in profiles:
             profile = profiles[pool.name]
             at = f"{pool.name}: {profile.node} ({profile.id})"
-            lines, note = lines_of(profile, pool.name, len(cluster.pools) == 1)
+            lines, note = lines_of(profile, pool.name, len(cluster.pools) == 1, folder)
             notes.append(f"{at}: {note}")
             if lines is not None:
                 checkpoint[pool.name], restart[pool.name] = lines
+                begin[pool.name] = begin_of(profile, pool.name, len(cluster.pools) == 1)
             changed, note = with_power(pool, profile)
             notes.append(f"{at}: {note}")
             found = found or lines is not None or changed != pool
@@ -72,13 +77,16 @@ def measured(cluster: Cluster, profiles: Mapping[str, Profile]) -> Measured:
     if not found:
         raise BadInput(f"--profile: nothing to use; {'; '.join(notes)}", "profile the node: tenbin profile")
     whole = checked(tuple(pools), cluster.budget_w, "with --profile")
-    return Measured(whole, LinearCosts(checkpoint, restart), profiles, tuple(notes))
+    return Measured(whole, LinearCosts(checkpoint, restart, begin_s=begin), profiles, tuple(notes))
 
 
-def lines_of(profile: Profile, pool: str, alone: bool) -> tuple[tuple[Line, Line] | None, str]:
+def lines_of(
+    profile: Profile, pool: str, alone: bool, folder: Path | None = None
+) -> tuple[tuple[Line, Line] | None, str]:
     """Checkpoint and restart of a class (None: the profile has none), and what was taken or is lacking."""
     device = device_of(profile, pool, alone)
-    out = None if device is None else profile.find("checkpoint_s", device=device)
+    models = [m for m in profile.models if m.quantity == "checkpoint_s" and m.labels["device"] == device]
+    out = max(models, key=lambda model: _nearness(model.labels["storage"], folder), default=None)
     if device is None or out is None:
         has = ", ".join(_devices(profile)) or "none"
         return None, f"no checkpoint costs, checkpoints are free (devices measured: {has})"
@@ -97,19 +105,44 @@ def lines_of(profile: Profile, pool: str, alone: bool) -> tuple[tuple[Line, Line
     return (stop, start), note
 
 
+def begin_of(profile: Profile, pool: str, alone: bool) -> float:
+    """What a restart on a class takes beside restoring: context and K of the probe's program."""
+    device = device_of(profile, pool, alone)
+    context = None if device is None else profile.find("context_s", device=device)
+    kernels = None if device is None else profile.find("compile_s", device=device, cache="warm")
+    return (context["context"].value if context else 0.0) + (kernels["K"].value if kernels else 0.0)
+
+
 def device_of(profile: Profile, pool: str, alone: bool) -> str | None:
     """The measured device that a class stands for; None: it cannot be said.
 
-    That of the class's name, else the first of that kind (cpu, gpu), else, for a single class, the only one.
+    That of the class's name or one identical to it, else the first of that kind (cpu, gpu), else, for a
+    single class, the only one.
     """
     devices = _devices(profile)
-    if pool in devices:
-        return pool
+    known = {device.key: device for device in profile.inventory.opencl}
+    for key in (pool, *devices):
+        if key in devices and (key == pool or (pool in known and known[pool].is_like(known.get(key)))):
+            return key
     of_kind = [device.key for device in profile.inventory.opencl if device.kind == pool]
     for key in of_kind:
         if key in devices:
             return key
     return devices[0] if alone and len(devices) == 1 and pool not in ("cpu", "gpu") else None
+
+
+def _nearness(storage: str, folder: Path | None) -> int:
+    """How far a measured folder stands for another: 2: it contains it, 1: on the same file system, 0: not."""
+    if folder is None:
+        return 0
+    if folder.is_relative_to(storage):
+        return 2
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        return int(Path(storage).stat().st_dev == folder.stat().st_dev)
+    except OSError:  # the profile's may be gone
+        return 0
 
 
 def with_power(pool: Pool, profile: Profile) -> tuple[Pool, str]:

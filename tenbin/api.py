@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -246,6 +247,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "failures": entry.failures,
         "usage": entry.usage,
         "memory_limit_by": memory_limit_by(coordinator, entry),
+        "forecasts": [asdict(one) for one in coordinator.journal.forecasts(job=job_id)],
         "history": [
             {"at_s": at, "what": what, "detail": detail}
             for at, what, detail in coordinator.journal.history(job_id)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LEFT = 85  # exit code: "checkpointed"
 AGAIN_S = 10.0  # after a checkpoint for which there was no room
+PACE_S = 1.0  # after so long it is known how often the program comes to a safe point
 
 
 class Checkpoint:
@@ -62,12 +63,15 @@ class Checkpoint:
         home = Path(os.environ.get("TENBIN_JOB_FOLDER", "."))
         self.program = program
         self.path = Path(path) if path is not None else home / "checkpoint.tenbin"
+        self.log = Path(os.environ.get("TENBIN_JOB_FOLDER", self.path.parent)) / "checkpoint.phases.jsonl"
         self.state: dict[str, Any] = {}
         self.phases: list[dict[str, Any]] = []
         self._buffers: dict[str, cl.Buffer] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._asked = self._restored = False
         self._not_before = 0.0
+        self._ready_s: float | None = None  # since when it computes; None: its pace is known
+        self._safe_points = 0
         # Not SIGUSR1 or SIGUSR2: LLVM, inside OpenCL drivers, takes these as a sign to remove what it is
         # compiling. Nobody minds a SIGURG that comes too early.
         number = int(os.environ.get("TENBIN_CHECKPOINT_SIGNAL", signal.SIGURG))
@@ -143,6 +147,7 @@ class Checkpoint:
             CheckpointError: as ``save``.
         """
         self._check_restored()
+        self._keep_pace()
         if not self.asked or time.monotonic() < self._not_before:
             return
         try:
@@ -182,7 +187,7 @@ class Checkpoint:
         try:
             state, found = read_header(self.path, self.program)
         except FileNotFoundError:
-            self._restored = True
+            self._ready(sum(part.bytes for part in self._parts()))
             return False
         wanted, has = (
             {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), found.values())
@@ -199,8 +204,7 @@ class Checkpoint:
             read(self.path, list(found.values()), [take[name] for name in found])
             self.queue.finish()
         self.state.update(state)
-        self._restored = True
-        self._record()
+        self._ready(sum(part.bytes for part in found.values()))
         return True
 
     def finish(self) -> None:
@@ -269,16 +273,34 @@ class Checkpoint:
     def _phase(self, name: str, size: int = 0) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.phases.append({"phase": name, "time_s": time.perf_counter() - began, "bytes": size})
+        self._note(name, time.perf_counter() - began, size)
+
+    def _note(self, name: str, seconds: float, size: int = 0) -> None:
+        """A phase has just ended."""
+        about = {"program": self.program, "device": self.device.name, "at_s": time.time()}
+        self.phases.append({"phase": name, "time_s": seconds, "bytes": size, **about})
+
+    def _ready(self, size: int) -> None:
+        """From now on it computes; so many bytes are to survive."""
+        self._restored = True
+        self._note("ready", 0.0, size)
+        self._record()
+        self._ready_s = time.perf_counter()
+
+    def _keep_pace(self) -> None:
+        """Note, once, how far apart safe points are."""
+        self._safe_points += 1
+        if self._ready_s is not None and (passed := time.perf_counter() - self._ready_s) >= PACE_S:
+            self._ready_s = None
+            self._note("pace", passed / self._safe_points)
+            self._record()
 
     def _record(self) -> None:
-        """Append the phases so far to ``checkpoint.phases.jsonl``, a line each; where there is room."""
-        lines = [
-            json.dumps({**phase, "device": self.device.name, "at_s": time.time()}) for phase in self.phases
-        ]
+        """Append the phases so far to the log, a line each; where there is room."""
+        lines = "".join(f"{json.dumps(phase)}\n" for phase in self.phases)
         self.phases.clear()
-        with suppress(OSError), self.path.with_name("checkpoint.phases.jsonl").open("a") as file:
-            file.writelines(f"{line}\n" for line in lines)
+        with suppress(OSError), self.log.open("a") as file:
+            file.write(lines)
 
 
 def _find(number: int | str) -> Any:

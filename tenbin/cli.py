@@ -10,6 +10,7 @@ import typer
 from profiles.errors import INTERRUPTED, TenbinError
 from tenbin.commands import (
     agent,
+    calibration,
     compare,
     doctor,
     export,
@@ -63,6 +64,7 @@ app.command("cancel", rich_help_panel=RUN)(jobs.cancel)
 app.command("suspend", rich_help_panel=RUN)(jobs.suspend)
 app.command("resume", rich_help_panel=RUN)(jobs.resume)
 app.command("migrate", rich_help_panel=RUN)(jobs.migrate)
+app.command("calibration", rich_help_panel=RUN)(calibration.calibration)
 app.add_typer(agent.app, name="agent", hidden=True)
 
 

@@ -16,7 +16,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.coordination.sizes import CORE, Unit
-from scheduler.costs import FREE, Costs
+from scheduler.costs import FREE, LinearCosts
 from scheduler.engines.packages import Packages
 from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
@@ -36,14 +36,17 @@ class Machine:
     cluster: Cluster
     cores: list[list[int]]
     devices: dict[str, list[int]] = field(default_factory=dict)
-    costs: Costs = FREE
+    costs: LinearCosts = FREE
     unit: Unit = CORE
     job_profiles: JobProfiles | None = None
     packages: Packages | None = None
 
 
-def devices_of_machine(policy: str, profile: Profile | None) -> Machine:
+def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None = None) -> Machine:
     """Each OpenCL device as a class of its own, those that are no processors first.
+
+    Args:
+        profile: says what moving a job costs. folder: where checkpoints will lie.
 
     Raises:
         BadInput: the policy schedules something else.
@@ -63,7 +66,7 @@ def devices_of_machine(policy: str, profile: Profile | None) -> Machine:
     pools = tuple(Pool(d["key"], 1, rank, kind=d["kind"]) for rank, (_, d) in enumerate(numbered))
     cluster, costs = Cluster(pools), FREE
     if profile is not None:
-        costs = measured(cluster, {pool.name: profile for pool in pools}).costs
+        costs = measured(cluster, {pool.name: profile for pool in pools}, folder).costs
     return Machine(cluster, [], {d["key"]: [number] for number, d in numbered}, costs)
 
 

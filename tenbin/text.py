@@ -69,6 +69,8 @@ def headline(profile: Profile) -> str:
     marks = [m for m, on in (("EMULATED", profile.emulated), ("interrupted", profile.interrupted)) if on]
     kind = "quick" if profile.settings.quick else "full"
     made = profile.created.astimezone().strftime("%Y-%m-%d %H:%M")
+    if profile.origin:
+        marks = [profile.origin, *marks]
     text = (
         f"{profile.node}: {kind} profile {profile.id}, made {made} in {duration(round(profile.duration_s))}"
     )

@@ -8,6 +8,7 @@ from functools import partial
 
 from agent.jobs.folder import Want
 from scheduler import actions as act
+from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import Ledger
 from scheduler.engines import Engine
@@ -22,13 +23,21 @@ class Bookings:
     """Books actions, and hands them to the engine by ``carry_out``.
 
     Args:
+        foresight: told of every decision before it is carried out.
         happen: told of an event that an action at no cost has brought about at once.
     """
 
     def __init__(
-        self, state: State, ledger: Ledger, journal: Journal, engine: Engine, happen: Happen
+        self,
+        state: State,
+        ledger: Ledger,
+        journal: Journal,
+        engine: Engine,
+        foresight: Foresight,
+        happen: Happen,
     ) -> None:
         self.state, self.ledger, self.journal, self.engine = state, ledger, journal, engine
+        self.foresight = foresight
         self._happen = happen
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
@@ -81,6 +90,7 @@ class Bookings:
         entry.alive, entry.want = True, ""
         self._starts.append(entry)
         self.ledger.tell(entry, self.state.now, "start", f"attempt {entry.attempt}")
+        self.foresight.starts(entry, self.state.state(entry.id), self.state.now)
 
     def ask(self, entry: Entry, want: Want) -> None:
         """The job's supervisor is asked for something."""
@@ -137,6 +147,7 @@ class Bookings:
         entry.stage = Stage.RUNNING
         if entry.alive:
             self.ask(entry, "run")
+            self.foresight.unpauses(entry, self.state.now)
         else:
             self.new_attempt(entry)
 
@@ -145,6 +156,7 @@ class Bookings:
         state, entry = self.state.check_stop("suspend", job_id), self.ledger.entries[job_id]
         before = state.placement
         assert before is not None
+        self.foresight.stops(entry, state.job, before.pool, self.state.now)
         self.state.begin_stop(state)
         entry.stage = Stage.STOPPING
         if state.job.stop is Stop.CHECKPOINT:

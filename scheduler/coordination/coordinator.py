@@ -17,14 +17,16 @@ from functools import partial
 from agent.jobs.folder import Result
 from profiles.errors import BadInput
 from scheduler import actions as act
+from scheduler.coordination.beliefs import Beliefs
 from scheduler.coordination.bookings import Bookings
 from scheduler.coordination.company import Company
+from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
-from scheduler.costs import FREE, Costs
+from scheduler.costs import FREE, LinearCosts
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Submitted, Timer
 from scheduler.interference import NOTHING_KNOWN
@@ -44,7 +46,7 @@ class Coordinator:
 
     Args:
         policy: name and parameters, as for the simulator.
-        costs: what moving jobs is believed to cost.
+        costs: what moving jobs costs as measured; corrected by what is measured of jobs.
         clock: seconds since 1970.
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
@@ -58,7 +60,7 @@ class Coordinator:
         journal: Journal,
         engine: Engine,
         policy: str,
-        costs: Costs = FREE,
+        costs: LinearCosts = FREE,
         clock: Callable[[], float] = time.time,
         unit: Unit = CORE,
         profiles: JobProfiles | None = None,
@@ -67,11 +69,14 @@ class Coordinator:
         self.policy_text = policy
         self.policy = create(policy)  # a wrong name is refused before anything else
         self.profiles = profiles
-        self.state = State(engine.cluster, costs, slowdowns=profiles or NOTHING_KNOWN, now=instant(clock()))
+        self.beliefs = Beliefs(costs)
+        slowdowns = profiles or NOTHING_KNOWN
+        self.state = State(engine.cluster, self.beliefs, slowdowns=slowdowns, now=instant(clock()))
         self.ledger = Ledger(journal, engine.cluster, unit)
         self.company = Company(self.ledger, profiles) if profiles is not None else None
+        self.foresight = Foresight(self.ledger, engine, self.beliefs, journal, self.state.now)
         self._happenings: list[Happening] = []
-        self.bookings = Bookings(self.state, self.ledger, journal, engine, self._happen)
+        self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
         self._stale = False
         self._recover()
 
@@ -124,6 +129,7 @@ class Coordinator:
 
     def cancel(self, job_ids: Sequence[int]) -> None:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
+        self._look_at_clock()
         for entry in self.ledger.open_all(job_ids):
             self.ledger.tell(entry, self.state.now, "cancel")
             if entry.alive:
@@ -134,6 +140,7 @@ class Coordinator:
 
     def suspend(self, job_ids: Sequence[int]) -> None:
         """Pause jobs until their owner resumes them; their cores are free for others."""
+        self._look_at_clock()
         entries = self.ledger.open_all(job_ids)
         for entry in entries:
             if entry.held_by_user:
@@ -144,6 +151,7 @@ class Coordinator:
 
     def resume(self, job_ids: Sequence[int]) -> None:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
+        self._look_at_clock()
         entries = self.ledger.open_all(job_ids)
         for entry in entries:
             if not entry.held_by_user:
@@ -160,6 +168,7 @@ class Coordinator:
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
+        self._look_at_clock()
         for entry in self.ledger.open_all(job_ids):
             state = self.state.running.get(entry.id)
             if state is None or state.placement is None:
@@ -218,10 +227,15 @@ class Coordinator:
         except (sqlite3.Error, OSError) as error:
             log.error("the journal or a job's folder cannot be written: %s", error)
 
-    def _once(self) -> None:
+    def _look_at_clock(self) -> None:
+        """Before anything is entered in the books: the last turn may have been seconds ago."""
         self.state.now = max(instant(self.clock()), self.state.now)
+
+    def _once(self) -> None:
+        self._look_at_clock()
         for report in self.engine.poll():
             self._note(report)
+        self.foresight.look_around()
         for at, tag in self.bookings.due():
             self._happen(Timer, partial(Timer, at, tag))
         self._decide()
@@ -283,6 +297,8 @@ class Coordinator:
         if report.what == "started":
             self.ledger.tell(entry, self.state.now, "started", f"attempt {entry.attempt}")
             self._happen(Started, partial(Started, self.ledger.job(entry)))
+        elif report.what == "obeyed":
+            self.foresight.obeyed(entry, report.done, report.at_s)
         elif report.what == "ended":
             assert report.result is not None
             entry.alive = False
@@ -295,12 +311,13 @@ class Coordinator:
         entry.usage = asdict(result.usage)
         again = entry.spec.requeue and entry.want != "end"
         if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
-            self._happen(Checkpointed, partial(self._checkpointed, entry))
+            self._happen(Checkpointed, partial(self._checkpointed, entry, result.ended_s))
         elif result.how in ("checkpointed", "interrupted") and again:
             self._happen(Failed, partial(self._requeue, entry, f"it was {result.how}"))
         else:
             if self.company is not None:
                 self.company.ended(entry, result)
+            self.foresight.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
             stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
             self._happen(Finished, partial(self._finish, entry, stage, trouble, result.ended_s))
@@ -377,11 +394,13 @@ class Coordinator:
         self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
         if entry.alive:
             self.bookings.ask(entry, "pause")
+            self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
         return Finished(self.ledger.job(entry), placement) if placement else None
 
     def _requeue(self, entry: Entry, trouble: str) -> Event | None:
         """An attempt is lost; the job waits again, ahead of all others."""
         self.ledger.tell(entry, self.state.now, "lost", trouble)
+        self.ledger.forecasts.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
             return None  # it waits, or its owner holds it: it stays as it is
         state = self.state.state(entry.id)
@@ -393,11 +412,12 @@ class Coordinator:
         entry.stage = Stage.WAITING
         return Failed(state.job, state.placement) if state.placement else None
 
-    def _checkpointed(self, entry: Entry) -> Event:
+    def _checkpointed(self, entry: Entry, ended_s: float) -> Event:
         """A checkpoint is written and the job has left; one that moves goes on where it is to go."""
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
+        self.foresight.left(entry, state.job, before.pool, ended_s, self.state.now)
         self.state.end_stop(state)
         self.engine.free(entry)
         entry.kept, entry.kept_s = state.done, state.served_s
@@ -437,5 +457,6 @@ class Coordinator:
                 self.engine.recover(entry)
                 self.bookings.ask_again(entry)
                 self.bookings.cap_again(entry)
+            self.foresight.recover(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))

@@ -247,6 +247,27 @@ class Journal:
             yield _entry(row)
 
 
+def forecasts_of(store: Path, *, kind: Kind | None = None, last: int | None = None) -> list[Forecast]:
+    """The predictions in the journal of a store, whether its coordinator runs or not; nothing is changed.
+
+    Raises:
+        BadInput: there is none, or it cannot be read.
+    """
+    path = store / "journal.sqlite"
+    if not path.exists():
+        raise BadInput(f"no journal in {store}", "name the coordinator's folder: --home, or TENBIN_HOME")
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
+                return []
+            return read_forecasts(db, None, kind, last, open=False)
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise BadInput(f"{path}: {error}", "start its coordinator: tenbin up") from error
+
+
 def read_forecasts(
     db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
 ) -> list[Forecast]:

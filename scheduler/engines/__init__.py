@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from agent.jobs.folder import Result, RunState, Want
+from agent.jobs.phases import Phase
 from agent.jobs.samples import Sample
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.specs import JobSpec
@@ -20,17 +21,18 @@ from scheduler.model import Cluster, Placement
 class Report(NamedTuple):
     """What happened to an attempt.
 
-    "started"; "ended": ``result`` says how; "lost": its supervisor died without a result, nothing of it runs
-    any more, ``trouble`` says why if it was not killed; "never": it was not and will not be started,
-    ``trouble`` says why if it cannot be.
+    "started"; "obeyed": request number ``done`` was carried out; "ended": ``result`` says how; "lost": its
+    supervisor died without a result, nothing of it runs any more, ``trouble`` says why if it was not killed;
+    "never": it was not and will not be started, ``trouble`` says why if it cannot be.
     """
 
     job_id: int
     attempt: int
-    what: Literal["started", "ended", "lost", "never"]
+    what: Literal["started", "obeyed", "ended", "lost", "never"]
     at_s: float
     result: Result | None = None
     trouble: str = ""
+    done: int = 0
 
 
 class Engine(Protocol):
@@ -81,6 +83,9 @@ class Engine(Protocol):
 
     def samples(self, job: Entry) -> list[Sample]:
         """What the current attempt has used over time."""
+
+    def phases(self, job: Entry) -> list[Phase]:
+        """What the job's program has noted of its checkpoints, all attempts; nothing if it does not."""
 
     def urgent(self) -> bool:
         """Whether ``poll`` has something already."""

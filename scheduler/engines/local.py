@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from agent.jobs import limits, ranks, tree
+from agent.jobs import limits, phases, ranks, tree
 from agent.jobs.folder import Attempt, Request, RunState, Want
 from agent.jobs.samples import Sample, read
 from profiles.errors import Unavailable
@@ -204,6 +204,9 @@ class LocalEngine:
     def samples(self, job: Entry) -> list[Sample]:
         return read(self._attempt(job).samples)
 
+    def phases(self, job: Entry) -> list[phases.Phase]:
+        return phases.read(self._folder(job.id))
+
     def _attempt(self, job: Entry) -> Attempt:
         return Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
 
@@ -261,6 +264,8 @@ class LocalEngine:
                     self._observe(watched, state.supervisor_pid)
                     if what == "started":
                         self._reports.append(Report(*key, "started", state.started_s))
+                    else:
+                        self._reports.append(Report(*key, "obeyed", time.time(), done=state.done))
 
     def _look(self, watched: Watched) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""

@@ -178,6 +178,7 @@ def info(
             by = found["memory_limit_by"]
             held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
             lines.append(f"  memory limit held by {held}")
+        lines += [_told(one) for one in found["forecasts"] if one["measured"] is not None]
         lines.append(f"  output: {found['stdout']}, {found['stderr']}")
         for event in found["history"]:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
@@ -201,6 +202,16 @@ def _power_lines(used: dict[str, Any]) -> list[str]:
         return []
     mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
     return [f"  energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}"]
+
+
+def _told(forecast: dict[str, Any]) -> str:
+    """One line of ``info`` on a prediction and its outcome."""
+    from scheduler.coordination.forecasts import UNITS
+    from tenbin.text import number
+
+    kind, to = forecast["kind"], forecast["detail"].get("to")
+    values = f"predicted {number(forecast['predicted'])}, measured {number(forecast['measured'])}"
+    return f"  {kind}{f' to {to}' if to else ''}: {values} {UNITS[kind]}"
 
 
 def logs(

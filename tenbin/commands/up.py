@@ -101,7 +101,7 @@ def up(
     known = _profile(profile)
     with _hardware(emulate, folder) as sysfs:
         if devices:
-            machine = devices_of_machine(policy, known)
+            machine = devices_of_machine(policy, known, folder)
         elif power_budget is not None:
             machine = capped_packages(policy, power_budget, nodes, known, sysfs, emulate or "")
         else:

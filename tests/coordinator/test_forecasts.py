@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.jobs.phases import Phase, read
 from profiles.errors import BadInput
+from scheduler.coordination.beliefs import Beliefs
 from scheduler.coordination.forecasts import Forecasts
+from scheduler.coordination.foresight import restart_parts, stop_parts
 from scheduler.coordination.journal import Entry, Journal
 from scheduler.coordination.ledger import Ledger
 from scheduler.coordination.specs import JobSpec
-from scheduler.model import Cluster, Placement, Pool
+from scheduler.costs import FREE, Line, LinearCosts
+from scheduler.model import Cluster, Job, Placement, Pool, Stop
 
 CLUSTER = Cluster((Pool("core", 2),))
 
@@ -84,3 +90,110 @@ def test_what_was_not_written_is_written_next_time() -> None:
     forecasts.committed()
     forecasts.void(1, "it was lost")
     assert forecasts.changed() == [one] and one.void == "it was lost"
+
+
+# -- what is believed of costs ------------------------------------------------------------------------------
+
+# Paper A, table 3, GPU; context and kernels of the measured program take 0.3 s of the 0.89 s.
+GPU = LinearCosts({"gpu": Line(1.4e-2, 0.85)}, {"gpu": Line(9.6e-3, 0.89)}, begin_s={"gpu": 0.3})
+
+
+def job(number: int, limit_mb: float | None = 1000.0, program: str = "python3") -> Job:
+    return Job(number, 0.0, memory_mb=limit_mb, stop=Stop.CHECKPOINT, program=program)
+
+
+def test_a_profile_alone_is_believed_as_it_stands() -> None:
+    beliefs = Beliefs(GPU)
+    assert beliefs.stop_s(job(1), "gpu") == pytest.approx(14 + 0.85)
+    assert beliefs.restart_s(job(1), "gpu") == pytest.approx(9.6 + 0.89)
+    assert beliefs.stop_s(job(1), "cpu") == beliefs.restart_s(job(1), "cpu") == 0.0
+    pausing = replace(job(1), stop=Stop.PAUSE)
+    assert beliefs.stop_s(pausing, "gpu") == beliefs.restart_s(pausing, "gpu") == 0.0
+
+
+def test_what_a_job_has_registered_counts_not_its_limit() -> None:
+    beliefs = Beliefs(GPU)
+    beliefs.introduce(job(1), "stencil", 100.0)
+    assert beliefs.stop_s(job(1), "gpu") == pytest.approx(1.4 + 0.85)
+    assert beliefs.stop_s(job(2), "gpu") == pytest.approx(14 + 0.85)
+    beliefs.forget(1)
+    assert beliefs.stop_s(job(1), "gpu") == pytest.approx(14 + 0.85)
+
+
+def test_parts_are_learnt_from_the_likeliest() -> None:
+    """Of the job itself before its program, of its program before all others; here before elsewhere."""
+    beliefs = Beliefs(GPU)
+    for number, program in ((1, "stencil"), (2, "stencil"), (3, "n-body")):
+        beliefs.introduce(job(number), program, 100.0)
+    first = {"launch": 0.1, "start": 2.0, "context": 0.2, "compile": 1.5, "restore": 2.0}
+    beliefs.learn(job(1), "gpu", first)
+    for number in (1, 2, 3, 4):
+        parts = beliefs.restart_parts(job(number), "gpu")
+        assert (parts["launch"], parts["start"], parts["context"]) == (0.1, 2.0, 0.2)
+        assert parts["compile"] == (1.5 if number < 3 else 0.0)
+    beliefs.learn(job(1), "gpu", {"compile": 0.1, "start": 3.0})  # the driver had kept the kernels
+    assert beliefs.restart_parts(job(1), "gpu")["compile"] == 0.1
+    assert beliefs.restart_parts(job(1), "gpu")["start"] == 2.5
+    beliefs.learn(job(2), "gpu", {"start": 7.0})
+    assert beliefs.restart_parts(job(2), "gpu")["start"] == 7.0
+    assert beliefs.restart_parts(job(1), "cpu")["context"] == 0.2
+
+
+def test_half_of_the_way_between_two_safe_points() -> None:
+    beliefs = Beliefs(GPU)
+    beliefs.learn(job(1), "gpu", {"pace": 3.0})
+    assert beliefs.stop_parts(job(1), "gpu")["reach"] == 1.5
+    beliefs.learn(job(1), "gpu", {"reach": 0.4, "drain": 0.1, "leave": 0.2})
+    parts = beliefs.stop_parts(job(1), "gpu")
+    assert (parts["reach"], parts["drain"], parts["leave"]) == (0.4, 0.1, 0.2)
+
+
+@pytest.mark.parametrize("profile", [GPU, FREE])
+def test_a_machine_that_has_become_slower_is_learnt(profile: LinearCosts) -> None:
+    """The truth: 1.5 times what was profiled (nothing profiled: proportional to memory), with 10 % noise."""
+    chance, beliefs = random.Random(4), Beliefs(profile)
+
+    def truth(mb: float) -> float:
+        return 1.5 * (1.4e-2 * mb + (0.85 if profile is GPU else 0.0))
+
+    for number in range(30):
+        mb = chance.uniform(50, 2000)
+        beliefs.introduce(job(number), "p", mb)
+        beliefs.learn(job(number), "gpu", {"save": truth(mb) * chance.uniform(0.9, 1.1)})
+    for mb in (60.0, 400.0, 1900.0):
+        beliefs.introduce(job(99), "p", mb)
+        assert beliefs.stop_parts(job(99), "gpu")["save"] == pytest.approx(truth(mb), rel=0.08)
+
+
+def test_the_parts_are_the_whole() -> None:
+    phases = [
+        Phase("context", 0.2, 0, 12.0, "p"),
+        Phase("compile", 0.3, 0, 12.5, "p"),
+        Phase("compile", 0.1, 0, 12.7, "p"),
+        Phase("restore", 1.0, 5e6, 14.0, "p"),
+        Phase("ready", 0.0, 5e6, 14.0, "p"),
+        Phase("save", 9.0, 5e6, 29.0, "p"),  # by itself, before it was asked
+        Phase("drain", 0.5, 0, 33.0, "p"),
+        Phase("save", 2.0, 5e6, 35.0, "p"),
+    ]
+    restart = restart_parts(phases, 10.0, 10.5, 14.0)
+    whole = {"launch": 0.5, "start": 1.9, "context": 0.2, "compile": 0.4, "restore": 1.0}
+    assert restart == pytest.approx(whole) and sum(restart.values()) == pytest.approx(14.0 - 10.0)
+    stop = stop_parts(phases, 30.0, 35.5)
+    assert stop == pytest.approx({"reach": 2.5, "drain": 0.5, "save": 2.0, "leave": 0.5})
+    assert sum(stop.values()) == pytest.approx(35.5 - 30.0)
+    assert stop_parts([], 30.0, 35.5) == {}
+
+
+def test_a_program_may_write_anything_into_its_phases(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.phases.jsonl"
+    assert read(tmp_path) == []
+    good = '{"phase": "save", "time_s": 1, "bytes": 2, "at_s": 3, "program": "p", "more": []}'
+    bad = ("", "{", "[]", "3", "null", "[" * 9999, good.replace("1", "NaN"), good.replace("1", '"x"'))
+    path.write_text("\n".join([*bad, good.replace("2", "-2"), good, good[:-4]]))
+    assert read(tmp_path) == [Phase("save", 1.0, 2.0, 3.0, "p")]
+    path.write_bytes(b"\xff" * 10_000_000 + b"\n" + good.encode())
+    assert read(tmp_path) == [Phase("save", 1.0, 2.0, 3.0, "p")]
+    path.unlink()
+    os.mkfifo(path)  # nobody writes: opening it must not wait
+    assert read(tmp_path) == []

@@ -97,6 +97,27 @@ def test_classes_find_their_devices_by_kind_or_name() -> None:
     assert settings.profiles["gpu"] is BOTH
 
 
+def test_a_twin_is_believed_to_be_like_its_twin() -> None:
+    """The probe measures one of several identical devices."""
+    twin = device("pocl-0", "cpu").model_copy(update={"key": "pocl-1", "global_memory_mb": 2.0})
+    devices = (device("pocl-0", "cpu"), twin, device("other-0", "cpu"))
+    inventory = make_inventory(opencl=devices)
+    found = make_profile(models=tuple(checkpoints("pocl-0")), inventory=inventory)
+    cluster = Cluster((Pool("pocl-0", 1), Pool("pocl-1", 1), Pool("other-0", 1)))
+    costs = measured(cluster, dict.fromkeys(("pocl-0", "pocl-1", "other-0"), found)).costs
+    assert costs.checkpoint["pocl-0"] == costs.checkpoint["pocl-1"] == Line(0.015, 0.92)
+    assert costs.begin_s == {"pocl-0": 0.5, "pocl-1": 0.5} and "other-0" not in costs.checkpoint
+
+
+def test_the_storage_that_checkpoints_will_lie_on(tmp_path: Path) -> None:
+    near, far = checkpoints("pocl-0"), checkpoints("pocl-0", 2.0)
+    near = [m.model_copy(update={"labels": m.labels | {"storage": str(tmp_path)}}) for m in near[:2]]
+    both = profile([*far, *near])
+    one = parse_cluster("1xpocl-0")
+    for folder, offset in ((None, 1.84), (Path("/proc/x"), 1.84), (tmp_path / "jobs" / "new", 0.92)):
+        assert measured(one, {"pocl-0": both}, folder).costs.checkpoint["pocl-0"].offset == offset
+
+
 def test_one_class_takes_the_only_device() -> None:
     one = profile(checkpoints("pocl-0"))
     assert measured(parse_cluster("9"), {"node": one}).costs.checkpoint == {"node": Line(0.015, 0.92)}
