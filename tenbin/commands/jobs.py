@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -134,8 +135,6 @@ def info(
     json: JsonOption = False,
 ) -> None:
     """Say everything about a job: also why it waits, and when it should start."""
-    import time
-
     from tenbin.client import Client
 
     client = Client(home)
@@ -145,45 +144,9 @@ def info(
         if json:
             _dump({**found, "samples": rows} if samples else found)
             continue
-        import shlex
+        from tenbin.commands.account import account
 
-        from tenbin.text import printable
-
-        lines = [f"job {found['id']}: {found['stage']}{': ' + found['trouble'] if found['trouble'] else ''}"]
-        lines.append(f"  {shlex.join(found['spec']['command'])}, in {found['spec']['folder']}")
-        if found["spec"]["priority"]:
-            lines.append(f"  priority {found['spec']['priority']}")
-        if found["spec"]["account"]:
-            share = found["spec"]["share"]
-            lines.append(f"  counts as {found['spec']['account']}{f', weight {share:g}' if share else ''}")
-        if found["why"]:
-            lines.append(f"  {found['why']}")
-        if found["expected_start_s"]:
-            lines.append(
-                f"  should start at {time.strftime('%H:%M:%S', time.localtime(found['expected_start_s']))}"
-            )
-        if found["cpus"] and found["start_s"]:
-            lines.append(f"  cores {', '.join(map(str, found['cpus']))}; attempt {found['attempt']}")
-        if found["start_s"] and (found["spec"]["max_tasks"] or found["cap_w"] is not None):
-            cap = "" if found["cap_w"] is None else f", each node capped at {found['cap_w']:g} W"
-            lines.append(f"  {found['tasks']} tasks{cap}")
-        if found["usage"]:
-            used = found["usage"]
-            lines.append(
-                f"  ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, "
-                f"memory {used['peak_memory_mb']:.0f} MB at most"
-            )
-            lines += _power_lines(used)
-        if found["memory_limit_by"]:
-            by = found["memory_limit_by"]
-            held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
-            lines.append(f"  memory limit held by {held}")
-        lines += [_told(one) for one in found["forecasts"] if one["measured"] is not None]
-        lines.append(f"  output: {found['stdout']}, {found['stderr']}")
-        for event in found["history"]:
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
-            lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
-        print("\n".join(map(printable, lines)))
+        print(account(found))
         if samples:
             from rich.console import Console
 
@@ -195,25 +158,6 @@ def info(
             )
 
 
-def _power_lines(used: dict[str, Any]) -> list[str]:
-    """The energy of a job that had packages to itself."""
-    joules = used.get("energy_j")
-    if joules is None:
-        return []
-    mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
-    return [f"  energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}"]
-
-
-def _told(forecast: dict[str, Any]) -> str:
-    """One line of ``info`` on a prediction and its outcome."""
-    from scheduler.coordination.forecasts import UNITS
-    from tenbin.text import number
-
-    kind, to = forecast["kind"], forecast["detail"].get("to")
-    values = f"predicted {number(forecast['predicted'])}, measured {number(forecast['measured'])}"
-    return f"  {kind}{f' to {to}' if to else ''}: {values} {UNITS[kind]}"
-
-
 def logs(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
@@ -221,26 +165,39 @@ def logs(
         bool, typer.Option("--error", "-e", help="Standard error instead of standard output.")
     ] = False,
     home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Print a job's output."""
+    """Print a job's output; with --json both streams, as text."""
     import sys
-    import time
 
     from tenbin.client import Client
-    from tenbin.futures import FINAL
 
     client, stream = Client(home), "stderr" if error else "stdout"
     for job_id in select(client, [job]):
-        start = 0
-        while True:
-            last = not follow or client.job(job_id).info()["stage"] in FINAL
-            while found := client.output(job_id, stream, start):
-                start += len(found)
-                sys.stdout.buffer.write(found)
+        if json:
+            whole = {name: b"".join(_output(client, job_id, name, follow)) for name in ("stdout", "stderr")}
+            _dump({"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()})
+            continue
+        for part in _output(client, job_id, stream, follow):
+            sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
-            if last:
-                break
-            time.sleep(0.2)
+
+
+def _output(client: Client, job_id: int, stream: str, follow: bool) -> Iterator[bytes]:
+    """What a job has written, and, to ``follow``, goes on to write until it has ended."""
+    import time
+
+    from tenbin.futures import FINAL
+
+    start = 0
+    while True:
+        last = not follow or client.job(job_id).info()["stage"] in FINAL
+        while found := client.output(job_id, stream, start):
+            start += len(found)
+            yield found
+        if last:
+            return
+        time.sleep(0.2)
 
 
 def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -281,12 +238,17 @@ def wait(
         float | None, typer.Option(min=0, help="Seconds; exit code 124 when they are over.")
     ] = None,
     home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Wait for the end of jobs; exit with the first exit code that is not 0."""
     from tenbin.client import Client
 
     client = Client(home)
-    raise typer.Exit(wait_for(client, select(client, which), timeout))
+    ids = select(client, which)
+    code = wait_for(client, ids, timeout, quiet=json)
+    if json:
+        _dump([client.job(job_id).info() for job_id in ids])
+    raise typer.Exit(code)
 
 
 def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, quiet: bool = False) -> int:

@@ -455,6 +455,15 @@ def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
         up.sweep()
 
 
+def test_wait_and_logs_as_json(up: Up) -> None:
+    up.start("--cores", "1")
+    up.client.submit(["sh", "-c", "printf 'a\\377'; echo b >&2; exit 3"])
+    done = up.run("wait", "last", "--json")
+    assert done.returncode == 3 and [job["stage"] for job in json.loads(done.stdout)] == ["failed"]
+    said = json.loads(up.run("logs", "last", "--json").stdout)
+    assert said == {"id": 1, "stdout": "a\ufffd", "stderr": "b\n"}
+
+
 def test_metrics_are_prometheus(up: Up) -> None:
     up.start("--cores", "2")
     up.client.submit(["true"]).wait(20)

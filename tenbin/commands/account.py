@@ -1,0 +1,73 @@
+"""Everything about one job, as text."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Any
+
+from scheduler.coordination.forecasts import UNITS
+from tenbin.text import number, printable
+
+
+def account(job: dict[str, Any]) -> str:
+    """What ``GET /jobs/7`` says, in lines for people."""
+    lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
+    lines += [f"  {line}" for line in (*_asked(job), *_placed(job), *_used(job))]
+    lines += [f"  {_foreseen(one)}" for one in job["forecasts"] if one["measured"] is not None]
+    lines.append(f"  output: {job['stdout']}, {job['stderr']}")
+    for event in job["history"]:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
+        lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
+    return "\n".join(map(printable, lines))
+
+
+def _asked(job: dict[str, Any]) -> list[str]:
+    """What its owner asked for."""
+    spec = job["spec"]
+    lines = [f"{shlex.join(spec['command'])}, in {spec['folder']}"]
+    if spec["priority"]:
+        lines.append(f"priority {spec['priority']}")
+    if spec["account"]:
+        weight = f", weight {spec['share']:g}" if spec["share"] else ""
+        lines.append(f"counts as {spec['account']}{weight}")
+    return lines
+
+
+def _placed(job: dict[str, Any]) -> list[str]:
+    """Why it waits and until when, or where it runs, or ran."""
+    lines = [job["why"]] if job["why"] else []
+    if job["expected_start_s"]:
+        lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
+    if job["cpus"] and job["start_s"]:
+        lines.append(f"cores {', '.join(map(str, job['cpus']))}; attempt {job['attempt']}")
+    if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):
+        cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
+        lines.append(f"{job['tasks']} tasks{cap}")
+    return lines
+
+
+def _used(job: dict[str, Any]) -> list[str]:
+    """What it used, and who held it to its limit."""
+    lines, used = [], job["usage"]
+    if used:
+        lines.append(
+            f"ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, "
+            f"memory {used['peak_memory_mb']:.0f} MB at most"
+        )
+        joules = used.get("energy_j")
+        if joules is not None:
+            mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
+            lines.append(f"energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}")
+    if job["memory_limit_by"]:
+        by = job["memory_limit_by"]
+        held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
+        lines.append(f"memory limit held by {held}")
+    return lines
+
+
+def _foreseen(forecast: dict[str, Any]) -> str:
+    """A prediction and its outcome."""
+    kind, to = forecast["kind"], forecast["detail"].get("to")
+    values = f"predicted {number(forecast['predicted'])}, measured {number(forecast['measured'])}"
+    return f"{kind}{f' to {to}' if to else ''}: {values} {UNITS[kind]}"
