@@ -8,7 +8,8 @@
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
-    result.json   how it ended; the supervisor, durably, last; its room is reserved with the order, so that a
+    result.json   how it ended; the supervisor, last, and then to the disk (who takes it into a journal need
+                  not wait for that); its room is reserved with the order, so that a
                   full disk does not lose it
 
 JSON files are written aside and renamed: a half-written one is never seen.
@@ -232,10 +233,14 @@ class Attempt:
         """Write the result into the reserved room, in microseconds: it survives the supervisor's death."""
         os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(RESULT_BYTES), 0)
 
-    def publish(self, reserved: int) -> None:
-        """What was noted is the result, durably."""
+    def publish(self) -> None:
+        """What was noted is the result, for whoever looks; not yet durable."""
+        with suppress(FileNotFoundError):  # it is already
+            self._reserved.replace(self.path / "result.json")
+
+    def settle(self, reserved: int) -> None:
+        """The result survives the machine's death."""
         os.fsync(reserved)
-        self._reserved.replace(self.path / "result.json")
         folder = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -257,8 +262,11 @@ class Attempt:
         return ""
 
     def result(self) -> Result | None:
-        found = self._read("result.json")
-        return None if found is None else _result(found)
+        """How it ended; None if it has not, or the machine died before the file was written to its disk."""
+        try:
+            return _result(json.loads((self.path / "result.json").read_bytes()))
+        except (FileNotFoundError, ValueError):
+            return None
 
     @property
     def _reserved(self) -> Path:

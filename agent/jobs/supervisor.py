@@ -88,8 +88,9 @@ class Supervisor:
         self._release()
         if self.power is not None:
             self.power.release()
-        self._publish(reserved)
+        _until_it_can(self.attempt.publish)
         self.report("ended")
+        _until_it_can(lambda: self.attempt.settle(reserved))
 
     def _take_packages(self) -> None:
         if self.order.sysfs:
@@ -271,13 +272,6 @@ class Supervisor:
         number = -code if code < 0 else None
         return Result(how, ended, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)
 
-    def _publish(self, reserved: int) -> None:
-        while True:  # a result is never lost, however long the folder cannot be written
-            try:
-                return self.attempt.publish(reserved)
-            except OSError:
-                time.sleep(1.0)
-
     def _tell(self) -> None:
         with suppress(OSError):  # the result has its room reserved; this is told again at the next change
             paused, by = self.runs_since is None, self._limit_by()
@@ -287,6 +281,15 @@ class Supervisor:
         if self.order.memory_limit_mb is None:
             return ""
         return "looking" if self.group is None else self.group.version
+
+
+def _until_it_can(step: Callable[[], None]) -> None:
+    """A result is never lost, however long the folder cannot be written."""
+    while True:
+        try:
+            return step()
+        except OSError:
+            time.sleep(1.0)
 
 
 def _become(order: Order, parent: int, group: limits.Group | None, writer: int) -> None:
