@@ -42,6 +42,7 @@ class Task:
         began_s: while it runs: when it would have started had it never been paused. The earlier, the longer
             is its attained service, and this order of running tasks never changes.
         ripe_s: while it runs: from when on a paused task may displace it.
+        rank: who goes before whom where nothing else says it.
         order: sort key among running tasks (longest attained first) or paused ones (shortest first).
         started: whether it ever ran.
     """
@@ -56,6 +57,7 @@ class Task:
         "node",
         "order",
         "placement",
+        "rank",
         "ripe_s",
         "served_s",
         "since_s",
@@ -69,11 +71,12 @@ class Task:
     def __init__(self, job: Job, units: int = 1) -> None:
         self.job = job
         self.id = job.id
+        self.rank = (-job.priority, job.id)
         self.units = units
         self.demand = job.demand if units == 1 else tuple(units * d for d in job.demand)
         self.gang: tuple[Task, ...] = (self,)
         self.served_s = self.above_s = self.began_s = self.ripe_s = self.since_s = 0.0
-        self.order = (0.0, job.id)
+        self.order = (0.0, self.rank)
         self.started = False
 
     def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
@@ -236,7 +239,7 @@ class Node:
         task.since_s = since_s
         task.ripe_s = instant(since_s + spare_s)
         task.began_s = works_from_s - task.served_s
-        task.order = (task.began_s, task.id)
+        task.order = (task.began_s, task.rank)
         insort(self.running, task, key=ORDER)
         # Rounded, so that the books do not depend on the order in which tasks came and went.
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
@@ -255,7 +258,7 @@ class Node:
     def pause(self, task: Task, levels: Levels | None) -> None:
         """The task is paused."""
         task.above_s = task.served_s if levels is None else levels.above_s(task.served_s) - TICK_S
-        task.order = (task.served_s, task.id)
+        task.order = (task.served_s, task.rank)
         insort(self.paused, task, key=ORDER)
 
 
@@ -384,7 +387,7 @@ def _next_chance_s(node: Node, task: Task, now: float) -> float:
         at = other.began_s + longer
         if started and other.ripe_s > at:
             at = other.ripe_s
-        eligible.append((at, other.id, other))
+        eligible.append((at, other.rank, other))
     eligible.sort()
     later = now + TICK_S / 2
     room: Sequence[float] = node.free
