@@ -23,12 +23,13 @@ from scheduler.coordination.company import Company
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
+from scheduler.coordination.lives import Lives
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines import Engine, Report
-from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Submitted, Timer
+from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
 from scheduler.interference import NOTHING_KNOWN
 from scheduler.model import Placement, instant
 from scheduler.policy import Reason
@@ -77,7 +78,7 @@ class Coordinator:
         self.foresight = Foresight(self.ledger, engine, self.beliefs, journal, self.state.now)
         self._happenings: list[Happening] = []
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
-        self._stale = False
+        self.lives = Lives(self.state, self.ledger, engine, self.bookings, self.foresight, self._happen)
         self._recover()
 
     # -- what users ask for ---------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Coordinator:
                 raise BadInput(f"job {place + 1} of {len(specs)}: {error.what}", error.remedy) from error
         entries = self.ledger.take_in(specs, environment, now, waits_for)
         for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-            self._admit(entry)
+            self.lives.admit(entry)
         self.turn()
         return [entry.id for entry in entries]
 
@@ -135,7 +136,7 @@ class Coordinator:
             if entry.alive:
                 self.bookings.ask(entry, "end")
             else:
-                self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED))
+                self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
         self.turn()
 
     def suspend(self, job_ids: Sequence[int]) -> None:
@@ -146,7 +147,7 @@ class Coordinator:
             if entry.held_by_user:
                 raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
         for entry in entries:
-            self._happen(Finished, partial(self._shelve, entry))
+            self._happen(Finished, partial(self.lives.shelve, entry))
         self.turn()
 
     def resume(self, job_ids: Sequence[int]) -> None:
@@ -159,7 +160,7 @@ class Coordinator:
         for entry in entries:
             entry.held_by_user = False
             self.ledger.tell(entry, self.state.now, "resumed")
-            self._admit(entry)
+            self.lives.admit(entry)
         self.turn()
 
     def migrate(self, job_ids: Sequence[int], to: str) -> None:
@@ -184,7 +185,7 @@ class Coordinator:
             try:
                 self.bookings.book(act.Migrate(entry.id, target))
                 entry.goals = (target, state.placement)  # should somebody else be quicker: as before
-                self._stale = True  # no policy has asked for this: it begins anew with what is there
+                self.lives.stale = True  # no policy has asked for this: it begins anew with what is there
             except RuleBroken as error:
                 raise BadInput(
                     f"job {entry.id} cannot move: {error}", "submit it with --checkpoint"
@@ -265,7 +266,7 @@ class Coordinator:
                 self._ask_policy(what())
 
     def _ask_policy(self, event: Event | None) -> None:
-        if self._stale or self.state.overtaken:
+        if self.lives.stale or self.state.overtaken:
             if self.state.upcoming is not None:
                 return  # once for all of this instant
             # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
@@ -286,7 +287,7 @@ class Coordinator:
         self.state.arrange()
         self.policy = create(self.policy_text)
         self.policy.begin(self.state)
-        self._stale = False
+        self.lives.stale = False
 
     # -- what the engine reports ----------------------------------------------------------------------
 
@@ -311,125 +312,30 @@ class Coordinator:
         entry.usage = asdict(result.usage)
         again = entry.spec.requeue and entry.want != "end"
         if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
-            self._happen(Checkpointed, partial(self._checkpointed, entry, result.ended_s))
+            self._happen(Checkpointed, partial(self.lives.checkpointed, entry, result.ended_s))
         elif result.how in ("checkpointed", "interrupted") and again:
-            self._happen(Failed, partial(self._requeue, entry, f"it was {result.how}"))
+            self._happen(Failed, partial(self.lives.requeue, entry, f"it was {result.how}"))
         else:
             if self.company is not None:
                 self.company.ended(entry, result)
             self.foresight.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
             stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
-            self._happen(Finished, partial(self._finish, entry, stage, trouble, result.ended_s))
+            self._happen(Finished, partial(self.lives.finish, entry, stage, trouble, result.ended_s))
 
     def _lost(self, entry: Entry, report: Report) -> None:
         """No result will come of the attempt."""
         trouble = report.trouble or "its supervisor was killed"
         hopeless = report.what == "never" and report.trouble
         if entry.want == "end":
-            self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED))
+            self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
         elif hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES:
-            self._happen(Finished, partial(self._finish, entry, Stage.FAILED, trouble))
+            self._happen(Finished, partial(self.lives.finish, entry, Stage.FAILED, trouble))
         elif report.what == "never" and entry.stage is Stage.RUNNING:
             # Decided, and not carried out when the coordinator was killed: now.
             self.bookings.new_attempt(entry)
         else:
-            self._happen(Failed, partial(self._requeue, entry, trouble))
-
-    # -- what happens in the books --------------------------------------------------------------------
-
-    def _admit(self, entry: Entry) -> None:
-        """Let a job wait for its turn, or for others to end first."""
-        stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
-        failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
-        entry.stage = Stage.HELD
-        if failed:
-            trouble = f"job {failed[0]}, which it waited for, did not succeed"
-            self._happen(Finished, partial(self._finish, entry, Stage.CANCELLED, trouble))
-        elif any(stage is not Stage.DONE for _, stage in stages):
-            self.ledger.hold(entry)
-        else:
-            entry.stage = Stage.WAITING
-            if entry.spec.after:  # it was journalled as held
-                self.ledger.touch(entry)
-            self._happen(Submitted, partial(self._enter, entry))
-
-    def _enter(self, entry: Entry) -> Event | None:
-        if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:
-            return None
-        self.state.restore(self.ledger.as_state(entry))
-        return Submitted(self.ledger.job(entry))
-
-    def _leave(self, entry: Entry) -> Placement | None:
-        """Take a job out of the books; where it ran, if it did."""
-        if entry.id in self.state.running:
-            state = self.state.state(entry.id)
-            self.state.finish(state)
-            self.ledger.follow(entry, state)
-            self.engine.free(entry)
-            entry.goals = ()
-            return state.placement
-        if entry.id in self.state.waiting or entry.id in self.state.suspended:
-            self.state.withdraw(entry.id)
-            self._stale = True
-        return None
-
-    def _finish(self, entry: Entry, stage: Stage, trouble: str = "", ended_s: float = 0.0) -> Event | None:
-        """A job has ended; those that wait for it may go on."""
-        if entry.id not in self.ledger.entries:
-            return None
-        job, placement = self.ledger.job(entry), self._leave(entry)
-        entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
-        self.ledger.tell(entry, self.state.now, stage.value, trouble)
-        self.ledger.drop(entry)
-        for follower in self.ledger.followers(entry):
-            self._admit(follower)
-        how = "killed" if stage is Stage.KILLED else "done"
-        return Finished(job, placement, how) if placement else None
-
-    def _shelve(self, entry: Entry) -> Event | None:
-        """A job's owner suspends it: for the policy it is gone."""
-        placement = self._leave(entry)
-        entry.stage, entry.held_by_user = Stage.HELD, True
-        self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
-        if entry.alive:
-            self.bookings.ask(entry, "pause")
-            self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
-        return Finished(self.ledger.job(entry), placement) if placement else None
-
-    def _requeue(self, entry: Entry, trouble: str) -> Event | None:
-        """An attempt is lost; the job waits again, ahead of all others."""
-        self.ledger.tell(entry, self.state.now, "lost", trouble)
-        self.ledger.forecasts.void(entry.id, trouble)
-        if entry.id not in self.state.running and entry.id not in self.state.suspended:
-            return None  # it waits, or its owner holds it: it stays as it is
-        state = self.state.state(entry.id)
-        if entry.id in self.state.running:
-            self.engine.free(entry)
-            entry.goals = ()
-        self.state.fail(state, entry.kept, entry.kept_s)
-        self.ledger.follow(entry, state)
-        entry.stage = Stage.WAITING
-        return Failed(state.job, state.placement) if state.placement else None
-
-    def _checkpointed(self, entry: Entry, ended_s: float) -> Event:
-        """A checkpoint is written and the job has left; one that moves goes on where it is to go."""
-        state = self.state.state(entry.id)
-        before = state.placement
-        assert before is not None
-        self.foresight.left(entry, state.job, before.pool, ended_s, self.state.now)
-        self.state.end_stop(state)
-        self.engine.free(entry)
-        entry.kept, entry.kept_s = state.done, state.served_s
-        entry.stage = Stage.SUSPENDED
-        self.ledger.follow(entry, state)
-        self.ledger.tell(entry, self.state.now, "checkpointed")
-        goals, entry.goals = entry.goals, ()
-        self._stale = self._stale or bool(goals)
-        target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
-        if target is not None:
-            self.bookings.book(act.Resume(entry.id, target))
-        return Checkpointed(state.job, before, target is not None)
+            self._happen(Failed, partial(self.lives.requeue, entry, trouble))
 
     # -- after a restart ------------------------------------------------------------------------------
 
@@ -452,7 +358,7 @@ class Coordinator:
             if entry.stage in (Stage.RUNNING, Stage.STOPPING):
                 self.engine.occupy(entry)
             if entry.stage is Stage.HELD and not entry.held_by_user:
-                self._admit(entry)
+                self.lives.admit(entry)
             if entry.alive:
                 self.engine.recover(entry)
                 self.bookings.ask_again(entry)

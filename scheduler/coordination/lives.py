@@ -1,0 +1,133 @@
+"""What happens to jobs, entered in the books; each gives the event that policies are told, None if void."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from scheduler import actions as act
+from scheduler.coordination.bookings import Bookings, Happen
+from scheduler.coordination.foresight import Foresight
+from scheduler.coordination.journal import Entry, Stage
+from scheduler.coordination.ledger import Ledger
+from scheduler.engines import Engine
+from scheduler.events import Checkpointed, Event, Failed, Finished, Submitted
+from scheduler.model import Placement
+from scheduler.state import State
+
+
+class Lives:
+    """Jobs come, leave, and come again.
+
+    Args:
+        happen: told of what follows at once.
+
+    Attributes:
+        stale: something has changed for which there is no event: the policy has to begin anew.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        engine: Engine,
+        bookings: Bookings,
+        foresight: Foresight,
+        happen: Happen,
+    ) -> None:
+        self.state, self.ledger, self.engine = state, ledger, engine
+        self.bookings, self.foresight = bookings, foresight
+        self.stale = False
+        self._happen = happen
+
+    def admit(self, entry: Entry) -> None:
+        """Let a job wait for its turn, or for others to end first."""
+        stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
+        failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
+        entry.stage = Stage.HELD
+        if failed:
+            trouble = f"job {failed[0]}, which it waited for, did not succeed"
+            self._happen(Finished, partial(self.finish, entry, Stage.CANCELLED, trouble))
+        elif any(stage is not Stage.DONE for _, stage in stages):
+            self.ledger.hold(entry)
+        else:
+            entry.stage = Stage.WAITING
+            if entry.spec.after:  # it was journalled as held
+                self.ledger.touch(entry)
+            self._happen(Submitted, partial(self._enter, entry))
+
+    def _enter(self, entry: Entry) -> Event | None:
+        if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:
+            return None
+        self.state.restore(self.ledger.as_state(entry))
+        return Submitted(self.ledger.job(entry))
+
+    def _leave(self, entry: Entry) -> Placement | None:
+        """Take a job out of the books; where it ran, if it did."""
+        if entry.id in self.state.running:
+            state = self.state.state(entry.id)
+            self.state.finish(state)
+            self.ledger.follow(entry, state)
+            self.engine.free(entry)
+            entry.goals = ()
+            return state.placement
+        if entry.id in self.state.waiting or entry.id in self.state.suspended:
+            self.state.withdraw(entry.id)
+            self.stale = True
+        return None
+
+    def finish(self, entry: Entry, stage: Stage, trouble: str = "", ended_s: float = 0.0) -> Event | None:
+        """A job has ended; those that wait for it may go on."""
+        if entry.id not in self.ledger.entries:
+            return None
+        job, placement = self.ledger.job(entry), self._leave(entry)
+        entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
+        self.ledger.tell(entry, self.state.now, stage.value, trouble)
+        self.ledger.drop(entry)
+        for follower in self.ledger.followers(entry):
+            self.admit(follower)
+        how = "killed" if stage is Stage.KILLED else "done"
+        return Finished(job, placement, how) if placement else None
+
+    def shelve(self, entry: Entry) -> Event | None:
+        """A job's owner suspends it: for the policy it is gone."""
+        placement = self._leave(entry)
+        entry.stage, entry.held_by_user = Stage.HELD, True
+        self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
+        if entry.alive:
+            self.bookings.ask(entry, "pause")
+            self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
+        return Finished(self.ledger.job(entry), placement) if placement else None
+
+    def requeue(self, entry: Entry, trouble: str) -> Event | None:
+        """An attempt is lost; the job waits again, ahead of all others."""
+        self.ledger.tell(entry, self.state.now, "lost", trouble)
+        self.ledger.forecasts.void(entry.id, trouble)
+        if entry.id not in self.state.running and entry.id not in self.state.suspended:
+            return None  # it waits, or its owner holds it: it stays as it is
+        state = self.state.state(entry.id)
+        if entry.id in self.state.running:
+            self.engine.free(entry)
+            entry.goals = ()
+        self.state.fail(state, entry.kept, entry.kept_s)
+        self.ledger.follow(entry, state)
+        entry.stage = Stage.WAITING
+        return Failed(state.job, state.placement) if state.placement else None
+
+    def checkpointed(self, entry: Entry, ended_s: float) -> Event:
+        """A checkpoint is written and the job has left; one that moves goes on where it is to go."""
+        state = self.state.state(entry.id)
+        before = state.placement
+        assert before is not None
+        self.foresight.left(entry, state.job, before.pool, ended_s, self.state.now)
+        self.state.end_stop(state)
+        self.engine.free(entry)
+        entry.kept, entry.kept_s = state.done, state.served_s
+        entry.stage = Stage.SUSPENDED
+        self.ledger.follow(entry, state)
+        self.ledger.tell(entry, self.state.now, "checkpointed")
+        goals, entry.goals = entry.goals, ()
+        self.stale = self.stale or bool(goals)
+        target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
+        if target is not None:
+            self.bookings.book(act.Resume(entry.id, target))
+        return Checkpointed(state.job, before, target is not None)
