@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "cap", "pairing"]
+Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "pairing"]
 Unit = Literal["s", "ratio"]
 
 UNITS: dict[Kind, Unit] = {
@@ -15,7 +15,6 @@ UNITS: dict[Kind, Unit] = {
     "restart": "s",  # from the start of the attempt until it computes again
     "migration": "s",  # from the request until it computes again, elsewhere
     "suspension": "s",  # to stop it and to get it going again, without the time between
-    "cap": "ratio",  # speed under a power cap / speed without
     "pairing": "ratio",  # run time beside another job / run time alone
 }
 

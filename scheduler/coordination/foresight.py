@@ -121,7 +121,7 @@ class Foresight:
         """A checkpoint is written and the job has left; its process ended at ``ended_s``."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
-        self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "cap", "pairing")
+        self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "pairing")
         one = self.forecasts.of(entry.id, "checkpoint")
         if one is None:
             return

@@ -156,7 +156,7 @@ def test_errors_are_summed_up_as_the_paper_does() -> None:
     found = [outcome(n, "migration", 10 * (1 + e), 10.0, to="b") for n, e in enumerate(errors)]
     found += [outcome(5, "migration", 0.0, 1.0, to="b"), outcome(6, "migration", 1.0, None, to="b")]
     found[-1].void = "gone"
-    cap = outcome(7, "cap", 0.9, 0.8)
+    cap = outcome(7, "pairing", 0.9, 0.8)
     cap.emulated = True
     row, emulated = summary([cap, *found])
     assert (row.place, row.n, row.blind, row.open, row.void) == ("a -> b", 5, 1, 0, 1)

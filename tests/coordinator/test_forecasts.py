@@ -31,16 +31,16 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     (entry,) = ledger.take_in([JobSpec(command=("true",), folder="/")], {}, 1.0)
     forecasts = ledger.forecasts
     forecasts.predict(entry.id, 1, 10.0, "migration", 2.0, to="gpu", bytes=5)
-    forecasts.predict(entry.id, 1, 10.0, "cap", 0.8, emulated=True)
+    forecasts.predict(entry.id, 1, 10.0, "pairing", 0.8, emulated=True)
     ledger.commit()
     journal.close()
 
     journal = Journal(tmp_path)
     ledger = Ledger(journal, CLUSTER)
-    assert [f.kind for f in journal.forecasts(open=True)] == ["migration", "cap"]
+    assert [f.kind for f in journal.forecasts(open=True)] == ["migration", "pairing"]
     ledger.forecasts.measure(entry.id, "migration", 2.5, phase="all")
     assert ledger.forecasts.measure(entry.id, "migration", 9.9) is None
-    ledger.forecasts.predict(entry.id, 2, 20.0, "cap", 0.7, emulated=True)
+    ledger.forecasts.predict(entry.id, 2, 20.0, "pairing", 0.7, emulated=True)
     ledger.commit()
     done, old, new = journal.forecasts()
     assert (done.predicted, done.measured, done.detail) == (
@@ -50,7 +50,7 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     )
     assert old.void == "predicted anew" and old.emulated and not old.open
     assert new.open and new.number == 3 and new.attempt == 2
-    assert journal.forecasts(kind="cap", last=1) == [new] and journal.forecasts(job=99) == []
+    assert journal.forecasts(kind="pairing", last=1) == [new] and journal.forecasts(job=99) == []
 
     ledger.drop(entry)
     ledger.commit()
