@@ -155,7 +155,8 @@ class Checkpoint:
         except OSError as error:
             self._not_before = time.monotonic() + AGAIN_S
             trouble = f"{self.path}: {error.strerror}; the program goes on, and tries again in {AGAIN_S:g} s"
-            print(f"tenbin: the checkpoint could not be written: {trouble}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # stderr may be on the same full disk
+                print(f"tenbin: the checkpoint could not be written: {trouble}", file=sys.stderr, flush=True)
         else:
             self._leave()
 

@@ -62,7 +62,7 @@ def drill(up: Up, tmp_path: Path, disk: bool) -> None:
             blows[strike(up, chance, job, disk)] += 1
             step = max(look(up.home / "jobs" / str(job.id), n, step), step)
         end = job.wait(200)
-        assert end["stage"] == "done", end
+        assert end["stage"] == "done", (end["trouble"], Path(end["stderr"]).read_text()[-2000:])
         assert set(Path(end["stdout"]).read_text().splitlines(True)) == {undisturbed[n]}
         moves += end["migrations"]
     print(f"\ndrill: {dict(blows)}; {job} was the last; {moves} migrations")

@@ -244,7 +244,7 @@ def test_what_a_killed_supervisor_left_is_put_back(capped: Capped, coordinator_t
 def test_a_job_goes_on_under_its_cap_without_a_coordinator(capped: Capped) -> None:
     up = capped.up
     capped.start(60.0, "fifo-mid")
-    job = up.client.submit_all([capped.spin(1.0)])[0]
+    job = up.client.submit_all([capped.spin(8.0)])[0]
     up.until(lambda: capped.caps_w().count(ORIGINAL_W) == 1)
     before = capped.caps_w()
     up.kill()
