@@ -14,7 +14,7 @@ from scheduler.coordination.specs import JobSpec
 from scheduler.engines.local import LocalEngine
 from tenbin.machine import divide
 
-POLICIES = pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative", "mctbm", "first-fit", "las"])
+QUEUES = ["fcfs", "easy", "conservative", "mctbm", "first-fit"]
 Make = Callable[[str, int], Coordinator]
 
 
@@ -58,7 +58,7 @@ def stage(coordinator: Coordinator, job_id: int) -> Stage | None:
     return coordinator.ledger.stage(job_id)
 
 
-@POLICIES
+@pytest.mark.parametrize("policy", [*QUEUES, "las"])
 def test_a_waiting_job_is_cancelled_when_another_ends(make: Make, policy: str) -> None:
     """The policy begins anew without both, and is not told of an end that it has never heard of."""
     coordinator = make(policy, 1)
@@ -70,7 +70,7 @@ def test_a_waiting_job_is_cancelled_when_another_ends(make: Make, policy: str) -
     assert [stage(coordinator, job) for job in (one, three)] == [Stage.DONE] * 2
 
 
-@POLICIES
+@pytest.mark.parametrize("policy", QUEUES)  # las may stop the first job for the third
 def test_a_job_ends_when_another_is_seen_to_have_started(make: Make, policy: str) -> None:
     """Policies that do not care for starts must not wait for one before they decide."""
     coordinator = make(policy, 2)
