@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profiles.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def sync(path: Path) -> None:
@@ -32,3 +40,39 @@ def write_whole(path: Path, content: str | bytes) -> None:
     finally:
         aside.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def check_store(root: Path) -> None:
+    """Make sure that a store can be written, before minutes are spent on measuring.
+
+    Raises:
+        BadInput: it cannot.
+    """
+    trial = root / f".trial.{os.getpid()}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        write_whole(trial, b"")
+        trial.unlink()
+    except OSError as error:
+        raise BadInput(f"store {root}: {error.strerror}", "choose --store FOLDER") from error
+
+
+def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
+    """Write ``profile.json`` and ``samples/<table>.parquet``; the folder is there whole or not at all.
+
+    Raises:
+        BadInput: the store cannot be written.
+    """
+    aside = folder.with_name(f".{folder.name}.partial")
+    try:
+        (aside / "samples").mkdir(parents=True)
+        for name, table in samples.items():
+            table.to_parquet(aside / "samples" / f"{name}.parquet")
+            sync(aside / "samples" / f"{name}.parquet")
+        write_whole(aside / "profile.json", profile)
+        aside.rename(folder)
+        sync(folder.parent)
+    except OSError as error:
+        raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -9,8 +9,6 @@ its older profiles; the newest is meant unless another is named: ``NAME@ID``.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import sync, write_whole
+from profiles.files import check_store, save_profile
 from profiles.jobs import JobProfile
 from profiles.store import default_root
 
@@ -56,13 +54,7 @@ class JobStore:
         Raises:
             BadInput: it cannot.
         """
-        trial = self.root / f".trial.{os.getpid()}"
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            write_whole(trial, b"")
-            trial.unlink()
-        except OSError as error:
-            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+        check_store(self.root)
 
     def save(self, profile: JobProfile, samples: Mapping[str, pd.DataFrame]) -> Path:
         """Write a profile with its samples; returns its folder.
@@ -70,20 +62,8 @@ class JobStore:
         Raises:
             BadInput: the store cannot be written.
         """
-        home = self.root / profile.kind.key / profile.name
-        folder, aside = home / profile.id, home / f".{profile.id}.partial"
-        try:
-            (aside / "samples").mkdir(parents=True)
-            for name, table in samples.items():
-                table.to_parquet(aside / "samples" / f"{name}.parquet")
-                sync(aside / "samples" / f"{name}.parquet")
-            write_whole(aside / "profile.json", profile.model_dump_json(indent=1) + "\n")
-            aside.rename(folder)
-            sync(home)
-        except OSError as error:
-            raise BadInput(f"store {self.root}: {error}", "free space there, or choose --store") from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        folder = self.root / profile.kind.key / profile.name / profile.id
+        save_profile(folder, profile.model_dump_json(indent=1) + "\n", samples, self.root)
         return folder
 
     def paths(self, kind: str = "*", name: str = "[!.]*") -> list[Path]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import sync, write_whole
+from profiles.files import check_store, save_profile
 from profiles.records import SCHEMA_VERSION, Profile
 
 if TYPE_CHECKING:
@@ -79,13 +78,7 @@ class Store:
         Raises:
             BadInput: it cannot.
         """
-        trial = self.root / f".trial.{os.getpid()}"
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            write_whole(trial, b"")
-            trial.unlink()
-        except OSError as error:
-            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+        check_store(self.root)
 
     def save(self, profile: Profile, samples: Mapping[str, pd.DataFrame]) -> Path:
         """Write a profile with its samples; returns its folder.
@@ -94,21 +87,10 @@ class Store:
             BadInput: the store cannot be written, or emulated and measured profiles would share a node.
         """
         home = self.root / profile.node
-        folder, aside = home / profile.id, home / f".{profile.id}.partial"
+        folder = home / profile.id
         if self._holds_emulated(profile.node) not in (None, profile.emulated):
             raise BadInput(f"{home}: emulated and measured profiles never mix", "use another store")
-        try:
-            (aside / "samples").mkdir(parents=True)
-            for probe, table in samples.items():
-                table.to_parquet(aside / "samples" / f"{probe}.parquet")
-                sync(aside / "samples" / f"{probe}.parquet")
-            write_whole(aside / "profile.json", profile.model_dump_json(indent=1) + "\n")
-            aside.rename(folder)
-            sync(home)
-        except OSError as error:
-            raise BadInput(f"store {self.root}: {error}", "free space there, or choose --store") from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        save_profile(folder, profile.model_dump_json(indent=1) + "\n", samples, self.root)
         return folder
 
     def _holds_emulated(self, node: str) -> bool | None:

@@ -14,6 +14,7 @@ from profiles.models import Prediction
 from profiles.models.curve import slowdown_beside
 from scheduler.interference import Pressure
 from scheduler.pairing import by_probes, partition
+from scheduler.profiled import pressure_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ def suggestions(jobs: Sequence[JobProfile]) -> list[Suggestion]:
     sizes = (combinations(range(len(jobs)), size) for size in (1, 2))
     costs = {group: node_s([jobs[member] for member in group]) for group in chain.from_iterable(sizes)}
     choices = {
-        "rule": [group.members for group in by_probes([_pressure(job) for job in jobs])],
+        "rule": [
+            group.members
+            for group in by_probes([pressure_of(job) or Pressure(memory_percent=0.0) for job in jobs])
+        ],
         "matching": partition(len(jobs), costs),
     }
     alone_s = sum(costs[member,] for member in range(len(jobs)))
@@ -84,8 +88,3 @@ def node_s(jobs: Sequence[JobProfile]) -> float:
     )
     first_s = short * f_short
     return first_s + long - first_s / f_long
-
-
-def _pressure(job: JobProfile) -> Pressure:
-    found = job.pressure_by()
-    return Pressure(memory_percent=0.0 if found is None else max(100 * (found.slowdown.value - 1), 0.0))

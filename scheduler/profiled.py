@@ -63,8 +63,7 @@ class JobProfiles:
 
     def pressure(self, program: str) -> Pressure | None:
         known = self._known.get(program)
-        found = known.pressure_by() if known is not None else None
-        return None if found is None else Pressure(memory_percent=max(100 * (found.slowdown.value - 1), 0.0))
+        return None if known is None else pressure_of(known)
 
     def alone_s(self, program: str) -> float | None:
         """Its run time alone, as measured."""
@@ -77,3 +76,9 @@ class JobProfiles:
         profiles = [profile for profile in known if profile is not None]
         found = slowdown_beside(profiles[0], profiles[1:]) if len(profiles) == len(known) else None
         return 1.0 if found is None else max(found.value, 1.0)
+
+
+def pressure_of(job: JobProfile) -> Pressure | None:
+    """What a job presses with, in the terms of the paper's rule; None if it was not measured."""
+    found = job.pressure_by()
+    return None if found is None else Pressure(memory_percent=max(100 * (found.slowdown.value - 1), 0.0))

@@ -10,6 +10,18 @@ from profiles.models import downey
 
 
 @dataclass(frozen=True)
+class CapLine:
+    """Speed under a power cap (equation 4.5): 1 at the lowest, rising by ``slope_per_w`` up to the knee."""
+
+    slope_per_w: float
+    lowest_w: float
+    knee_w: float
+
+    def __call__(self, cap_w: float | None) -> float:
+        return under_cap(cap_w, self.slope_per_w, self.lowest_w, self.knee_w)
+
+
+@dataclass(frozen=True)
 class CappedSpeed:
     """Downey's scaling over nodes times a line over the cap: ``s(n, p) = s(n) * s(p)``.
 
@@ -37,30 +49,16 @@ class CappedSpeed:
             raise ValueError("least_units must be at least 1")
 
     def __call__(self, units: int, cap_w: float | None) -> float:
-        cap = self.knee_w if cap_w is None else min(max(cap_w, self.lowest_w), self.knee_w)
         gain = scaling(self.parallelism, self.variance, units)
         if self.least_units > 1:
             gain /= scaling(self.parallelism, self.variance, self.least_units)
-        return gain * (1.0 + (cap - self.lowest_w) * self.slope_per_w)
+        return gain * under_cap(cap_w, self.slope_per_w, self.lowest_w, self.knee_w)
 
     @property
     def useful_units(self) -> float:
         """So many nodes make the job as fast as it gets: 2A - 1, or A + A sigma - sigma for sigma > 1."""
         A, sigma = self.parallelism, self.variance
         return A + A * sigma - sigma if sigma > 1 else 2 * A - 1
-
-
-@dataclass(frozen=True)
-class CapLine:
-    """Speed under a power cap (equation 4.5): 1 at the lowest, rising by ``slope_per_w`` up to the knee."""
-
-    slope_per_w: float
-    lowest_w: float
-    knee_w: float
-
-    def __call__(self, cap_w: float | None) -> float:
-        cap = self.knee_w if cap_w is None else min(max(cap_w, self.lowest_w), self.knee_w)
-        return 1.0 + (cap - self.lowest_w) * self.slope_per_w
 
 
 @dataclass(frozen=True)
@@ -80,3 +78,9 @@ class TabulatedSpeed:
 def scaling(parallelism: float, variance: float, units: int) -> float:
     """Downey's S(n)."""
     return units if math.isinf(parallelism) else float(downey.speedup(units, parallelism, variance))
+
+
+def under_cap(cap_w: float | None, slope_per_w: float, lowest_w: float, knee_w: float) -> float:
+    """Speed under a cap (None: uncapped), equation 4.5."""
+    cap = knee_w if cap_w is None else min(max(cap_w, lowest_w), knee_w)
+    return 1.0 + (cap - lowest_w) * slope_per_w

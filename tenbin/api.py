@@ -78,6 +78,31 @@ def make_api(
     from importlib.metadata import version
 
     api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "")
+    _changes(api, coordinator, news)
+    _questions(api, coordinator, news)
+
+    @api.get("/status")
+    async def status() -> dict[str, Any]:
+        return {**summary(coordinator), "url": url}
+
+    @api.get("/nodes")
+    async def nodes() -> list[dict[str, Any]]:
+        return node_table(coordinator)
+
+    @api.get("/metrics")
+    async def metrics() -> Response:
+        return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
+
+    @api.post("/down")
+    async def down() -> dict[str, int]:
+        asyncio.get_running_loop().call_soon(stop)
+        return {"pid": os.getpid()}
+
+    return api
+
+
+def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
+    """What users do to jobs."""
 
     def change(what: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -95,6 +120,25 @@ def make_api(
             raise HTTPException(422, str(error)) from error
         given = submission.specs, submission.environment, submission.waits_for
         return {"ids": change(coordinator.submit, *given)}
+
+    def of_jobs(verb: Callable[[list[int]], None]) -> Callable[[Ids], Any]:
+        async def call(which: Ids) -> dict[str, list[int]]:
+            change(verb, which.ids)
+            return {"ids": which.ids}
+
+        return call
+
+    for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
+        api.post(f"/{verb.__name__}", name=verb.__name__, description=verb.__doc__)(of_jobs(verb))
+
+    @api.post("/migrate")
+    async def migrate(move: Move) -> dict[str, list[int]]:
+        change(coordinator.migrate, move.ids, move.to)
+        return {"ids": move.ids}
+
+
+def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
+    """What users ask about jobs."""
 
     @api.get("/jobs")
     async def jobs(
@@ -134,40 +178,6 @@ def make_api(
         if None in found:
             raise HTTPException(404, "there is no such job; see: tenbin jobs")
         return [brief(entry) for entry in found if entry is not None]
-
-    def of_jobs(verb: Callable[[list[int]], None]) -> Callable[[Ids], Any]:
-        async def call(which: Ids) -> dict[str, list[int]]:
-            change(verb, which.ids)
-            return {"ids": which.ids}
-
-        return call
-
-    for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
-        api.post(f"/{verb.__name__}", name=verb.__name__, description=verb.__doc__)(of_jobs(verb))
-
-    @api.post("/migrate")
-    async def migrate(move: Move) -> dict[str, list[int]]:
-        change(coordinator.migrate, move.ids, move.to)
-        return {"ids": move.ids}
-
-    @api.get("/status")
-    async def status() -> dict[str, Any]:
-        return {**summary(coordinator), "url": url}
-
-    @api.get("/nodes")
-    async def nodes() -> list[dict[str, Any]]:
-        return node_table(coordinator)
-
-    @api.get("/metrics")
-    async def metrics() -> Response:
-        return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
-
-    @api.post("/down")
-    async def down() -> dict[str, int]:
-        asyncio.get_running_loop().call_soon(stop)
-        return {"pid": os.getpid()}
-
-    return api
 
 
 async def first_end(coordinator: Coordinator, news: News, job_ids: list[int], wait_s: float) -> list[int]:

@@ -106,7 +106,7 @@ class Supervisor:
         """Do what is asked and mind the limits until the main process has ended; its status."""
         while True:
             got = signal.sigtimedwait(AWAITED, self._patience())
-            status = self._reap()
+            status = tree.reap(self.pid)
             if status is not None:
                 return status
             if got is not None and got.si_signo == signal.SIGUSR1:
@@ -226,18 +226,6 @@ class Supervisor:
         if self.kill_at is not None:
             wait = min(wait, self.kill_at - time.monotonic())
         return max(wait, 0.001)
-
-    def _reap(self) -> int | None:
-        """Collect the dead; the status of the main process if it is among them."""
-        status = None
-        with suppress(ChildProcessError):
-            while True:
-                pid, found = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
-                if pid == self.pid:
-                    status = found
-        return status
 
     def _result(self, status: int) -> Result:
         ended = time.time()

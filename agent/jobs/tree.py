@@ -85,13 +85,24 @@ def stop(root: int) -> None:
         stopped.update(fresh)
 
 
+def reap(main: int = 0) -> int | None:
+    """Collect this process's dead; the status of ``main`` if it is among them."""
+    status = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, found = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == main:
+                status = found
+    return status
+
+
 def kill(root: int) -> None:
     """Kill everything below ``root`` and reap it; ``root`` must be this process."""
     while alive := descendants(root):
         send(alive, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        reap()
         time.sleep(0.001)
 
 

@@ -141,7 +141,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     except OSError as error:
         return Ended(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
     peak_mb, threads, strayed, overdue = 0.0, 0, False, False
-    while (status := _reaped(child.pid)) is None:
+    while (status := tree.reap(child.pid)) is None:
         found = signal.sigtimedwait(AWAITED, SAMPLE_S)
         if found is not None and found.si_signo != signal.SIGCHLD:
             tree.kill(me)
@@ -181,25 +181,11 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     )
 
 
-def _reaped(main: int) -> int | None:
-    """Collect the dead; the status of the main process if it is among them."""
-    status = None
-    try:
-        while True:
-            pid, found = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return status
-            if pid == main:
-                status = found
-    except ChildProcessError:
-        return status
-
-
 def _linger(me: int) -> int:
     """How many processes are left a moment after the end of the main one."""
     deadline = time.monotonic() + LINGER_S
     while tree.descendants(me):
-        _reaped(0)
+        tree.reap()
         if time.monotonic() > deadline:
             return len(tree.descendants(me))
         time.sleep(0.005)

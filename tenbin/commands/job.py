@@ -81,7 +81,7 @@ def profile(
     from agent.job_profiler import JobOrder, make_job_profile
     from profiles.job_store import JobStore
     from tenbin.commands.profile import terminated_as_interrupted
-    from tenbin.commands.submit import duration_s
+    from tenbin.commands.words import duration_s
 
     _check_name(name)
     stored = JobStore(store)

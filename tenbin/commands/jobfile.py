@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from profiles.errors import BadInput
 from scheduler.coordination.specs import JobSpec, check_order
 from scheduler.parameters import unknown
-from tenbin.commands.submit import (
+from tenbin.commands.words import (
     account_and_share,
     array_indices,
     count_range,

@@ -137,12 +137,12 @@ def info(
     """Say everything about a job: also why it waits, and when it should start."""
     from tenbin.client import Client
 
-    client = Client(home)
+    client, told = Client(home), []
     for job_id in select(client, [job]):
         found = client.job(job_id).info()
         rows = client.job(job_id).samples() if samples else []
         if json:
-            _dump({**found, "samples": rows} if samples else found)
+            told.append({**found, "samples": rows} if samples else found)
             continue
         from tenbin.commands.account import account
 
@@ -156,6 +156,8 @@ def info(
             Console(highlight=False).print(
                 table if table.row_count else "  no samples: it was too short, or waits"
             )
+    if json:
+        _dump(told[0] if len(told) == 1 else told)
 
 
 def logs(
@@ -172,15 +174,19 @@ def logs(
 
     from tenbin.client import Client
 
-    client, stream = Client(home), "stderr" if error else "stdout"
+    client, stream, told = Client(home), "stderr" if error else "stdout", []
     for job_id in select(client, [job]):
         if json:
             whole = {name: b"".join(_output(client, job_id, name, follow)) for name in ("stdout", "stderr")}
-            _dump({"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()})
+            told.append(
+                {"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()}
+            )
             continue
         for part in _output(client, job_id, stream, follow):
             sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
+    if json:
+        _dump(told[0] if len(told) == 1 else told)
 
 
 def _output(client: Client, job_id: int, stream: str, follow: bool) -> Iterator[bytes]:

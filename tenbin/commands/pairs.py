@@ -52,7 +52,7 @@ def pairs(
     import json as json_
 
     from scheduler.pairs import directions, suggestions
-    from tenbin.commands.submit import duration_s
+    from tenbin.commands.words import duration_s
 
     known = _known(jobs or [], store)
     predicted, advice = directions(known), suggestions(known)

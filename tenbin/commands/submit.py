@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,150 +12,19 @@ from tenbin.commands.job import complete_name
 from tenbin.commands.jobs import complete_device
 from tenbin.commands.options import JsonOption
 from tenbin.commands.up import HomeOption
+from tenbin.commands.words import (
+    account_and_share,
+    array_indices,
+    count_range,
+    duration_s,
+    expected,
+    size_mb,
+    speedups,
+    variables,
+)
 
-UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-UNITS_MB = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1000.0, "GB": 1000.0, "MiB": 1.048576, "GiB": 1073.741824}
-MOST_IN_ARRAY = 100_000
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
 OPTION = {"folder": "chdir"}
-
-
-def duration_s(text: str) -> float:
-    """``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds.
-
-    Raises:
-        BadInput: it is none of these.
-    """
-    from profiles.errors import BadInput
-
-    if clock := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
-    if not found or found[2] not in UNITS_S or float(found[1]) <= 0:
-        raise BadInput(f"--time {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
-    return float(found[1]) * UNITS_S[found[2]]
-
-
-def expected(text: str | None) -> dict[str, float]:
-    """``gpu=1m,cpu=10m`` as seconds by device.
-
-    Raises:
-        BadInput: it is no such list.
-    """
-    from profiles.errors import BadInput
-
-    found = {}
-    for part in text.split(",") if text else ():
-        device, sign, time = part.partition("=")
-        if not sign or not device:
-            raise BadInput(f"--expect {text!r} is no list of times", "write for instance gpu=1m,cpu=10m")
-        found[device.strip()] = duration_s(time.strip())
-    return found
-
-
-def size_mb(text: str) -> float:
-    """``500``, ``500M``, ``2G``, ``2GiB`` in MB (10^6 bytes).
-
-    Raises:
-        BadInput: it is none of these.
-    """
-    from profiles.errors import BadInput
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
-    if not found or found[2] not in UNITS_MB or float(found[1]) <= 0:
-        raise BadInput(f"--memory {text!r} is no size", "write for instance 500M, 2G or 2GiB")
-    return float(found[1]) * UNITS_MB[found[2]]
-
-
-def array_indices(text: str) -> list[int]:
-    """``1-4,8`` or ``0-10:5`` as numbers.
-
-    Raises:
-        BadInput: it is neither, or too large.
-    """
-    from profiles.errors import BadInput
-
-    indices: list[int] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
-        step = int(found[3] or 1) if found else 0
-        if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
-            raise BadInput(f"--array {text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31")
-        indices += range(int(found[1]), int(found[2] or found[1]) + 1, step)
-        if len(indices) > MOST_IN_ARRAY:
-            raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", "submit it in parts")
-    return indices
-
-
-def account_and_share(text: str) -> tuple[str, float | None]:
-    """``NAME`` or ``NAME=WEIGHT``.
-
-    Raises:
-        BadInput: it is neither.
-    """
-    from profiles.errors import BadInput
-
-    name, sign, weight = text.partition("=")
-    try:
-        share = float(weight) if sign else None
-    except ValueError:
-        share = math.nan
-    if not name or (share is not None and not 0 < share < math.inf):
-        raise BadInput(
-            f"--user-share {text!r} is no share", "write NAME or NAME=WEIGHT, for instance blast=2"
-        )
-    return name, share
-
-
-def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
-    """``4`` or ``1-4`` as the fewest and the most (None: exactly so many).
-
-    Raises:
-        BadInput: it is neither.
-    """
-    from profiles.errors import BadInput
-
-    if text is None:
-        return None, None
-    found = re.fullmatch(r"([1-9]\d{0,5})(?:-(\d{1,6}))?", text.strip())
-    if not found or int(found[2] or found[1]) < int(found[1]):
-        raise BadInput(f"{option} {text!r} is no number or range", "write for instance 4 or 1-4")
-    return int(found[1]), int(found[2]) if found[2] else None
-
-
-def speedups(text: str | None) -> dict[int, float]:
-    """``1=1,2=1.9,4=3.5`` as speed by number.
-
-    Raises:
-        BadInput: it is no such list.
-    """
-    from profiles.errors import BadInput
-
-    found = {}
-    for part in text.split(",") if text else ():
-        pair = re.fullmatch(r"\s*([1-9]\d{0,5})\s*=\s*(\d+(?:\.\d+)?)\s*", part)
-        if not pair or float(pair[2]) <= 0:
-            raise BadInput(f"--speedup {text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5")
-        found[int(pair[1])] = float(pair[2])
-    return found
-
-
-def variables(given: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` ... as variables.
-
-    Raises:
-        BadInput: one is not of that form.
-    """
-    from profiles.errors import BadInput
-
-    found = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not name or not sign:
-            raise BadInput(f"--env {text!r} is no variable", "write NAME=VALUE")
-        found[name] = value
-    return found
 
 
 def submit(

@@ -69,16 +69,20 @@ class Up:
 
 
 @contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[bool]:
-    """The folder is a disk of that size of its own; whether it is (only root can do it)."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(folder)]
+def small_disk(up: Up, size: str) -> Iterator[bool]:
+    """The coordinator's folder is a disk of that size of its own; whether it is (only root can do it).
+
+    Nothing of the coordinator is left at the end.
+    """
+    up.home.mkdir(mode=0o700, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(up.home)]
     small = subprocess.run(mount, capture_output=True, check=False).returncode == 0
     try:
         yield small
     finally:
+        up.sweep()
         if small:
-            subprocess.run(["umount", "-l", str(folder)], check=True)
+            subprocess.run(["umount", "-l", str(up.home)], check=True)
 
 
 def fill(ballast: Path) -> None:

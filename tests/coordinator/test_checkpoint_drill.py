@@ -35,11 +35,8 @@ def test_a_checkpoint_is_the_old_or_the_new_one_and_results_stay(
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
     found = subprocess.run([sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, check=False)
     require(len(json.loads(found.stdout or "[]")) == 2, "two OpenCL devices (PoCL)")
-    with small_disk(up.home, "12m") as small:
-        try:
-            drill(up, tmp_path, small)
-        finally:
-            up.sweep()
+    with small_disk(up, "12m") as small:
+        drill(up, tmp_path, small)
 
 
 def drill(up: Up, tmp_path: Path, disk: bool) -> None:
