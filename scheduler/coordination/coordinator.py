@@ -233,8 +233,9 @@ class Coordinator:
         self.state.now = max(instant(self.clock()), self.state.now)
 
     def _once(self) -> None:
-        self._look_at_clock()
-        for report in self.engine.poll():
+        reports = self.engine.poll()
+        self._look_at_clock()  # after it: nothing that is reported is yet to come
+        for report in reports:
             self._note(report)
         self.foresight.look_around()
         for at, tag in self.bookings.due():
