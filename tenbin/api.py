@@ -51,7 +51,7 @@ class Wait(Ids):
 
 
 class Move(Ids):
-    """Which jobs, and to which class of device."""
+    """Which jobs, and to which class of device or node."""
 
     to: str
 

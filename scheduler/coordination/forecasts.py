@@ -12,7 +12,7 @@ Unit = Literal["s", "ratio"]
 UNITS: dict[Kind, Unit] = {
     "run-time": "s",  # from an attempt's start to its end, what moving it costs apart
     "checkpoint": "s",  # from the request until the job has left
-    "restart": "s",  # from the start of the attempt until it computes again
+    "restart": "s",  # from the decision until it computes again
     "migration": "s",  # from the request until it computes again, elsewhere
     "suspension": "s",  # to stop it and to get it going again, without the time between
     "pairing": "ratio",  # run time beside another job / run time alone

@@ -36,7 +36,7 @@ class JobSpec(BaseModel):
         expect_s: expected run time by kind or name of device, where they differ.
         priority: of the jobs that wait, those of a higher priority come first.
         account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
-        share: weight of that account from now on; None: as it is.
+        share: weight of that account while the job has not ended; None: as it is.
         job_profile: name of the job profile that says how it gets on with others on its node.
         after: numbers of jobs that must have succeeded before.
         folder: working directory.

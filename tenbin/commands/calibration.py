@@ -40,7 +40,7 @@ def calibration(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show how good the predictions were: of checkpoints, restarts, moves, run times, caps and pairs.
+    """Show how good the predictions were: of checkpoints, restarts, moves, suspensions, run times and pairs.
 
     An error is (predicted - measured) / measured. Predictions follow what is measured by themselves, as long
     as the coordinator's folder is kept. --refit makes that permanent: it stores a new profile, dated, whose
@@ -67,7 +67,7 @@ def calibration(
     if json:
         _print_json(rows, forecasts, made)
     elif not forecasts:
-        print("Nothing was predicted yet: jobs that are moved, suspended or have --expect are.")
+        print("Nothing was predicted yet: jobs that are moved, suspended, share a node or have --expect are.")
     else:
         _print_tables(rows, forecasts)
     if made is not None and not json:

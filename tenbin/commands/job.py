@@ -60,7 +60,7 @@ def profile(
     limit: Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")] = "10m",
     budget: Annotated[str, typer.Option(help="Begin no further repetition after: 20m.")] = "20m",
     folder: Annotated[
-        Path | None, typer.Option("--chdir", help="Working directory. [default: this one]")
+        Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
     store: StoreOption = None,

@@ -25,7 +25,7 @@ def pairs(
     jobs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Job profiles. [default: all of this kind of node]",
+            help="Job profiles. (default: all of this kind of node)",
             autocompletion=complete_name,
             metavar="JOB...",
         ),

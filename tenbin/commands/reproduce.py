@@ -51,7 +51,7 @@ def reproduce(
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the paper's figures into this HTML file. [default: EVALUATION.html]",
+            help="Draw the paper's figures into this HTML file. (default: EVALUATION.html)",
             dir_okay=False,
             show_default=False,
         ),

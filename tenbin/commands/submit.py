@@ -79,8 +79,8 @@ def submit(
     user_share: Annotated[
         str | None,
         typer.Option(
-            help="NAME or NAME=WEIGHT: whom the job counts as, and that one's weight from now on, under a "
-            "policy that shares between users (las-drf).",
+            help="NAME or NAME=WEIGHT: whom the job counts as, and that one's weight while it has not ended, "
+            "under a policy that shares between users (las-drf).",
             metavar="NAME[=WEIGHT]",
         ),
     ] = None,
@@ -95,7 +95,7 @@ def submit(
         typer.Option(help="A variable of its environment; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--chdir", help="Working directory. [default: this one]")
+        Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
     output: Annotated[str, typer.Option(help="File for standard output.")] = "",
     error: Annotated[str, typer.Option(help="File for standard error.")] = "",

@@ -18,7 +18,7 @@ HomeOption = Annotated[
     Path | None,
     typer.Option(  # no envvar: where TENBIN_URL is set as well, that one counts
         "--home",
-        help="The coordinator's folder. [default: $TENBIN_HOME]",
+        help="The coordinator's folder. (default: $TENBIN_HOME, else ~/.local/state/tenbin/coordinator)",
         show_default=False,
         file_okay=False,
     ),
@@ -37,7 +37,7 @@ def up(
         str, typer.Option("--policy", "-p", help="Name, or name,k=v,k=v.", autocompletion=complete_policy)
     ] = "easy",
     cores: Annotated[
-        int | None, typer.Option(min=1, help="Use so many cores. [default: all that this process may use]")
+        int | None, typer.Option(min=1, help="Use so many cores. (default: all that this process may use)")
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Split the machine into so many nodes, for policies that place.")
