@@ -63,13 +63,14 @@ def test_the_sensitivity_is_the_law_by_which_it_was_slowed_down(law: float, gbs:
 
 def test_the_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
     """Runs and windows with 5 % of noise, a hundred job profiles."""
-    covered = []
+    covered, widths = [], []
     for seed in range(100):
         job = make_job("a", *samples(suffers=0.05, pressure_gbs=5.0, noise=0.05, repetitions=8, seed=seed))
         prediction = slowdown_beside(job, [job])
         assert prediction is not None
         covered.append(prediction.low <= 1 + 0.05 * 5.0 <= prediction.high)
-    assert np.mean(covered) >= 0.95
+        widths.append(prediction.high - prediction.low)
+    assert np.mean(covered) >= 0.95 and np.median(widths) < 0.9
 
 
 def test_neighbours_add_up_their_pressures() -> None:

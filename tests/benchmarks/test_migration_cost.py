@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -36,14 +35,11 @@ MOVES = 8 if FULL else 5
 AIM = 0.15
 
 
-@pytest.fixture
-def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
+@pytest.fixture(autouse=True)
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them, and a store of the test's own."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
-    one = Up(tmp_path / "home")
-    yield one
-    if one.process is not None and one.process.poll() is None:
-        one.kill(signal.SIGTERM)
 
 
 def profiled(home: Path) -> None:

@@ -130,7 +130,8 @@ def test_a_pause_is_predicted_from_the_ones_before(up: Up) -> None:
 
 
 def test_a_run_time_beside_what_was_expected(up: Up) -> None:
-    up.start("--devices", "--policy", "fcfs") if two_devices() else pytest.skip("no OpenCL device")
+    require(two_devices(), "an OpenCL device (PoCL)")
+    up.start("--devices", "--policy", "fcfs")
     done = up.client.submit(["sleep", "0.5"], expect_s={"cpu": 2.0, "gpu": 2.0})
     failed = up.client.submit(["false"], expect_s={"cpu": 2.0, "gpu": 2.0})
     limited = up.client.submit(["true"], time_s=60)

@@ -57,7 +57,10 @@ def drill(up: Up, tmp_path: Path, disk: bool) -> None:
         while not job.done() and sum(blows.values()) < BLOWS:
             time.sleep(chance.uniform(0.0, 1.5))
             blows[strike(up, chance, job, disk)] += 1
-            step = max(look(up.home / "jobs" / str(job.id), n, step), step)
+            seen = look(up.home / "jobs" / str(job.id), n, step)
+            if step and not seen:  # nothing takes it away but the program, at its end
+                up.until(job.done)
+            step = max(seen, step)
         end = job.wait(200)
         assert end["stage"] == "done", (end["trouble"], Path(end["stderr"]).read_text()[-2000:])
         assert set(Path(end["stdout"]).read_text().splitlines(True)) == {undisturbed[n]}

@@ -118,17 +118,21 @@ while True:
 def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
     """Paused, no rank computes; a killed supervisor takes all ranks with it, and the job runs again."""
     up.start("--cores", "2")
-    job = up.client.submit(command("time.sleep(3)"), tasks=2, mpi=True, folder=str(tmp_path))
+    waits = "while not Path('go').exists(): time.sleep(0.02)"
+    job = up.client.submit(command(waits), tasks=2, mpi=True, folder=str(tmp_path))
     up.until(lambda: len(alive(tmp_path)) == 2)
     first = alive(tmp_path)
+    had = [Path(word) for names in tmp_path.glob("segments-*") for word in names.read_text().split()]
     job.suspend()
     up.until(lambda: all(map(stopped, first)))
     job.resume()
     state = json.loads((up.home / f"jobs/{job.id}/attempt-1/state.json").read_text())
     os.kill(state["supervisor_pid"], signal.SIGKILL)
+    (tmp_path / "go").touch()
     found = job.wait(60)
     assert found["stage"] == "done" and found["attempt"] == 2
-    assert not set(first) & set(alive(tmp_path)) and not segments(tmp_path)
+    assert had and not [path for path in had if path.exists()] and not segments(tmp_path)
+    assert not [pid for pid in first if Path(f"/proc/{pid}").exists()]
     assert not tree.marked(f"{up.home}:{job.id}:1")
 
 

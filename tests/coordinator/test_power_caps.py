@@ -17,7 +17,6 @@ import pytest
 from agent.emulation import truth
 from agent.standing import holding
 from profiles.errors import BadInput, Unavailable
-from profiles.models import downey
 from profiles.records import Profile, Settings
 from tenbin.capped import capped_packages
 from tests.conftest import require
@@ -147,8 +146,10 @@ class Sampler:
         return self
 
     def __exit__(self, *_: object) -> None:
+        died = not self._thread.is_alive()
         self._stop.set()
         self._thread.join()
+        assert not died, "nobody looked at the caps any more"
 
 
 @pytest.mark.timeout(600)
@@ -183,7 +184,7 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     up = capped.up
     capped.start(80.0, "parm,alpha=0", profiled=True)
     with Sampler(capped.caps_w) as sampler:
-        first = up.client.submit_all([capped.spin(3.0)])[0]
+        first = up.client.submit_all([capped.spin(6.0)])[0]
         up.until(lambda: 52 <= min(capped.caps_w()) < ORIGINAL_W)
         second = up.client.submit_all([capped.spin(0.5)])[0]
         ended = second.wait(120)
@@ -244,7 +245,8 @@ def test_what_a_killed_supervisor_left_is_put_back(capped: Capped, coordinator_t
 def test_a_job_goes_on_under_its_cap_without_a_coordinator(capped: Capped) -> None:
     up = capped.up
     capped.start(60.0, "fifo-mid")
-    job = up.client.submit_all([capped.spin(8.0)])[0]
+    waits = ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"]
+    job = up.client.submit(waits, folder=str(up.home), time_s=600)
     up.until(lambda: capped.caps_w().count(ORIGINAL_W) == 1)
     before = capped.caps_w()
     up.kill()
@@ -253,6 +255,7 @@ def test_a_job_goes_on_under_its_cap_without_a_coordinator(capped: Capped) -> No
     refused = up.run("up", *less)
     assert refused.returncode == 2 and "--power-budget as before" in refused.stderr
     assert capped.caps_w() == before
+    (up.home / "go").touch()
     result = up.home / f"jobs/{job.id}/attempt-1/result.json"
     up.until(result.exists, 120)
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]
@@ -274,7 +277,8 @@ def test_refusals(up: Up) -> None:
         (("--policy", "parm", "--power-budget", "80", "--cores", "1"), "jobs get whole packages"),
     ):
         done = up.run("up", *options)
-        assert done.returncode in (2, 4) and message in done.stderr, (options, done.stderr)
+        code = 4 if message == "no package below" else 2
+        assert done.returncode == code and message in done.stderr, (options, done.stderr)
         assert "Traceback" not in done.stderr
 
 
@@ -322,6 +326,5 @@ def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None
     for cap_w in (24.0, 30.0, 45.0, 52.0, 80.0):
         assert line(cap_w) == pytest.approx(real.speed(2 * cap_w) / real.speed(real.lowest_cap_w))
     assert machine.unit.scaling == {"compute": (8.0, 0.5)}
-    assert downey.speedup(4, 8.0, 0.5) > 1
     with pytest.raises(BadInput, match="it was measured on the real machine, not on intel-2s"):
         capped_packages("parm", 100.0, None, profile, tmp_path, "intel-2s")

@@ -154,13 +154,7 @@ def test_sizes_on_the_command_line(up: Up) -> None:
         (("-n", "1-2", "--speedup", "1:1"), "--speedup '1:1' is no list of speeds"),
         (("-n", "2", "--speedup", "1=1"), "the size of the job is fixed"),
         (("-n", "3-4"), "needs 3 cores"),
-        (
-            (
-                "--load",
-                "luck",
-            ),
-            "load",
-        ),
+        (("--load", "luck"), "'compute' or 'memory'"),
     ):
         done = up.run("submit", *arguments, "--", "true")
         assert done.returncode == 2 and message in done.stderr, (arguments, done.stderr)
