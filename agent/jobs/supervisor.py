@@ -129,6 +129,7 @@ class Supervisor:
     def _start(self) -> str:
         """Start the command; why it could not be started, "" if it runs."""
         reader, writer = os.pipe()
+        began, began_s = time.monotonic(), time.time()  # before the fork: no run is taken for shorter
         pid = os.fork()
         if pid == 0:
             _become(self.order, self.me, self.group, writer)
@@ -142,8 +143,7 @@ class Supervisor:
             os.waitpid(pid, 0)
             return trouble
         self.pid = pid
-        self.runs_since = time.monotonic()
-        self.started_s = time.time()
+        self.runs_since, self.started_s = began, began_s
         steady = self.order.memory_limit_mb is not None and self.group is None
         self.sampler = Sampler(self.attempt.samples, self.me, self._energy_j, steady)
         self._tell()

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agent.jobs import tree
@@ -50,12 +51,17 @@ def segments(folder: Path) -> list[str]:
 
 
 def alive(folder: Path) -> list[int]:
-    pids = [file.read_text() for file in folder.glob("rank-*")]
-    return [int(pid) for pid in pids if Path(f"/proc/{pid}").exists()]
+    pids = [int(file.read_text()) for file in folder.glob("rank-*")]
+    return [pid for pid in pids if runs(pid)]
+
+
+def runs(pid: int) -> bool:
+    """Whether it is there and not dead: when init reaps one whose ancestors were killed is init's affair."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 
 
 def test_ranks_each_on_their_own_cores(up: Up, tmp_path: Path) -> None:
@@ -132,7 +138,7 @@ def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
     found = job.wait(60)
     assert found["stage"] == "done" and found["attempt"] == 2
     assert had and not [path for path in had if path.exists()] and not segments(tmp_path)
-    assert not [pid for pid in first if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in first if runs(pid)]
     assert not tree.marked(f"{up.home}:{job.id}:1")
 
 
