@@ -12,7 +12,8 @@ from scheduler.policy import View
 from scheduler.state import JobState, Phase
 
 LATE_SHARE = 0.1
-LATE_LEAST_S = 60.0
+LATE_LEAST_S = 1.0
+LATE_STOP_S = 0.05
 
 
 @dataclass(slots=True)
@@ -32,9 +33,12 @@ class Planned:
     def end_s(self) -> float:
         return self.parts[-1].end_s
 
-    def waits_for(self, pool: str, now: float) -> bool:
-        """Whether a part on that class is still to come."""
-        return any(part.pool == pool and part.start_s > now for part in self.parts)
+    def could_use(self, pool: str, now: float, migrate: bool) -> bool:
+        """Whether free units of that class may be of use to it: it waits, or runs on another and can move."""
+        if not self.job.runs_on(pool):
+            return False
+        elsewhere = self.parts[0].pool != pool and self.job.stop is Stop.CHECKPOINT
+        return self.parts[-1].start_s > now or (migrate and self.running and elsewhere)
 
     @property
     def due_s(self) -> float:
@@ -84,9 +88,10 @@ def stays_until(state: JobState, view: View) -> float:
     end = state.expected_end_s
     if state.phase is Phase.STOPPING:
         end = instant(state.since_s + view.costs.stop_s(state.job, pool_of(state)))
-    if end <= now:  # it is late
-        so_far = now - state.since_s if state.phase is Phase.STOPPING else state.attained_s(now)
-        end = instant(now + max(LATE_LEAST_S, LATE_SHARE * so_far))
+    if end <= now and state.phase is Phase.STOPPING:
+        end = instant(now + max(LATE_STOP_S, now - state.since_s))
+    elif end <= now:
+        end = instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
     return end if end == math.inf or not state.done else instant(end + MOMENT_S)
 
 

@@ -251,6 +251,14 @@ def report(policy: str, real: list[dict[str, Any]], forecast: list[Outcome]) -> 
     error = statistics.mean(took) / statistics.mean(expected) - 1
     each = statistics.median(abs(a / b - 1) for a, b in zip(took, expected, strict=True))
     moves = sum(job["migrations"] for job in real), sum(outcome.migrations for outcome in forecast)
+    begin = real[0]["submit_s"]
+    for job, outcome in zip(real, forecast, strict=True):
+        spans = [(one.placement.pool, one.start_s, one.end_s) for one in outcome.segments]
+        print(
+            f"  {job['name']:9} at {job['submit_s'] - begin:6.2f}: {job['start_s'] - begin:6.2f} to "
+            f"{job['end_s'] - begin:6.2f}, on {job['placement']}, {job['migrations']} moves; forecast "
+            + ", ".join(f"{pool} {start:.2f} to {end:.2f}" for pool, start, end in spans)
+        )
     print(
         f"BENCH {policy}, {len(real)} jobs: mean turnaround {statistics.mean(took):.2f} s, forecast "
         f"{statistics.mean(expected):.2f} s, error {error:+.1%}; of single jobs {each:.1%} in the median; "

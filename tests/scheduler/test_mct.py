@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -339,6 +341,49 @@ def test_a_job_that_ends_early_lets_others_move_up() -> None:
     world = World(Cluster((Pool("node", 2),)), tuple(early))
     for policy, expected in (("mct", {1: 0, 2: 30, 3: 40, 4: 50}), ("mctb", {1: 0, 2: 30, 3: 40, 4: 30})):
         assert starts(run(create(policy), world)[0]) == expected
+
+
+def late(world: World, by: dict[int, float]) -> World:
+    """The same, and these jobs run so many times longer than believed."""
+    arrivals = []
+    for job, _, runs_s, _ in world.arrivals:
+        longer = {pool: seconds * by.get(job.id, 1.0) for pool, seconds in runs_s.items()}
+        arrivals.append(Arrival(replace(job, known=Known.PREDICTED), 0.0, longer))
+    return World(world.cluster, tuple(arrivals), world.settings)
+
+
+def test_a_little_late_does_not_drive_others_away() -> None:
+    # From 10 on job 1 is late, for how long nobody knows; low is free at 20. At 15 high is.
+    world = two(1, 1, (0, 1, 10, None), (0, 1, 1000, 20), (1, 1, 12, 40))
+    found = schedule("mct", late(world, {1: 1.5}))
+    assert found[3] == about(("high", 15, 27))
+
+
+def test_who_runs_elsewhere_moves_when_units_are_free_early() -> None:
+    # Job 1 is believed to hold high until 1000, and ends at 20. Job 2 has done 20 of 200 s on low: by 22 its
+    # checkpoint is written (88/100 of it are left), by 25 it is on high.
+    world = two(1, 1, (0, 1, 1000, None), (0, 1, 100, 200))
+    found = schedule("mctm", late(world, {1: 0.02}))
+    assert found[2] == about(("low", 0, 22), ("high", 22, 115))
+
+
+@pytest.mark.parametrize("policy", ["mct", "mctb", "mctbm"])
+def test_a_little_late_is_a_little_worse(policy: str) -> None:
+    """As long as a class has nothing to do while jobs wait, everything piles up."""
+    chance = random.Random(1)
+    at, jobs = 0.0, []
+    for _ in range(300):
+        fast, slow = chance.choice([(3.6, 14.3), (4.1, 11.7), (3.3, 8.5), (3.8, 4.9)])
+        jobs.append((at, 1, fast, slow))
+        at += chance.expovariate(1 / 2.8)
+    world = two(1, 1, *jobs)
+    cheap = LinearCosts({"high": Line(0.0, 0.15)}, {"high": Line(0.0, 0.45), "low": Line(0.0, 0.45)})
+    world = World(world.cluster, world.arrivals, Settings(cheap))
+
+    def turnaround(world: World) -> float:
+        return statistics.mean(o.end_s - o.job.submit_s for o in run(create(policy), world)[0])
+
+    assert turnaround(late(world, dict.fromkeys(range(1, 301), 1.05))) < 1.7 * turnaround(world)
 
 
 def test_prices_count_who_waits_also_after_a_restart() -> None:
