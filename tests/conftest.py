@@ -19,7 +19,7 @@ from tests.machines import Pristine, Tree
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests that measure nothing, beside those of tests/scheduler and tests/coordinator: several may run at once.
+# Tests that measure nothing, beside those of whole folders (below): several may run at once.
 COMPUTING = {
     *("test_checkpoint_fit", "test_cli", "test_compare", "test_downey", "test_examples", "test_export"),
     *("test_fits", "test_job_fit", "test_knee", "test_linear", "test_loads", "test_memory_plan"),
@@ -37,7 +37,7 @@ if (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        quiet = item.path.stem in COMPUTING or item.path.parent.name in ("scheduler", "coordinator")
+        quiet = item.path.stem in COMPUTING or item.path.parent.name in ("scheduler", "coordinator", "slurm")
         if quiet and item.path.stem not in MEASURING:
             item.add_marker("computes")
 

@@ -1,0 +1,28 @@
+"""One cluster for all tests that need one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurmlab import SlurmLab, require_slurm, slurmlab
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[SlurmLab]:
+    require_slurm()
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder)) as lab:
+        Path(folder).chmod(0o755)
+        yield lab
+
+
+@pytest.fixture
+def lab(_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    """A Slurm cluster of three nodes with 2 CPUs and 2000 MB each, idle; the environment leads to it."""
+    for name, value in _cluster.env.items():
+        monkeypatch.setenv(name, value)
+    yield _cluster
+    _cluster.mend()
