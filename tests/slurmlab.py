@@ -1,7 +1,7 @@
 """A Slurm cluster in the small: a real slurmctld and a slurmd on each of several nodes, on one machine.
 
 Each node has network, host name, process numbers and /dev/shm of its own; the disk is shared, as by NFS.
-munge has a key and a socket of its own. Needs root, ``ip`` and Debian's slurm-wlm, slurm-wlm-basic-plugins, munge.
+munge has a key and a socket of its own. Needs root, ``ip``, and Slurm and munge as Debian has them.
 """
 
 from __future__ import annotations
