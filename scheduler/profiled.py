@@ -14,6 +14,7 @@ from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from profiles.jobs import JobProfile, NodeKind
 from profiles.models.curve import slowdown_beside
+from scheduler.history import Asked, Run, program_of
 from scheduler.interference import PACKED, Pressure
 
 
@@ -82,3 +83,23 @@ def pressure_of(job: JobProfile) -> Pressure | None:
     """What a job presses with, in the terms of the paper's rule; None if it was not measured."""
     found = job.pressure_by()
     return None if found is None else Pressure(memory_percent=max(100 * (found.slowdown.value - 1), 0.0))
+
+
+def earlier_runs(store: JobStore, kind: NodeKind, name: str) -> list[Run]:
+    """What the job profile of that name, made on this kind of node, says of runs: its median and both ends of
+    its interval, a run each. Empty: there is none, or it cannot be read."""
+    with suppress(BadInput):
+        found = store.load(name, kind.key)
+        if found.kind.key == kind.key:
+            return runs_of(found)
+    return []
+
+
+def runs_of(job: JobProfile) -> list[Run]:
+    """See ``earlier_runs``."""
+    took, memory = job.need("run_s"), job.need("peak_memory_mb")
+    if took is None or job.emulated:
+        return []
+    asked = Asked(job.name, program_of(job.command)[1], "", (job.cores, 0))
+    times = [took.low, took.high, took.value] if took.low and took.high else [took.value]
+    return [Run(asked, seconds, memory.value if memory else None) for seconds in times if seconds]

@@ -208,6 +208,10 @@ class State(Holdings):
         if self.waiting.pop(job_id, None) is None:
             del self.suspended[job_id]
 
+    def reconsider(self, job: Job) -> None:
+        """More is known of a job that waits; it keeps its place. Let the policy ``begin`` anew."""
+        self.waiting[job.id] = self._jobs[job.id].job = job
+
     def restore(self, state: JobState) -> None:
         """After a restart: a job is again what it was; one that runs is charged its units."""
         job, phase = state.job, state.phase

@@ -256,6 +256,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "migrations": entry.migrations,
         "failures": entry.failures,
         "usage": entry.usage,
+        "predicted": entry.predicted,
         "memory_limit_by": memory_limit_by(coordinator, entry),
         "forecasts": [asdict(one) for one in coordinator.journal.forecasts(job=job_id)],
         "history": [

@@ -7,16 +7,20 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import uvicorn
 
+from agent.node_kind import node_kind
 from profiles.errors import BadInput
+from profiles.job_store import JobStore
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Journal
 from scheduler.engines.local import SWEEP_S, LocalEngine
 from scheduler.engines.packages import put_back
+from scheduler.profiled import earlier_runs
 from tenbin import tcp
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
@@ -58,7 +62,10 @@ def serve(
         )
         try:
             profiles, unit = machine.job_profiles, machine.unit
-            coordinator = Coordinator(journal, engine, policy, machine.costs, unit=unit, profiles=profiles)
+            profiled = partial(earlier_runs, JobStore(), node_kind())
+            coordinator = Coordinator(
+                journal, engine, policy, machine.costs, unit=unit, profiles=profiles, profiled=profiled
+            )
             door = None
             if place is not None:
                 door = Door(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])

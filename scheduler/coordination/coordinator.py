@@ -20,6 +20,7 @@ from scheduler import actions as act
 from scheduler.coordination.beliefs import Beliefs
 from scheduler.coordination.bookings import Bookings
 from scheduler.coordination.company import Company
+from scheduler.coordination.experience import REMEMBERED, Experience
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
@@ -30,6 +31,7 @@ from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
+from scheduler.history import Run
 from scheduler.interference import NOTHING_KNOWN
 from scheduler.model import Placement, instant
 from scheduler.policy import Reason
@@ -51,6 +53,7 @@ class Coordinator:
         clock: seconds since 1970.
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
+        profiled: the runs that a job profile of that name consists of.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -65,6 +68,7 @@ class Coordinator:
         clock: Callable[[], float] = time.time,
         unit: Unit = CORE,
         profiles: JobProfiles | None = None,
+        profiled: Callable[[str], Sequence[Run]] = lambda name: (),
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
@@ -78,7 +82,10 @@ class Coordinator:
         self.foresight = Foresight(self.ledger, engine, self.beliefs, journal, self.state.now)
         self._happenings: list[Happening] = []
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
-        self.lives = Lives(self.state, self.ledger, engine, self.bookings, self.foresight, self._happen)
+        ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
+        self.experience = Experience(ended, self.ledger.user, engine.cluster, profiled)
+        known = self.foresight, self.experience
+        self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
         self._recover()
 
     # -- what users ask for ---------------------------------------------------------------------------
@@ -109,7 +116,8 @@ class Coordinator:
                 if len(specs) == 1:
                     raise
                 raise BadInput(f"job {place + 1} of {len(specs)}: {error.what}", error.remedy) from error
-        entries = self.ledger.take_in(specs, environment, now, waits_for)
+        predicted = self.experience.expect(specs)
+        entries = self.ledger.take_in(specs, environment, now, waits_for, predicted)
         for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
             self.lives.admit(entry)
         self.turn()

@@ -60,7 +60,10 @@ class Foresight:
         whole = estimate_under(job, placement)
         if job.known is not Known.LIMIT and math.isfinite(whole):
             left = (1.0 - state.done) * whole
-            self._predict(entry, now, "run-time", left, pool=placement.pool)
+            told = entry.predicted["run_s"] if entry.predicted else {}
+            found = told.get(placement.pool) or told.get("")
+            about = {"rests_on": found["rule"]} if found else {}
+            self._predict(entry, now, "run-time", left, pool=placement.pool, **about)
 
     def _restarts(self, entry: Entry, job: Job, pool: str, now: float) -> None:
         parts = self.beliefs.restart_parts(job, pool)
@@ -196,11 +199,24 @@ class Foresight:
         """An attempt has come to an end by itself, and the job with it."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
+        self._sum_up(entry, result)
         running = self.forecasts.of(entry.id, "run-time")
         if running is not None and result.how == "exited" and result.code == 0:
             took = result.usage.running_s - running.detail.get("restart_s", 0.0)
             self.forecasts.measure(entry.id, "run-time", max(0.0, took))
         self.beliefs.forget(entry.id)
+
+    def _sum_up(self, entry: Entry, result: Result) -> None:
+        """Add to what it used what later jobs of its program are predicted by."""
+        assert entry.usage is not None
+        job, placement = self.ledger.job(entry), entry.placement
+        if job.speed is not None and placement is not None:
+            faster = job.speed(placement.units, placement.cap_w)
+            entry.usage["reference_s"] = result.usage.running_s * faster  # at its fewest units, lowest cap
+        phases = self.engine.phases(entry) if entry.spec.checkpoint_signal is not None else []
+        if phases:
+            entry.usage["registered_mb"] = max(phase.bytes for phase in phases) / 1e6
+            entry.usage["compile_s"] = sum(phase.time_s for phase in phases if phase.phase == "compile")
 
     # -- inside ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import sha256
@@ -23,7 +24,7 @@ from scheduler.coordination.forecasts import Forecast, Kind
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
 
-VERSION = 2  # 1 had no goals
+VERSION = 3  # 1 had no goals, 2 no predictions
 LOCK_HINT = "use that one, or stop it with: tenbin down"
 
 
@@ -62,6 +63,7 @@ class Entry:
         goals: where it is to go on when its checkpoint is written: the first of them that is free.
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
+        predicted: what earlier runs said of it, where its owner gave no estimate (``experience.Experience``).
     """
 
     id: int
@@ -92,10 +94,11 @@ class Entry:
     trouble: str = ""
     usage: dict[str, Any] | None = None
     goals: tuple[Placement, ...] = ()
+    predicted: dict[str, Any] | None = None
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
-AS_JSON = {"cores", "devices", "usage"}
+AS_JSON = {"cores", "devices", "usage", "predicted"}
 PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")});
@@ -253,15 +256,32 @@ def forecasts_of(store: Path, *, kind: Kind | None = None, last: int | None = No
     Raises:
         BadInput: there is none, or it cannot be read.
     """
+    with _as_it_is(store) as db:
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
+            return []
+        return read_forecasts(db, None, kind, last, open=False)
+
+
+def ended_jobs(store: Path, last: int) -> list[Entry]:
+    """The last jobs that have ended, in the order of their numbers; see ``forecasts_of``."""
+    with _as_it_is(store) as db:
+        has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
+        columns = ", ".join(name if name in has else f"NULL AS {name}" for name in COLUMNS)
+        where = f"stage IN ({', '.join('?' * len(FINAL))}) ORDER BY id DESC LIMIT ?"
+        rows = db.execute(f"SELECT {columns} FROM jobs WHERE {where}", (*FINAL, last)).fetchall()
+    return [_entry(row) for row in reversed(rows)]
+
+
+@contextmanager
+def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
+    """The journal of a store, to read."""
     path = store / "journal.sqlite"
     if not path.exists():
         raise BadInput(f"no journal in {store}", "name the coordinator's folder: --home, or TENBIN_HOME")
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
-                return []
-            return read_forecasts(db, None, kind, last, open=False)
+            yield db
         finally:
             db.close()
     except sqlite3.Error as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from profiles.errors import BadInput, TenbinError
 from scheduler.coordination.forecasts import Forecasts
@@ -51,8 +52,10 @@ class Ledger:
         environment: dict[str, str],
         now: float,
         waits_for: Mapping[int, Sequence[int]] | None = None,
+        predicted: Sequence[dict[str, Any] | None] = (),
     ) -> list[Entry]:
-        """New jobs, durable when this returns; ``waits_for``, by places, becomes ``after``, by numbers.
+        """New jobs, durable when this returns; ``waits_for``, by places, becomes ``after``, by numbers;
+        ``predicted`` of each, none: nothing is known of any.
 
         Those that wait for others are journalled as held, so that a crash lets none of them pass.
 
@@ -67,7 +70,8 @@ class Ledger:
                 after = (*spec.after, *(ids[other] for other in (waits_for or {}).get(place, ())))
                 stage = Stage.HELD if after else Stage.WAITING
                 whole = spec if after == spec.after else spec.model_copy(update={"after": after})
-                added.append(Entry(job_id, whole, key, now, stage, since_s=now))
+                told = predicted[place] if predicted else None
+                added.append(Entry(job_id, whole, key, now, stage, since_s=now, predicted=told))
             self._added.update((entry.id, entry) for entry in added)
             self._history += [(now, entry.id, "submitted", "") for entry in added]
             self.commit()
@@ -134,9 +138,16 @@ class Ledger:
         """The job as the policy sees it."""
         if entry.id not in self._jobs:
             self._jobs[entry.id] = as_job(
-                entry.id, entry.submit_s, entry.spec, self.cluster, self.user, self.unit
+                entry.id, entry.submit_s, entry.spec, self.cluster, self.user, self.unit, entry.predicted
             )
         return self._jobs[entry.id]
+
+    def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
+        """More is known of a job that waits; as the policy sees it now."""
+        entry.predicted = predicted
+        self._jobs.pop(entry.id, None)
+        self._changed[entry.id] = entry
+        return self.job(entry)
 
     def tasks(self, entry: Entry) -> int:
         """How many tasks it has where it runs or ran last; before, the fewest."""

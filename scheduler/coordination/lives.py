@@ -6,6 +6,7 @@ from functools import partial
 
 from scheduler import actions as act
 from scheduler.coordination.bookings import Bookings, Happen
+from scheduler.coordination.experience import Experience, better
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.ledger import Ledger
@@ -32,10 +33,11 @@ class Lives:
         engine: Engine,
         bookings: Bookings,
         foresight: Foresight,
+        experience: Experience,
         happen: Happen,
     ) -> None:
         self.state, self.ledger, self.engine = state, ledger, engine
-        self.bookings, self.foresight = bookings, foresight
+        self.bookings, self.foresight, self.experience = bookings, foresight, experience
         self.stale = False
         self._happen = happen
 
@@ -83,10 +85,22 @@ class Lives:
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
         self.ledger.tell(entry, self.state.now, stage.value, trouble)
         self.ledger.drop(entry)
+        if self.experience.ended(entry, len(self.state.waiting)):
+            self._expect_anew()
         for follower in self.ledger.followers(entry):
             self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
         return Finished(job, placement, how) if placement else None
+
+    def _expect_anew(self) -> None:
+        """Of jobs that wait something may be known now, or something better than before; they keep their
+        places."""
+        waiting = [self.ledger.entries[job_id] for job_id in self.state.waiting]
+        told = self.experience.expect([entry.spec for entry in waiting])
+        for entry, new in zip(waiting, told, strict=True):
+            if new is not None and better(new, entry.predicted) and not entry.attempt:
+                self.state.reconsider(self.ledger.expect(entry, new))
+                self.stale = True
 
     def shelve(self, entry: Entry) -> Event | None:
         """A job's owner suspends it: for the policy it is gone."""

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -131,9 +131,18 @@ def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
 
 
 def as_job(
-    job_id: int, submit_s: float, spec: JobSpec, cluster: Cluster, user: str, unit: Unit = CORE
+    job_id: int,
+    submit_s: float,
+    spec: JobSpec,
+    cluster: Cluster,
+    user: str,
+    unit: Unit = CORE,
+    predicted: Mapping[str, Any] | None = None,
 ) -> Job:
     """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
+
+    Args:
+        predicted: what earlier runs say of it; counts where its owner gives no estimate.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -145,7 +154,7 @@ def as_job(
     if spec.device != "any" and not pool.kind:
         raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
     if pool.kind:
-        estimates = _by_device(spec, cluster)
+        estimates = _by_device(spec, cluster, predicted)
     elif pool.counted:
         units, most = range_of(spec, pool, unit)
         speed = speed_of(spec, pool, unit, units, most)
@@ -159,10 +168,10 @@ def as_job(
         job_id,
         submit_s,
         units,
-        None if estimates else spec.time_s,
+        None if estimates else spec.time_s or _from_history(predicted, ""),
         user=spec.account or user,
-        memory_mb=spec.memory_mb,
-        known=Known.PREDICTED if spec.expect_s else Known.LIMIT,
+        memory_mb=spec.memory_mb or _registered_mb(predicted),
+        known=Known.PREDICTED if spec.expect_s or (predicted and spec.time_s is None) else Known.LIMIT,
         stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
         max_units=most,
         malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
@@ -175,14 +184,31 @@ def as_job(
     )
 
 
-def _by_device(spec: JobSpec, cluster: Cluster) -> dict[str, float]:
-    """Expected run time on each class of device that will do; infinite where it is not known."""
+def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | None) -> dict[str, float]:
+    """Expected run time on each class of device that will do; infinite where it is not known.
+
+    From history: a class on which the job has never run is taken to be as fast as the best on which it has,
+    so that it is tried.
+    """
     estimates = {}
+    known = {pool.name: _from_history(predicted, pool.name) for pool in cluster.pools}
+    best = min((seconds for seconds in known.values() if seconds is not None), default=math.inf)
     for pool in cluster.pools:
         if spec.device in ("any", pool.kind, pool.name):
-            default = math.inf if spec.time_s is None else spec.time_s
+            default = spec.time_s or known[pool.name] or best
             estimates[pool.name] = spec.expect_s.get(pool.name, spec.expect_s.get(pool.kind, default))
     if not estimates:
         names = ", ".join(f"{pool.name} ({pool.kind})" for pool in cluster.pools)
         raise BadInput(f"device {spec.device!r}: there is none", f"choose any, or one of {names}")
     return estimates
+
+
+def _from_history(predicted: Mapping[str, Any] | None, pool: str) -> float | None:
+    found = predicted["run_s"].get(pool) if predicted else None
+    return None if found is None else float(found["middle"])
+
+
+def _registered_mb(predicted: Mapping[str, Any] | None) -> float | None:
+    """What its checkpoints held (paper A's M_max): what moving it costs is told by that."""
+    found = predicted.get("registered_mb") if predicted else None
+    return None if found is None else float(found["middle"])

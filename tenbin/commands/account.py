@@ -13,7 +13,7 @@ from tenbin.text import number, printable
 def account(job: dict[str, Any]) -> str:
     """What ``GET /jobs/7`` says, in lines for people."""
     lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
-    lines += [f"  {line}" for line in (*_asked(job), *_placed(job), *_used(job))]
+    lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
     lines += [f"  {_foreseen(one)}" for one in job["forecasts"] if one["measured"] is not None]
     lines.append(f"  output: {job['stdout']}, {job['stderr']}")
     for event in job["history"]:
@@ -32,6 +32,21 @@ def _asked(job: dict[str, Any]) -> list[str]:
         weight = f", weight {spec['share']:g}" if spec["share"] else ""
         lines.append(f"counts as {spec['account']}{weight}")
     return lines
+
+
+def _expected(job: dict[str, Any]) -> list[str]:
+    """What earlier runs say of it, where its owner said nothing."""
+    told = job.get("predicted") or {}
+    return [
+        f"expected to run {prediction_words(found)}{f' on {pool}' if pool else ''}: {found['rule']}"
+        for pool, found in told.get("run_s", {}).items()
+    ]
+
+
+def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
+    """A prediction: its middle, and its 10 and 90 % quantiles."""
+    middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
+    return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
 
 
 def _placed(job: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
+from tenbin.commands.job_predict import predict
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
     if found.kind.key != kind.key:
         print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
         print(f"tenbin job profile {found.name} -n {found.cores} -- {shlex.join(found.command)}")
+
+
+app.command("predict")(predict)
 
 
 @app.command("list")

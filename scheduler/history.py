@@ -1,0 +1,236 @@
+"""What a job will need, from the runs before it: quantiles, not only a middle.
+
+The first of these that has something to go by (``Basis``):
+
+1. ``arguments``: runs of the same program with the same arguments, size and device. From nine runs on the
+   quantiles are order statistics, right for any distribution; below, those of a log-normal one by
+   Student's t.
+2. ``scaled``: runs whose arguments differ in numbers only: time = c x^p of the numbers that vary, by least
+   squares on logarithms. Taken only if, leaving out each run in turn, it predicts better than their mean,
+   and up to ``BEYOND`` times outside what was seen.
+3. ``name``: all runs of the program, on whatever size; of that device if there are any.
+4. ``user``: the mean of the last two jobs of the same user (EASY++: Tsafrir, Etsion and Feitelson, IEEE TPDS
+   18(6), 2007); its quantiles are those of actual over predicted time, by this rule, of that user's jobs.
+
+The last ``RECENT`` runs count. Quantiles are 10, 50 and 90 %: of what is to come, not of a mean.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Basis = Literal["arguments", "scaled", "name", "user"]
+Quantity = Literal["run_s", "memory_mb", "registered_mb", "compile_s"]
+
+RECENT = 20
+KEPT = 200  # runs of a program
+ERRORS_KEPT = 100  # of the rule of a user's last two
+LEVELS = (0.1, 0.5, 0.9)
+ENOUGH = 9  # runs from which on the 10 and 90 % order statistics exist
+LEAST_SPREAD = 0.02  # standard deviation of the logarithm: nothing repeats better
+ONE_RUN = math.log(2.0)  # spread assumed after a single run: its 10 and 90 % quantiles are a factor 2 apart
+STRANGER = math.log(5.0)  # likewise of a user's next job
+BEYOND = 4.0
+NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+INTERPRETERS = re.compile(r"(?:python|perl|ruby|lua|julia|node|Rscript|(?:ba|da|z|k)?sh)[0-9.]*")
+
+
+class Asked(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        size: cores, nodes: only runs of one size are compared.
+        pool: class of device; "" if all are alike.
+    """
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    user: str = ""
+    size: tuple[int, ...] = ()
+    pool: str = ""
+
+
+class Run(NamedTuple):
+    """One run that came to its end with success.
+
+    Attributes:
+        memory_mb: peak of its process tree. registered_mb: what its checkpoints hold (paper A's M_max).
+        compile_s: to build its kernels (paper A's K).
+    """
+
+    asked: Asked
+    run_s: float
+    memory_mb: float | None = None
+    registered_mb: float | None = None
+    compile_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """10, 50 and 90 % quantiles, from ``n`` runs; ``rule`` says how, as a clause."""
+
+    low: float
+    middle: float
+    high: float
+    n: int
+    basis: Basis
+    rule: str
+
+
+class History:
+    """Runs in the order of their ends."""
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._of_program: dict[str, deque[Run]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._last_two: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2))
+        self._errors: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=ERRORS_KEPT))
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: Run) -> None:
+        """A run has ended."""
+        self._of_program[run.asked.program].append(run)
+        if run.run_s <= 0:
+            return
+        last = self._last_two[run.asked.user]
+        if last:
+            self._errors[run.asked.user].append(math.log(run.run_s / _mean(last)))
+        last.append(run.run_s)
+
+    def programs(self) -> list[str]:
+        """Whose runs are known."""
+        return sorted(self._of_program)
+
+    def predict(self, asked: Asked, quantity: Quantity = "run_s") -> Prediction | None:
+        """What the next run will need; None if nothing is known."""
+        runs = [
+            (run, value)
+            for run in self._of_program.get(asked.program, ())
+            if (value := getattr(run, quantity)) is not None and value > 0
+        ]
+        alike = [(r, v) for r, v in runs if (r.asked.size, r.asked.pool) == (asked.size, asked.pool)]
+        same = [value for run, value in alike if run.asked.arguments == asked.arguments]
+        if same:
+            return _of_values(same[-RECENT:], "arguments", "same program and arguments")
+        found = _scaled(asked, alike)
+        if found is not None:
+            return found
+        there = [value for run, value in runs if run.asked.pool == asked.pool]
+        if there:
+            return _of_values(there[-RECENT:], "name", "same program, other arguments or another size")
+        return self._of_user(asked.user) if quantity == "run_s" else None
+
+    def _of_user(self, user: str) -> Prediction | None:
+        last = self._last_two.get(user)
+        if not last:
+            return None
+        middle, errors = _mean(last), self._errors[user]
+        if len(errors) < ENOUGH:
+            low, high = middle / math.exp(STRANGER), middle * math.exp(STRANGER)
+        else:
+            low, _, high = (middle * math.exp(error) for error in _quantiles(errors))
+        rule = "mean of the last two jobs of the same user"
+        return Prediction(min(low, middle), middle, max(high, middle), len(last), "user", rule)
+
+
+def program_of(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The program that a command runs, by its file's name, and its arguments; of an interpreter the script
+    (or the text of ``-c``) is the program."""
+    first, rest = command[0].rpartition("/")[2] or command[0], list(command[1:])
+    if not INTERPRETERS.fullmatch(first):
+        return first, tuple(rest)
+    for place, word in enumerate(rest):
+        if not word.startswith("-"):
+            return word.rpartition("/")[2] if " " not in word else word, tuple(rest[place + 1 :])
+        if word == "-m" and place + 1 < len(rest):
+            return f"-m {rest[place + 1]}", tuple(rest[place + 2 :])
+    return first, tuple(rest)
+
+
+def _of_values(values: Sequence[float], basis: Basis, rule: str) -> Prediction:
+    """Quantiles of the next value after these."""
+    if len(values) >= ENOUGH:
+        low, middle, high = _quantiles(values)
+        return Prediction(low, middle, high, len(values), basis, rule)
+    logs = np.log(values)
+    if len(values) == 1:
+        half, rule = ONE_RUN, f"{rule}; one run: a factor 2 either way is assumed"
+    else:
+        half = _student(len(values) - 1) * max(float(np.std(logs, ddof=1)), LEAST_SPREAD)
+        half *= math.sqrt(1 + 1 / len(values))
+    middle = math.exp(float(np.mean(logs))) if len(values) > 1 else values[0]
+    return Prediction(middle / math.exp(half), middle, middle * math.exp(half), len(values), basis, rule)
+
+
+def _quantiles(values: Iterable[float]) -> list[float]:
+    """Of the next value: of n values the k-th is exceeded with probability 1 - k / (n + 1), whatever their
+    distribution; on straight lines between them."""
+    ordered = np.sort(np.fromiter(values, float))
+    places = np.arange(1, len(ordered) + 1) / (len(ordered) + 1)
+    return [float(value) for value in np.interp(LEVELS, places, ordered)]
+
+
+def _scaled(asked: Asked, alike: Sequence[tuple[Run, float]]) -> Prediction | None:
+    """Along the numbers among the arguments; None where they do not explain the values."""
+    shape, wanted = _numbers(asked.arguments)
+    rows = [(_numbers(run.asked.arguments), value) for run, value in alike]
+    points = [(numbers, value) for (form, numbers), value in rows if form == shape]
+    if len(points) < 3 or not wanted or min(min(numbers) for numbers, _ in points) <= 0 or min(wanted) <= 0:
+        return None
+    x = np.log([numbers for numbers, _ in points])
+    y, at = np.log([value for _, value in points]), np.log(wanted)
+    low, high = x.min(axis=0), x.max(axis=0)
+    varies, room = high > low, math.log(BEYOND)
+    outside = np.any((at < low - room) | (at > high + room)) or np.any((at != low) & ~varies)
+    used = int(varies.sum())
+    if outside or not used or len(points) < used + 3:
+        return None
+    return _power_law(x[:, varies], y, at[varies])
+
+
+def _power_law(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> Prediction | None:
+    """Least squares of y = a + p x and the interval of the next y at ``at``; None if the mean is as good."""
+    n, k = x.shape
+    design = np.column_stack([np.ones(n), x])
+    inverse = np.linalg.pinv(design.T @ design)
+    if np.linalg.matrix_rank(design) <= k:
+        return None  # the numbers vary together: which one counts cannot be said
+    coefficients = inverse @ design.T @ y
+    left = 1.0 - np.einsum("ij,jk,ik->i", design, inverse, design)
+    if left.min() < 1e-9:
+        return None  # one run alone decides where the line goes
+    residuals = y - design @ coefficients
+    alone = (y - y.mean()) * n / (n - 1)  # of the mean of the others
+    if np.sum((residuals / left) ** 2) >= np.sum(alone**2):
+        return None
+    point = np.concatenate([[1.0], at])
+    freedom = n - k - 1
+    spread = max(math.sqrt(float(residuals @ residuals) / freedom), LEAST_SPREAD)
+    half = _student(freedom) * spread * math.sqrt(1 + float(point @ inverse @ point))
+    middle = math.exp(float(point @ coefficients))
+    powers = ", ".join(f"{power:.2g}" for power in coefficients[1:])
+    rule = f"same program, scaled by the numbers among its arguments (to the power {powers})"
+    return Prediction(middle / math.exp(half), middle, middle * math.exp(half), n, "scaled", rule)
+
+
+def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:
+    """What the arguments are beside their numbers, and the numbers."""
+    shape = tuple(NUMBER.sub("#", argument) for argument in arguments)
+    return shape, [float(found) for argument in arguments for found in NUMBER.findall(argument)]
+
+
+def _student(freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, LEVELS[-1]))
+
+
+def _mean(values: Sequence[float] | deque[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,135 @@
+"""Jobs whose owner says nothing of their run time: earlier runs do, in the coordinator as users start it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from scheduler.coordination.experience import Experience, run_of
+from scheduler.coordination.journal import Entry, Journal, Stage, ended_jobs
+from scheduler.coordination.specs import JobSpec, as_job
+from scheduler.model import Cluster, Known, Pool
+from tests.coordinator.conftest import Up
+
+NAP = ["sleep", "0.4"]
+CORES = Cluster((Pool("core", 4),))
+DEVICES = Cluster((Pool("gpu-0", 1, kind="gpu"), Pool("pocl-0", 1, 1, kind="cpu")))
+
+
+def ended(number: int, spec: JobSpec, seconds: float, **more: object) -> Entry:
+    usage = {"running_s": seconds, "peak_memory_mb": 50.0}
+    return Entry(number, spec, "", 0.0, Stage.DONE, attempt=1, usage=usage, **more)  # type: ignore[arg-type]
+
+
+def test_what_ran_before_is_what_is_expected(up: Up) -> None:
+    """From nothing, after a first run, over a kill, to the calibration."""
+    up.start("--policy", "easy")
+    first = up.client.submit(NAP, name="nap")
+    assert first.wait(60)["predicted"] is None
+    up.client.submit(NAP, name="nap").wait(60)
+    up.kill()
+    up.start("--policy", "easy")
+    third = up.client.submit(NAP, name="nap")
+    found = third.wait(60)["predicted"]
+    told = found["run_s"][""]
+    assert told["basis"] == "arguments" and told["n"] == 2 and told["low"] < told["middle"] < told["high"]
+    assert told["middle"] >= 0.4 and found["memory_mb"]["middle"] > 0
+    one = next(f for f in third.info()["forecasts"] if f["kind"] == "run-time")
+    assert one["predicted"] == told["middle"] and one["measured"] >= 0.4
+    assert one["detail"]["rests_on"] == "same program and arguments"
+    words = up.run("info", "last").stdout
+    assert "expected to run 0.4" in words and "same program and arguments" in words
+    rows = json.loads(up.run("calibration", "--kind", "run-time", "--json").stdout)["summary"]
+    assert sum(row["n"] for row in rows) == 2
+    said = json.loads(up.run("job", "predict", "nap", "--json").stdout)
+    (took,) = [row for row in said["predictions"] if row["quantity"] == "run_s"]
+    assert took["n"] == 3 and said["arguments"] == ["0.4"]
+    scaled = json.loads(up.run("job", "predict", "nap", "--json", "--", "0.8").stdout)["predictions"]
+    assert scaled[0]["basis"] == "name"
+    assert "same program and arguments" in up.run("job", "predict", "nap").stdout
+    unknown = up.run("job", "predict", "nothing", "--user", "nobody-at-all")
+    assert unknown.returncode == 2 and "nothing is known of nothing" in unknown.stderr
+
+
+def test_a_prediction_lets_pass_and_never_kills(up: Up, tmp_path: Path) -> None:
+    """Two cores. A short job passes the one that waits for both, because who runs is known to run longer; and
+    who then runs four times as long as ever before comes to its end."""
+    file = tmp_path / "seconds"
+    slow, quick = ["sh", "-c", f"sleep $(cat {file})"], ["sleep", "0.1"]
+    file.write_text("2")
+    up.start("--policy", "easy", "--cores", "2")
+    up.client.submit(slow, name="slow").wait(60)
+    up.client.submit(quick, name="quick").wait(60)
+    file.write_text("9")
+    runs = up.client.submit(slow, name="slow")
+    up.until(lambda: runs.info()["stage"] == "running")
+    wide = up.client.submit(["true"], name="wide", cores=2)
+    passes = up.client.submit(quick, name="quick").wait(60)
+    assert wide.info()["stage"] == "waiting" and passes["end_s"]
+    assert wide.wait(90)["start_s"] > passes["start_s"]
+    assert runs.info()["stage"] == "done" and runs.info()["usage"]["running_s"] >= 9
+
+
+def test_jobs_that_wait_hear_of_the_first_that_ends(up: Up) -> None:
+    """Submitted all at once, they keep their order; what the second now expects outlives a kill."""
+    up.start("--policy", "easy", "--cores", "1")
+    jobs = up.client.submit_all([{"command": ["sleep", "1"], "name": "nap"} for _ in range(3)])
+    up.until(lambda: jobs[2].info()["predicted"])
+    before = jobs[2].info()["predicted"]
+    up.kill()
+    up.start("--policy", "easy", "--cores", "1")
+    assert jobs[2].info()["predicted"] == before
+    starts = [job.wait(60)["start_s"] for job in jobs]
+    assert starts == sorted(starts) and jobs[0].info()["predicted"] is None
+
+
+def test_who_says_something_is_believed() -> None:
+    """A limit stays a limit, an expectation an expectation."""
+    spec = JobSpec(command=("sim", "5"), folder="/")
+    experience = Experience([ended(1, spec, 10.0)], "ann", CORES)
+    limited = spec.model_copy(update={"time_s": 60.0})
+    (told, nothing) = experience.expect([spec, limited])
+    assert nothing is None
+    job, other = (as_job(2, 0.0, one, CORES, "ann", predicted=told) for one in (spec, limited))
+    assert (job.estimate_s, job.known) == (10.0, Known.PREDICTED)
+    assert (other.estimate_s, other.known) == (60.0, Known.LIMIT)
+    failed = ended(3, spec, 1.0)
+    failed.stage = Stage.FAILED
+    again = ended(4, spec, 1.0)
+    again.attempt = 2
+    assert run_of(failed, "ann") is run_of(again, "ann") is None
+
+
+def test_each_device_has_its_own_history() -> None:
+    """A device on which it has never run is tried: it is taken to be as good as the best known."""
+    from scheduler.model import Placement
+
+    spec = JobSpec(command=("sim", "5"), folder="/", checkpoint_signal=23)
+    on_cpu = ended(1, spec, 60.0, placement=Placement("pocl-0", 1), devices=(1,))
+    assert on_cpu.usage is not None
+    on_cpu.usage["registered_mb"] = 800.0
+    experience = Experience([on_cpu], "ann", DEVICES)
+    (told,) = experience.expect([spec])
+    job = as_job(2, 0.0, spec, DEVICES, "ann", predicted=told)
+    assert job.estimates_s == {"gpu-0": 60.0, "pocl-0": 60.0} and job.known is Known.PREDICTED
+    experience.ended(ended(3, spec, 6.0, placement=Placement("gpu-0", 1), devices=(0,)))
+    (told,) = experience.expect([spec])
+    job = as_job(4, 0.0, spec, DEVICES, "ann", predicted=told)
+    assert job.estimates_s == {"gpu-0": 6.0, "pocl-0": 60.0}
+
+
+def test_a_sweep_is_looked_at_seldom() -> None:
+    """Very many waiting jobs of ever new arguments are predicted anew after 1, 2, 4, 8, ... kinds."""
+    experience = Experience([], "ann", CORES)
+    specs = [JobSpec(command=("sim", str(n)), folder="/") for n in range(1, 101)]
+    looks = [experience.ended(ended(n, spec, 1.0), waiting=10_000) for n, spec in enumerate(specs)]
+    assert sum(looks) == 7 and not experience.ended(ended(200, specs[0], 1.0), waiting=1)
+
+
+def test_the_journal_is_read_while_its_coordinator_runs(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    spec = JobSpec(command=("sim", "5"), folder="/")
+    one = ended(journal.next_id(), spec, 10.0, predicted={"run_s": {}})
+    journal.commit((), added=[one, Entry(journal.next_id(), spec, "", 1.0)])
+    assert ended_jobs(tmp_path, 10) == [one]
+    journal.close()
