@@ -15,12 +15,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from agent.conditions import Watch
 from agent.inventory import read_machine
+from agent.jobs.devices import DeviceWatch
 from agent.jobs.trial import Ended, Trial
 from agent.lock import node_lock
 from agent.node_kind import node_kind
@@ -41,6 +43,7 @@ LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 TOLERANCE = 0.05
 LEAST_AREA_MB = 8.0
+NOTABLE_S = 0.05  # of building kernels
 BUSY = 0.05  # share of all CPU time that others may take before wall times mean little
 
 
@@ -103,8 +106,8 @@ def make_job_profile(
         free_mb = free_memory_mb(settings.sysfs, settings.procfs) / 2
         area_mb, amiss = choose_areas(topology, job, probes, free_mb)
         watch = Watch.begin("job", 0)
-        with Pool(area_mb, topology.line_bytes) as pool:
-            session = _Session(order, pool, job, probes, listener)
+        with Pool(area_mb, topology.line_bytes) as pool, DeviceWatch() as devices:
+            session = _Session(order, pool, devices, job, probes, listener)
             session.absent += [Absent(probe="job", what=m.what, reason=m.reason) for m in amiss]
             session.run()
         condition = watch.ended()
@@ -131,7 +134,7 @@ def make_job_profile(
         condition=condition,
         absent=(*session.absent, _NO_NETWORK),
         interrupted=session.interrupted,
-        note="; ".join(filter(None, dict.fromkeys((*session.notes, doubt)))),
+        note="; ".join(filter(None, dict.fromkeys((*session.notes, session.built_anew(fitted), doubt)))),
     )
     return profile, {"runs": runs, "windows": windows}
 
@@ -202,15 +205,17 @@ class _Session:
 
     order: JobOrder
     pool: Pool
+    devices: DeviceWatch
     job: Sequence[Spot]
     probes: Sequence[Spot]
     listener: Listener
-    runs: list[dict[str, float]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
     windows: list[dict[str, object]] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     run_s: float = 0.0
+    first_compile_s: float | None = None
 
     def run(self) -> None:
         self.began = time.monotonic()
@@ -219,6 +224,7 @@ class _Session:
         first = self._trial(0.0)
         self._check(first)
         self.run_s = first.wall_s
+        self._look_at_device()
         repetition = 0
         try:
             while self._goes_on(repetition):
@@ -231,6 +237,23 @@ class _Session:
                 Absent(probe="job", what=f"from repetition {repetition} on", reason=str(error), failed=True)
             )
         self._drop_incomplete(repetition)
+
+    def _look_at_device(self) -> None:
+        """After the first run, in which kernels may have to be built anew."""
+        self.first_compile_s = self.devices.seen().get("compile_s")
+        if self.devices.trouble:
+            what = "OpenCL: device memory, kernels, building, draining"
+            self.absent.append(Absent(probe="job", what=what, reason=self.devices.trouble))
+
+    def built_anew(self, fitted: Fitted) -> str:
+        """A note on kernels that the driver keeps from run to run; "" if it does not."""
+        later = next((need.value for need in fitted.alone if need.name == "compile_s"), None)
+        first = self.first_compile_s
+        if first is None or later is None or first < max(2 * later, NOTABLE_S):
+            return ""
+        return (
+            f"building kernels took {first:.3g} s in the first run, then {later:.3g} s: the driver keeps them"
+        )
 
     def _goes_on(self, done: int) -> bool:
         """Whether another repetition is worth its time."""
@@ -258,19 +281,18 @@ class _Session:
             self._tell(f"repetition {repetition}: {where}", self._fraction(repetition, i))
             ended = self._trial(float(intensity), repetition)
             self._check(ended)
-            self.runs.append(
-                {
-                    "repetition": repetition,
-                    "intensity_percent": float(intensity),
-                    "wall_s": ended.wall_s,
-                    "cpu_s": ended.cpu_s,
-                    "peak_memory_mb": ended.peak_memory_mb,
-                    "read_mb": ended.read_mb,
-                    "written_mb": ended.written_mb,
-                    "disk_read_mb": ended.disk_read_mb,
-                    "disk_written_mb": ended.disk_written_mb,
-                }
-            )
+            row = {
+                "repetition": repetition,
+                "intensity_percent": float(intensity),
+                "wall_s": ended.wall_s,
+                "cpu_s": ended.cpu_s,
+                "peak_memory_mb": ended.peak_memory_mb,
+                "read_mb": ended.read_mb,
+                "written_mb": ended.written_mb,
+                "disk_read_mb": ended.disk_read_mb,
+                "disk_written_mb": ended.disk_written_mb,
+            }
+            self.runs.append(row | self.devices.seen())
 
     def _refer(self, repetition: int, intensity: float) -> None:
         """memprobe at full intensity where it is beside the job, and at ``intensity`` where the job is."""
@@ -288,7 +310,9 @@ class _Session:
             if stream is not None:
                 stream.step()  # they are at work when it starts
             cpus = [spot.core for spot in self.job]
-            with Trial(self.order.command, self.order.folder, cpus, self.order.limit_s) as trial:
+            order = self.order
+            variables = self.devices.variables()
+            with Trial(order.command, order.folder, cpus, order.limit_s, variables) as trial:
                 while (ended := trial.ended(0.0 if stream else WINDOW_S)) is None:
                     rows += stream.step() if stream else []
         beside = [

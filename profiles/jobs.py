@@ -76,7 +76,9 @@ class JobProfile(Record):
     seed: int = 1
     repetitions: int
     clock: Clock = Field(description="the clock to predict by: cpu where the machine was busy")
-    alone: tuple[Coefficient, ...] = Field(description="run_s, cpu_s, peak_memory_mb, read_mb, ...")
+    alone: tuple[Coefficient, ...] = Field(
+        description="run_s, cpu_s, peak_memory_mb, read_mb, ...; kernels, compile_s, ... of OpenCL"
+    )
     sensitivity: tuple[Curve, ...] = ()
     reference: tuple[Curve, ...] = Field(default=(), description="memprobe itself beside memprobe")
     pressure: tuple[MemoryPressure, ...] = ()

@@ -17,6 +17,8 @@ from profiles.models.curve import slowdown_beside
 from scheduler.history import Asked, Run, program_of
 from scheduler.interference import PACKED, Pressure
 
+NEEDS = ("peak_memory_mb", "registered_mb", "compile_s")  # in the order of ``Run``
+
 
 class JobProfiles:
     """The ``Slowdowns`` of those job profiles that jobs were submitted with.
@@ -97,9 +99,10 @@ def earlier_runs(store: JobStore, kind: NodeKind, name: str) -> list[Run]:
 
 def runs_of(job: JobProfile) -> list[Run]:
     """See ``earlier_runs``."""
-    took, memory = job.need("run_s"), job.need("peak_memory_mb")
+    took = job.need("run_s")
     if took is None or job.emulated:
         return []
     asked = Asked(job.name, program_of(job.command)[1], "", (job.cores, 0))
     times = [took.low, took.high, took.value] if took.low and took.high else [took.value]
-    return [Run(asked, seconds, memory.value if memory else None) for seconds in times if seconds]
+    needs = [None if found is None else found.value for found in map(job.need, NEEDS)]
+    return [Run(asked, seconds, *needs) for seconds in times if seconds]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -68,7 +68,14 @@ class Ended:
 class Trial:
     """The parent's end of one run; leaving its context ends the run, whatever state it is in."""
 
-    def __init__(self, command: Sequence[str], folder: str, cpus: Sequence[int], limit_s: float) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        cpus: Sequence[int],
+        limit_s: float,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.jobs.trial", str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -77,6 +84,7 @@ class Trial:
         )
         assert self._process.stdin is not None
         order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
+        order["variables"] = dict(variables or {})
         self._process.stdin.write(json.dumps(order).encode())
         self._process.stdin.close()
 
@@ -132,6 +140,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
         child = subprocess.Popen(
             order["command"],
             cwd=order["folder"],
+            env={**os.environ, **order["variables"]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

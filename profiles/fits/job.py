@@ -1,7 +1,9 @@
 """From the samples of a job profile to its needs, its sensitivity, the reference and its pressure.
 
 ``runs``, one row a run of the job: ``repetition``, ``intensity_percent`` of memprobe beside it (0: alone),
-``wall_s``, ``cpu_s``, ``peak_memory_mb``, ``read_mb``, ``written_mb``, ``disk_read_mb``, ``disk_written_mb``.
+``wall_s``, ``cpu_s``, ``peak_memory_mb``, ``read_mb``, ``written_mb``, ``disk_read_mb``, ``disk_written_mb``;
+of one that uses OpenCL also ``device_memory_mb`` (peak of buffers and images), ``registered_mb`` (what its
+checkpoint holds), ``kernels``, ``compile_s``, ``drain_s``.
 
 ``windows``, one row a writer and window of time: ``repetition``; ``phase`` ("reference": writers beside
 writers, "run": beside the job); ``measured`` (this one is looked at, not the one that disturbs);
@@ -34,8 +36,13 @@ NEEDS = {
     "written_mb": ("written_mb", "MB"),
     "disk_read_mb": ("disk_read_mb", "MB"),
     "disk_written_mb": ("disk_written_mb", "MB"),
+    "device_memory_mb": ("device_memory_mb", "MB"),
+    "registered_mb": ("registered_mb", "MB"),
+    "kernels": ("kernels", "1"),
+    "compile_s": ("compile_s", "s"),
+    "drain_s": ("drain_s", "s"),
 }
-SMALL = {"s": 0.01, "MB": 1.0}  # below, a relative interval means nothing
+SMALL = {"s": 0.01, "MB": 1.0, "1": 1.0}  # below, a relative interval means nothing
 LEAST_CPU_S = 0.05  # less CPU time than this is too coarsely counted for a ratio
 
 
@@ -52,8 +59,9 @@ def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
     """All that ``runs`` and ``windows`` support."""
     windows = windows[windows["bytes"] > 0] if len(windows) else windows
     alone = tuple(
-        _median(name, unit, runs.loc[runs["intensity_percent"] == 0, column].tolist(), SMALL[unit])
+        _median(name, unit, runs.loc[runs["intensity_percent"] == 0, column].dropna().tolist(), SMALL[unit])
         for name, (column, unit) in NEEDS.items()
+        if column in runs and runs[column].notna().any()
     )
     sensitivity, reference, pressure = [], [], []
     for clock in CLOCKS:

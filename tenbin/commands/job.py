@@ -35,6 +35,11 @@ WORDS = {
     "written_mb": "writes",
     "disk_read_mb": "  from storage",
     "disk_written_mb": "  to storage",
+    "device_memory_mb": "device memory (M_max)",
+    "registered_mb": "  in a checkpoint (M)",
+    "kernels": "kernels run",
+    "compile_s": "building kernels (K)",
+    "drain_s": "longest wait for a queue",
 }
 CLOCKS = {"wall": "run time", "cpu": "CPU time"}
 
