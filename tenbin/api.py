@@ -45,9 +45,10 @@ class Ids(BaseModel):
 
 
 class Wait(Ids):
-    """Which jobs, and how long for the first of them to end."""
+    """Which jobs, and how long for the first of them to end, or all."""
 
     wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    all: bool = False
 
 
 class Move(Ids):
@@ -68,7 +69,8 @@ class News:
 
     async def wait(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
 
 
 def make_api(
@@ -153,7 +155,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     async def job(
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
-        await first_end(coordinator, news, [job_id], wait_s)
+        await ends(coordinator, news, [job_id], wait_s)
         return describe(coordinator, job_id)
 
     @api.get("/jobs/{job_id}/samples")
@@ -171,24 +173,28 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
             raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
         return Response(content, media_type="application/octet-stream")
 
-    @api.post("/wait", description="Those that have ended, as soon as there is one.")
+    @api.post("/wait", description="Those that have ended, as soon as one has, or all have.")
     async def wait(which: Wait) -> list[dict[str, Any]]:
-        ended = await first_end(coordinator, news, which.ids, which.wait_s)
+        ended = await ends(coordinator, news, which.ids, which.wait_s, which.all)
         found = [coordinator.ledger.entry(job_id) for job_id in ended]
         if None in found:
             raise HTTPException(404, "there is no such job; see: tenbin jobs")
         return [brief(entry) for entry in found if entry is not None]
 
 
-async def first_end(coordinator: Coordinator, news: News, job_ids: list[int], wait_s: float) -> list[int]:
-    """Who has ended, as soon as somebody has."""
+async def ends(
+    coordinator: Coordinator, news: News, job_ids: list[int], wait_s: float, all: bool = False
+) -> list[int]:
+    """Who has ended, as soon as somebody has, or all have."""
+    settled, waiting = coordinator.ledger.settled, job_ids.copy()
     deadline = asyncio.get_running_loop().time() + wait_s
-    while not (ended := [i for i in job_ids if coordinator.ledger.settled(i)]):
+    while True:
+        while all and waiting and settled(waiting[-1]):
+            waiting.pop()  # at each wake only one is looked at, however many there are
         left = deadline - asyncio.get_running_loop().time()
-        if left <= 0:
-            break
+        if left <= 0 or not waiting or (not all and any(map(settled, waiting))):
+            return [job_id for job_id in job_ids if settled(job_id)]
         await news.wait(left)
-    return ended
 
 
 def brief(entry: Entry) -> dict[str, Any]:

@@ -95,9 +95,9 @@ class Client:
         """A job by its number."""
         return Job(self, job_id)
 
-    def ended(self, job_ids: Sequence[int], wait_s: float) -> list[dict[str, Any]]:
-        """Those of the jobs that have ended, as soon as there is one, at the latest after ``wait_s``."""
-        body = {"ids": list(job_ids), "wait_s": wait_s}
+    def ended(self, job_ids: Sequence[int], wait_s: float, all: bool = False) -> list[dict[str, Any]]:
+        """Those of the jobs that have ended, as soon as one has, or all; at the latest after ``wait_s``."""
+        body = {"ids": list(job_ids), "wait_s": wait_s, "all": all}
         found: list[dict[str, Any]] = self.call("POST", "/wait", body, wait_s + 30)
         return found
 

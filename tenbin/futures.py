@@ -173,7 +173,7 @@ def wait(
         raise ValueError(f"return_when={return_when!r}")
     done: set[Job] = set()
     waiting, deadline = set(jobs), _deadline(timeout)
-    for job, found in _ends(waiting, deadline):
+    for job, found in _ends(waiting, deadline, return_when == ALL_COMPLETED):
         done.add(job)
         enough = return_when == FIRST_COMPLETED
         if enough or (return_when == FIRST_EXCEPTION and (found["stage"] != "done")):
@@ -195,8 +195,8 @@ def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[
         raise TimeoutError(f"{len(waiting)} jobs have not ended within {timeout:g} s")
 
 
-def _ends(jobs: set[Job], deadline: float) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Each job and what it came to, as they end, until the deadline."""
+def _ends(jobs: set[Job], deadline: float, all: bool = False) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Each job and what it came to, as they end, or when all have, until the deadline."""
     by_client: dict[str, dict[int, Job]] = {}
     for job in jobs:
         by_client.setdefault(job.client.address, {})[job.id] = job
@@ -204,7 +204,7 @@ def _ends(jobs: set[Job], deadline: float) -> Iterator[tuple[Job, dict[str, Any]
     while by_client:
         for address, waiting in list(by_client.items()):
             client = next(iter(waiting.values())).client
-            for found in client.ended(list(waiting), min(longest, _left(deadline))):
+            for found in client.ended(list(waiting), min(longest, _left(deadline)), all):
                 yield waiting.pop(found["id"]), found
             if not waiting:
                 del by_client[address]

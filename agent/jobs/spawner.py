@@ -3,9 +3,9 @@
 ``tenbin agent exec FOLDER`` does the same for one attempt, by a Python that has to start first: that takes
 150 times as long, so the engine of this machine does not use it.
 
-Reads the folders of attempts as lines of JSON from standard input, and answers each with the supervisor's
-process number, or with the error number below zero of why there is none. It ends with its input; the
-supervisors go on.
+One supervisor is always forked ahead, and waits to be told its attempt. Reads the folders of attempts as
+lines of JSON from standard input, and answers each with the supervisor's process number, or with the error
+number below zero of why there is none. It ends with its input; the supervisors go on.
 
     python -P -m agent.jobs.spawner REPORT_SOCKET
 """
@@ -19,11 +19,30 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.jobs.folder import LOG, Attempt
 from agent.jobs.supervisor import Report, supervise
+
+
+class Spare(NamedTuple):
+    """A supervisor that waits for the line with its attempt."""
+
+    pid: int
+    pipe: int
+
+    def take(self, line: str) -> bool:
+        """Give it the line; whether it was there to take it."""
+        try:
+            os.write(self.pipe, line.encode())
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(self.pipe)
+        return True
 
 
 def reporter(address: str, attempt: Path) -> Report:
@@ -45,34 +64,59 @@ def main() -> None:
     # A request may reach a supervisor before it is ready: the signal must wait, not kill.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.chdir("/")
+    spare = _fork(address)
     for line in sys.stdin:
-        path = Path(json.loads(line))
-        try:
-            pid = os.fork()
-        except OSError as error:
-            pid = -(error.errno or errno.EAGAIN)
-        if pid == 0:
-            _supervise(path, address)
-        print(pid, flush=True)
+        while isinstance(spare, int) or not spare.take(line):  # it could not be had, or was killed
+            spare = _fork(address)
+            if isinstance(spare, int):
+                break
+        print(spare if isinstance(spare, int) else spare.pid, flush=True)
+        spare = _fork(address)
 
 
-def _supervise(path: Path, address: str) -> None:
+def _fork(address: str) -> Spare | int:
+    """A supervisor that waits for its attempt, or the error number below zero of why there is none."""
+    reader, writer = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(reader)
+        os.close(writer)
+        return -(error.errno or errno.EAGAIN)
+    if pid == 0:
+        os.close(writer)
+        _supervise(reader, address)
+    os.close(reader)
+    return Spare(pid, writer)
+
+
+def _supervise(reader: int, address: str) -> None:
     """In the new process."""
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
-        log = nothing
-        with suppress(OSError):  # no room: nobody reads it if all goes well
-            log = os.open(path / LOG, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-        for descriptor, opened in ((0, nothing), (1, log), (2, log)):
-            os.dup2(opened, descriptor)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        supervise(Attempt(path), reporter(address, path))
-    except BaseException:
-        traceback.print_exc()  # its last line is why the attempt was lost
+        with os.fdopen(reader) as pipe:
+            line = pipe.readline()
+        if line:  # else the spawner has ended
+            path = Path(json.loads(line))
+            with logged(path / LOG):
+                supervise(Attempt(path), reporter(address, path))
     finally:
         os._exit(0)
+
+
+@contextmanager
+def logged(file: Path) -> Iterator[None]:
+    """What ends a supervisor is told in its log, where there is room for one."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError), file.open("a") as log:
+            traceback.print_exc(file=log)  # its last line is why the attempt was lost
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import psutil
 
 from tenbin.client import Client
 from tenbin.errors import TenbinError
+from tenbin.futures import wait
 
 HERE = Path(__file__).parent
 TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
@@ -85,8 +86,7 @@ class Tenbin(System):
         began = time.time()
         last = self.submit(commands)
         took = time.time() - began
-        for job in range(last - len(commands) + 1, last + 1):
-            self.client.job(job).wait()
+        wait(map(self.client.job, range(last - len(commands) + 1, last + 1)))
         return began, took
 
     def cpu_s(self) -> float:

@@ -369,6 +369,7 @@ def test_without_another_process_it_is_tried_again(up: Up) -> None:
         spawner = psutil.Process(up.process.pid).children()[0]
         (limit / "cgroup.procs").write_text(str(spawner.pid))
         (limit / "pids.max").write_text("1")
+        assert up.client.submit(["true"]).result(20) == 0  # by the supervisor that was forked ahead
         job = up.client.submit(["true"])
         time.sleep(1.0)
         assert job.info()["stage"] == "running" and spawner.is_running()
@@ -385,8 +386,22 @@ def test_a_killed_spawner_is_started_again(up: Up) -> None:
     assert up.process is not None
     for _ in range(3):
         assert up.client.submit(["true"]).result(20) == 0
-        for child in psutil.Process(up.process.pid).children():
-            child.kill()
+        (spawner,) = psutil.Process(up.process.pid).children()
+        (ahead,) = spawner.children()
+        spawner.kill()
+        psutil.wait_procs([ahead], 20)
+        assert not ahead.is_running()
+
+
+def test_another_takes_the_place_of_a_killed_supervisor_that_waits(up: Up) -> None:
+    up.start("--cores", "1")
+    assert up.process is not None and up.client.submit(["true"]).result(20) == 0
+    (spawner,) = psutil.Process(up.process.pid).children()
+    (ahead,) = spawner.children()
+    ahead.kill()
+    psutil.wait_procs([ahead], 20)
+    job = up.client.submit(["true"])
+    assert job.result(20) == 0 and job.info()["attempt"] == 1 and spawner.is_running()
 
 
 def test_a_second_coordinator_is_refused(up: Up) -> None:
