@@ -76,7 +76,7 @@ def test_what_is_written_and_read_in_version_2(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("memory.max", "memory.swap.max"):
         (folder / name).touch()
-    group = Group(folder, "cgroup v2")
+    group = Group(folder, "cgroup v2", folder)
     group.limit(250.0)
     assert (folder / "memory.max").read_text() == "250000000"
     assert (folder / "memory.swap.max").read_text() == "0"

@@ -28,10 +28,12 @@ class Group:
 
     Attributes:
         path: its folder; not there before ``make``.
+        home: the group that this process is in.
     """
 
     path: Path
     version: Version
+    home: Path
 
     def make(self, limit_mb: float) -> None:
         """Make it, with its limit. OSError if it cannot be made."""
@@ -42,17 +44,22 @@ class Group:
         """Set the limit of one that is there; what it holds is not swapped out."""
         limit = str(round(limit_mb * 1e6))
         if self.version == "cgroup v1":
-            self._write("memory.limit_in_bytes", limit)
+            _write(self.path / "memory.limit_in_bytes", limit)
             swap, value = "memory.memsw.limit_in_bytes", limit
         else:
-            self._write("memory.max", limit)
+            _write(self.path / "memory.max", limit)
             swap, value = "memory.swap.max", "0"
         with suppress(FileNotFoundError):  # a kernel that does not count swapped pages
-            self._write(swap, value)
+            _write(self.path / swap, value)
 
     def enter(self) -> None:
-        """Move this process into it."""
-        self._write("cgroup.procs", "0")
+        """Move this process into it. OSError if that may not be, or not back."""
+        _write(self.home / "cgroup.procs", "0")  # it is there: nothing moves, but the way back is open
+        _write(self.path / "cgroup.procs", "0")
+
+    def leave(self) -> None:
+        """Move this process back; what it has started meanwhile stays."""
+        _write(self.home / "cgroup.procs", "0")
 
     def kills(self) -> int:
         """How many processes the kernel has killed at the limit."""
@@ -70,13 +77,6 @@ class Group:
         with suppress(OSError):
             return int((self.path / name).read_text()) / 1e6
         return 0.0
-
-    def _write(self, name: str, value: str) -> None:
-        descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CLOEXEC)  # never made by us
-        try:
-            os.write(descriptor, value.encode())
-        finally:
-            os.close(descriptor)
 
 
 def confine(limit_mb: float, name: str, tell: Callable[[Path], None]) -> Group | None:
@@ -108,15 +108,16 @@ def place(name: str, root: Path = Path("/")) -> Group | None:
     if "cgroup v1" in here:  # the memory controller is bound to one version only
         folder, _ = here["cgroup v1"]
         allowed = os.access(folder, os.W_OK)
-        return Group(folder / (PREFIX + name), "cgroup v1") if allowed else None
+        return Group(folder / (PREFIX + name), "cgroup v1", folder) if allowed else None
     if "cgroup v2" not in here:
         return None
-    folder, top = here["cgroup v2"]
+    home, top = here["cgroup v2"]
+    folder = home
     # A group with processes has no groups below it: ours is made beside the one that this process is in.
     while True:
         if "memory" in _words(folder / "cgroup.subtree_control"):
             allowed = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
-            return Group(folder / (PREFIX + name), "cgroup v2") if allowed else None
+            return Group(folder / (PREFIX + name), "cgroup v2", home) if allowed else None
         if folder == top or _words(folder / "memory.max") not in ([], [UNLIMITED]):
             return None  # what is beside it would not be held by the limit that holds us
         folder = folder.parent
@@ -162,6 +163,14 @@ def _own_folders(root: Path) -> dict[Version, tuple[Path, Path]]:
             top = root / point.lstrip("/")
             found[version] = (top / PurePath(paths[version]).relative_to(shown), top)
     return found
+
+
+def _write(file: Path, value: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)  # never made by us
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _below(group: Path) -> Iterator[Path]:

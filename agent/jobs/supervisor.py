@@ -10,13 +10,14 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.jobs import limits, ranks, tree
 from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
+from agent.jobs.launch import launch
 from agent.jobs.samples import Sampler
 from profiles.errors import TenbinError
 
@@ -27,7 +28,6 @@ AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal
 MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
 LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
 LONG_S = 3600.0  # nothing is awaited but signals
-NOT_HELD = "\0"  # from the new process: it may not enter the group
 Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
 
 
@@ -70,12 +70,14 @@ class Supervisor:
         try:
             self._confine()
             self._take_packages()
-            trouble = self._start()
+            self._start()
+            trouble = ""
         except OSError as error:
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
         except TenbinError as error:
             trouble = str(error)
         if trouble:
+            tree.kill(self.me)
             self.attempt.note(reserved, Result("not-started", time.time(), trouble=trouble))
         else:
             self.report("started")
@@ -126,28 +128,29 @@ class Supervisor:
             limits.remove(self.group.path)
             self.group = None
 
-    def _start(self) -> str:
-        """Start the command; why it could not be started, "" if it runs."""
-        reader, writer = os.pipe()
-        began, began_s = time.monotonic(), time.time()  # before the fork: no run is taken for shorter
-        pid = os.fork()
-        if pid == 0:
-            _become(self.order, self.me, self.group, writer)
-        os.close(writer)
-        with os.fdopen(reader) as pipe:
-            trouble = pipe.read()
-        if trouble.startswith(NOT_HELD):
-            self._release()
-            trouble = trouble.removeprefix(NOT_HELD)
-        if trouble:
-            os.waitpid(pid, 0)
-            return trouble
-        self.pid = pid
+    def _start(self) -> None:
+        """Start the command. OSError if it cannot be."""
+        began, began_s = time.monotonic(), time.time()  # before the start: no run is taken for shorter
+        with self._held():
+            self.pid = launch(self.order)
         self.runs_since, self.started_s = began, began_s
         steady = self.order.memory_limit_mb is not None and self.group is None
         self.sampler = Sampler(self.attempt.samples, self.me, self._energy_j, steady)
         self._tell()
-        return ""
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Within the group that holds the memory limit: what is started meanwhile stays there."""
+        if self.group is not None:
+            try:
+                self.group.enter()
+            except OSError:
+                self._release()
+        try:
+            yield
+        finally:
+            if self.group is not None:
+                self.group.leave()
 
     def _obey(self) -> None:
         """Carry out the last request, once."""
@@ -278,39 +281,3 @@ def _until_it_can(step: Callable[[], None]) -> None:
             return step()
         except OSError:
             time.sleep(1.0)
-
-
-def _become(order: Order, parent: int, group: limits.Group | None, writer: int) -> None:
-    """In the new process: turn into the command; what goes wrong is written to ``writer``."""
-    trouble = "?"
-    try:
-        tree.die_with_parent(parent)
-        os.setsid()
-        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        if group is not None:
-            try:
-                group.enter()
-            except OSError:
-                os.write(writer, NOT_HELD.encode())
-        trouble = order.folder
-        os.chdir(order.folder)
-        for descriptor, path, flags in (
-            (0, os.devnull, os.O_RDONLY),
-            (1, order.stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-            (2, order.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-        ):
-            trouble = path
-            opened = os.open(path, flags, 0o600)
-            os.dup2(opened, descriptor)
-        if order.cores:
-            trouble = f"cores {', '.join(map(str, order.cores))}"
-            os.sched_setaffinity(0, order.cores)
-        trouble = order.command[0]
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(order.command[0], order.command, {**order.environment, tree.MARK: order.mark})
-    except BaseException as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
-        os.write(writer, f"{trouble}: {reason}".encode())
-    finally:
-        os._exit(127)

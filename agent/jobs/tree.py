@@ -7,6 +7,7 @@ session of its own. Should the supervisor be killed, the job's processes are fou
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+F_SETSIG = 10  # which signal tells a file's news; the module fcntl lacks it
 MARK = "TENBIN_MARK"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,6 +30,24 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def die_with_me(pid: int) -> None:
+    """Have a process killed when this one dies, however; for one that was started without a fork.
+
+    Only itself could ask for ``PR_SET_PDEATHSIG``. So it owns the news of two pipes that nobody else has:
+    SIGKILL tells it that a writing end has closed. Two, because their numbers decide which end the kernel
+    closes first; the one whose reading end goes first has no news.
+    """
+    for writer_last in (True, False):
+        reader, writer = os.pipe()
+        if not writer_last:
+            low, reader = reader, fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, writer)
+            os.close(low)
+        with suppress(ProcessLookupError):  # it has ended
+            fcntl.fcntl(reader, fcntl.F_SETOWN, pid)
+            fcntl.fcntl(reader, F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def end_with_parent(parent: int) -> None:
