@@ -267,7 +267,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "forecasts": [asdict(one) for one in coordinator.journal.forecasts(job=job_id)],
         "history": [
             {"at_s": at, "what": what, "detail": detail}
-            for at, what, detail in coordinator.journal.history(job_id)
+            for at, what, detail in coordinator.ledger.history(job_id)
         ],
     }
 

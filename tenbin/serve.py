@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -108,6 +110,8 @@ async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> 
     loop.remove_reader(coordinator.engine.fileno())
     if pending is not None:
         pending.cancel()
+    with suppress(sqlite3.Error):  # a full disk: remarks are lost, and nothing else
+        coordinator.ledger.commit()
 
 
 def private_folder(folder: Path) -> Path:

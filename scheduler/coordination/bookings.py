@@ -127,7 +127,7 @@ class Bookings:
             sqlite3.Error, OSError: the journal, or a job's folder, cannot be written.
         """
         timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
-        self.ledger.commit(timers, self.state.regions if self._regions_changed else None)
+        self.ledger.commit(timers, self.state.regions if self._regions_changed else None, self.state.now)
         self._timers_changed = self._regions_changed = False
         # First those that give way: at no instant is more drawn than before, or than in the end.
         self.engine.cap(self._caps, lower=True)

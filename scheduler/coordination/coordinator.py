@@ -305,7 +305,7 @@ class Coordinator:
         if entry is None or entry.attempt != report.attempt:
             return  # an attempt that nobody waits for any more
         if report.what == "started":
-            self.ledger.tell(entry, self.state.now, "started", f"attempt {entry.attempt}")
+            self.ledger.remark(entry, self.state.now, "started", f"attempt {entry.attempt}")
             self._happen(Started, partial(Started, self.ledger.job(entry)))
         elif report.what == "obeyed":
             self.foresight.obeyed(entry, report.done, report.at_s)

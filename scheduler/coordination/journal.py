@@ -142,6 +142,7 @@ class Journal:
             os.close(self._lock)
             raise
         self._last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()[0])
+        self._last_environment: tuple[str, dict[str, str]] = "", {}
 
     def close(self) -> None:
         self._db.close()
@@ -190,11 +191,13 @@ class Journal:
 
     def environment(self, key: str) -> dict[str, str]:
         """The variables; KeyError if it was never stored."""
+        if key == self._last_environment[0]:  # most jobs that start one after the other share one
+            return self._last_environment[1]
         found = self._db.execute("SELECT variables FROM environments WHERE key = ?", (key,)).fetchone()
         if found is None:
             raise KeyError(key)
-        variables: dict[str, str] = json.loads(found[0])
-        return variables
+        self._last_environment = key, json.loads(found[0])
+        return self._last_environment[1]
 
     def open_jobs(self) -> list[Entry]:
         """All jobs that have not ended, in the order of their numbers."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from profiles.errors import BadInput, TenbinError
@@ -21,6 +23,7 @@ PHASES = {
     Stage.STOPPING: Phase.STOPPING,
     Stage.SUSPENDED: Phase.SUSPENDED,
 }
+REMARKS_S = 1.0  # so long what nothing rests on may wait for something else to be journalled
 
 
 class NoRoom(TenbinError):
@@ -45,6 +48,7 @@ class Ledger:
         self._added: dict[int, Entry] = {}
         self._changed: dict[int, Entry] = {}
         self._history: list[tuple[float, int, str, str]] = []
+        self._remarks: list[tuple[float, int, str, str]] = []
 
     def take_in(
         self,
@@ -189,17 +193,29 @@ class Ledger:
         self._history.append((now, entry.id, kind, detail))
         self._changed[entry.id] = entry
 
+    def remark(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
+        """Something happened on which nothing rests: durable with what comes next, or a second later."""
+        self._remarks.append((now, entry.id, kind, detail))
+
+    def history(self, job_id: int) -> list[tuple[float, str, str]]:
+        """(time, kind, detail) of what happened to a job."""
+        recent = [(at, kind, detail) for at, job, kind, detail in self._remarks if job == job_id]
+        return self.journal.history(job_id) + recent
+
     def commit(
         self,
         timers: list[tuple[float, object]] | None = None,
         regions: Mapping[str, Sequence[Region]] | None = None,
+        now: float = math.inf,
     ) -> None:
         """Make all of it durable; all pending timers and all regions, None if they have not changed."""
         forecasts = self.forecasts.changed()
         nothing = not (self._changed or self._added or self._history or forecasts)
-        if nothing and timers is None and regions is None:
+        young = not self._remarks or now < self._remarks[0][0] + REMARKS_S
+        if nothing and young and timers is None and regions is None:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]
-        self.journal.commit(changed, self._history, self._added.values(), timers, regions, forecasts)
-        self._added, self._changed, self._history = {}, {}, []
+        told = sorted(self._remarks + self._history, key=itemgetter(0))
+        self.journal.commit(changed, told, self._added.values(), timers, regions, forecasts)
+        self._added, self._changed, self._history, self._remarks = {}, {}, [], []
         self.forecasts.committed()
