@@ -71,6 +71,7 @@ class Bookings:
             entry = self.ledger.entries[action.job_id]
             self.ledger.follow(entry, state)
             self.ledger.tell(entry, self.state.now, "power cap", _watts(action.cap_w))
+            self.foresight.recaps(entry)
             self._caps.append(entry)
         elif isinstance(action, act.Resize):
             self.state.broken(action.job_id, "resize", "a running job keeps its size")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "pairing"]
+Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "pairing", "cap"]
 Unit = Literal["s", "ratio"]
 
 UNITS: dict[Kind, Unit] = {
@@ -16,6 +16,7 @@ UNITS: dict[Kind, Unit] = {
     "migration": "s",  # from the request until it computes again, elsewhere
     "suspension": "s",  # to stop it and to get it going again, without the time between
     "pairing": "ratio",  # run time beside another job / run time alone
+    "cap": "ratio",  # run time under its power cap / believed run time without one
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from agent.jobs.folder import Result
@@ -64,6 +65,9 @@ class Foresight:
             found = told.get(placement.pool) or told.get("")
             about = {"rests_on": found["rule"]} if found else {}
             self._predict(entry, now, "run-time", left, pool=placement.pool, **about)
+            free = estimate_under(job, replace(placement, cap_w=None))
+            if placement.cap_w is not None and not state.done:
+                self._predict(entry, now, "cap", whole / free, cap_w=placement.cap_w, free_s=free)
 
     def _restarts(self, entry: Entry, job: Job, pool: str, now: float) -> None:
         parts = self.beliefs.restart_parts(job, pool)
@@ -105,6 +109,10 @@ class Foresight:
         else:
             self.forecasts.void(entry.id, "it went on before it had paused", "suspension")
 
+    def recaps(self, entry: Entry) -> None:
+        """A running job gets another power cap."""
+        self.forecasts.void(entry.id, "its cap was changed", "cap")
+
     # -- outcomes -------------------------------------------------------------------------------------
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
@@ -124,7 +132,7 @@ class Foresight:
         """A checkpoint is written and the job has left; its process ended at ``ended_s``."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
-        self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "pairing")
+        self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "pairing", "cap")
         one = self.forecasts.of(entry.id, "checkpoint")
         if one is None:
             return
@@ -203,7 +211,12 @@ class Foresight:
         running = self.forecasts.of(entry.id, "run-time")
         if running is not None and result.how == "exited" and result.code == 0:
             took = result.usage.running_s - running.detail.get("restart_s", 0.0)
+            running.emulated = result.usage.emulated
             self.forecasts.measure(entry.id, "run-time", max(0.0, took))
+            capped = self.forecasts.of(entry.id, "cap")
+            if capped is not None:
+                capped.emulated = result.usage.emulated
+                self.forecasts.measure(entry.id, "cap", took / capped.detail["free_s"])
         self.beliefs.forget(entry.id)
 
     def _sum_up(self, entry: Entry, result: Result) -> None:

@@ -33,7 +33,7 @@ class JobSpec(BaseModel):
         mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
         time_s: limit of the run time; the job is ended there.
         device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
-        expect_s: expected run time by kind or name of device, where they differ.
+        expect_s: expected run time, by kind or name of device where they differ; by "": wherever it runs.
         priority: of the jobs that wait, those of a higher priority come first.
         account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
         share: weight of that account while the job has not ended; None: as it is.
@@ -168,7 +168,7 @@ def as_job(
         job_id,
         submit_s,
         units,
-        None if estimates else spec.time_s or _from_history(predicted, ""),
+        None if estimates else spec.expect_s.get("") or spec.time_s or _from_history(predicted, ""),
         user=spec.account or user,
         memory_mb=spec.memory_mb or _registered_mb(predicted),
         known=Known.PREDICTED if spec.expect_s or (predicted and spec.time_s is None) else Known.LIMIT,
@@ -195,7 +195,7 @@ def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | N
     best = min((seconds for seconds in known.values() if seconds is not None), default=math.inf)
     for pool in cluster.pools:
         if spec.device in ("any", pool.kind, pool.name):
-            default = spec.time_s or known[pool.name] or best
+            default = spec.expect_s.get("") or spec.time_s or known[pool.name] or best
             estimates[pool.name] = spec.expect_s.get(pool.name, spec.expect_s.get(pool.kind, default))
     if not estimates:
         names = ", ".join(f"{pool.name} ({pool.kind})" for pool in cluster.pools)

@@ -61,7 +61,7 @@ def submit(
         ),
     ] = "any",
     expect: Annotated[
-        str | None, typer.Option(help="Expected run time on each device: gpu=1m,cpu=10m.")
+        str | None, typer.Option(help="Expected run time: 10m, or on each device: gpu=1m,cpu=10m.")
     ] = None,
     job_profile: Annotated[
         str,

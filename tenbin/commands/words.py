@@ -28,12 +28,14 @@ def duration_s(text: str) -> float:
 
 
 def expected(text: str | None) -> dict[str, float]:
-    """``gpu=1m,cpu=10m`` as seconds by device.
+    """``gpu=1m,cpu=10m`` as seconds by device; ``10m``, wherever it runs, by "".
 
     Raises:
         BadInput: it is no such list.
     """
     found = {}
+    if text and "=" not in text and "," not in text:
+        return {"": duration_s(text.strip())}
     for part in text.split(",") if text else ():
         device, sign, time = part.partition("=")
         if not sign or not device:
