@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from profiles.errors import BadInput
 from scheduler.coordination.sizes import CORE, Unit, range_of, speed_of
-from scheduler.model import Cluster, Job, Known, Stop
+from scheduler.model import Cluster, Job, Known, Speed, Stop
 
 Text = Annotated[str, Field(max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -33,7 +33,8 @@ class JobSpec(BaseModel):
         mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
         time_s: limit of the run time; the job is ended there.
         device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
-        expect_s: expected run time, by kind or name of device where they differ; by "": wherever it runs.
+        expect_s: expected run time, by kind or name of device where they differ; by "": wherever it runs, on
+            the fewest units and without a power cap.
         priority: of the jobs that wait, those of a higher priority come first.
         account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
         share: weight of that account while the job has not ended; None: as it is.
@@ -168,7 +169,7 @@ def as_job(
         job_id,
         submit_s,
         units,
-        None if estimates else spec.expect_s.get("") or spec.time_s or _from_history(predicted, ""),
+        None if estimates else _estimate_s(spec, units, speed) or _from_history(predicted, ""),
         user=spec.account or user,
         memory_mb=spec.memory_mb or _registered_mb(predicted),
         known=Known.PREDICTED if spec.expect_s or (predicted and spec.time_s is None) else Known.LIMIT,
@@ -182,6 +183,14 @@ def as_job(
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
     )
+
+
+def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
+    """What its owner says, at speed 1: a limit is that, what is expected is without a cap."""
+    expected = spec.expect_s.get("")
+    if expected is None or speed is None:
+        return expected or spec.time_s
+    return expected * speed(units, None)
 
 
 def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | None) -> dict[str, float]:

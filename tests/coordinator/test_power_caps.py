@@ -196,6 +196,24 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]
 
 
+def test_what_a_cap_costs_is_predicted_and_measured(capped: Capped) -> None:
+    """Ground truth: the speed that the emulation gives a package under 34 W, of 40 W with 6 W beside it."""
+    capped.start(40.0, profiled=True)
+    code = "import time\nwhile time.process_time() < 2: sum(range(1000))"
+    job = capped.up.client.submit([sys.executable, "-c", code], expect_s={"": 2.0})
+    assert job.result(120) == 0
+    found = job.info()
+    of = {one["kind"]: one for one in found["forecasts"]}
+    real = truth("intel-2s")
+    speed = 1 - 2 * real.slope_per_w * (real.knee_w / 2 - found["cap_w"])
+    assert of["cap"]["predicted"] == pytest.approx(1 / speed) and speed < 0.9
+    assert of["run-time"]["predicted"] == pytest.approx(2 / speed)
+    assert of["cap"]["emulated"] and of["run-time"]["emulated"]
+    assert of["cap"]["measured"] > 0.9 / speed  # on a busy machine it takes longer
+    shown = capped.up.run("calibration", "--kind", "cap")
+    assert shown.returncode == 0 and "cap" in shown.stdout
+
+
 def test_energy_is_what_the_cap_allows(capped: Capped) -> None:
     """Ground truth: a busy package draws its cap, and its memory 3 W; the counters wrap after 20 J."""
     capped.start(40.0, machine="intel-2s+wrap")
