@@ -1,30 +1,65 @@
-"""``tenbin doctor`` and ``tenbin restore``: is this node fit to be measured, and is it as it was?"""
+"""``tenbin doctor`` and ``tenbin restore``: is this node, or this cluster, fit, and is it as it was?"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from profiles.errors import BadInput, Unavailable
 from tenbin.commands.options import JsonOption, storage_folder
+
+if TYPE_CHECKING:
+    from agent.doctor.finding import Finding
+
+
+class Subject(StrEnum):
+    """What is examined."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+
 
 STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
 def doctor(
+    engine: Annotated[
+        Subject, typer.Option(help="local: this node; slurm: the cluster, its settings and your rights.")
+    ] = Subject.LOCAL,
     storage: Annotated[
         list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what can be measured here and what not, each with the reason and the remedy."""
+    """Say what can be measured here and what not, each with the reason and the remedy.
+
+    With --engine slurm: whether this Slurm can be steered, what your rights allow, which settings help or
+    hinder, and the lines to add. Exit code 4: there is no Slurm that answers.
+    """
+    if engine is Subject.SLURM:
+        if storage:
+            raise BadInput("--storage is of one node", "leave it out with --engine slurm")
+        from scheduler.engines.slurm.tools import Slurm
+        from scheduler.site.doctor import examine as examine_cluster
+        from scheduler.site.doctor import usable
+
+        findings = examine_cluster(Slurm())
+        _print(findings, json)
+        if not usable(findings):
+            raise typer.Exit(Unavailable.exit_code)
+        return
     from agent.doctor import examine
     from agent.paths import default_storage
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
-    findings = examine(Settings(storage=folders))
+    _print(examine(Settings(storage=folders)), json)
+
+
+def _print(findings: list[Finding], json: bool) -> None:
     if json:
         import json as json_
 

@@ -1,0 +1,208 @@
+"""What Slurm's tools print, as records. The text forms read here are the same from 20.11 to 24.05.
+
+Where a line is not as it should be it is refused by name: nothing is guessed from half of an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from profiles.errors import Unavailable
+
+SQUEUE_FORMAT = "%i|%T|%r|%N|%k"
+MIB = 2**20 / 1e6  # megabytes in what Slurm calls one
+FINAL = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+NOWHERE = frozenset({"DOWN", "ERROR", "FAIL", "FUTURE", "POWERED_DOWN", "POWERING_DOWN"})
+# After its own restart slurmctld does not know of any node how it is, until that reports.
+CLOSED = frozenset(
+    {"UNKNOWN", "DRAIN", "DRAINED", "DRAINING", "FAILING", "MAINT", "RESERVED", "PLANNED_DOWN"}
+)
+
+
+class SlurmJob(NamedTuple):
+    """A job as squeue shows it; ``comment`` is whose it is."""
+
+    id: int
+    state: str
+    reason: str
+    nodes: tuple[str, ...]
+    comment: str
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+
+class SlurmNode(NamedTuple):
+    """A node as scontrol shows it.
+
+    Attributes:
+        states: the state and its flags, in capitals ("IDLE", "DRAIN", "NOT_RESPONDING", ...).
+        cpus, memory_mb: what it has; cpus_used: what Slurm has given to jobs that are not suspended.
+        address, port: of its slurmd.
+    """
+
+    name: str
+    states: frozenset[str]
+    cpus: int
+    cpus_used: int
+    memory_mb: float
+    memory_used_mb: float
+    address: str
+    port: int
+    partitions: tuple[str, ...]
+    reason: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether Slurm has given it up."""
+        return bool(self.states & NOWHERE)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it does not answer Slurm, which has not given it up yet."""
+        return "NOT_RESPONDING" in self.states
+
+    @property
+    def usable(self) -> bool:
+        """Whether a job could start there."""
+        return not self.lost and not self.silent and not self.states & CLOSED
+
+
+def jobs(text: str) -> list[SlurmJob]:
+    """Of ``squeue -h -o SQUEUE_FORMAT``; steps of arrays, which are never ours, are left out."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split("|", 4)
+        if len(fields) != 5:
+            raise unknown("squeue", line)
+        number, state, reason, nodes, comment = fields
+        if number.isdecimal():
+            comment = "" if comment == "(null)" else comment
+            found.append(SlurmJob(int(number), state, reason, hosts(nodes), comment))
+    return found
+
+
+def nodes(text: str) -> list[SlurmNode]:
+    """Of ``scontrol -o show node``."""
+    found = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("No nodes"):
+            continue
+        try:
+            found.append(_node(line))
+        except (KeyError, ValueError):
+            raise unknown("scontrol show node", line) from None
+    return found
+
+
+def _node(line: str) -> SlurmNode:
+    words = _words(line)
+    said = re.search(r" Reason=(.*?)(?: \[[^\]]*\])?\s*$", line)
+    states = re.sub(r"[*~#!%$@^-]", lambda mark: FLAGS.get(mark[0], ""), words["State"])
+    return SlurmNode(
+        words["NodeName"],
+        frozenset(states.upper().split("+")),
+        int(words["CPUTot"]),
+        int(words["CPUAlloc"]),
+        float(words["RealMemory"]) * MIB,
+        float(words.get("AllocMem", "0")) * MIB,
+        words.get("NodeAddr", words["NodeName"]),
+        int(words.get("Port", "6818")),
+        tuple(words.get("Partitions", "").split(",")) if words.get("Partitions") else (),
+        said[1] if said else "",
+    )
+
+
+FLAGS = {"*": "+NOT_RESPONDING", "~": "+POWERED_DOWN", "#": "+POWERING_UP", "%": "+POWERING_DOWN"}
+
+
+def partitions(text: str) -> dict[str, Mapping[str, str]]:
+    """Of ``scontrol -o show partition``: words of each, by name."""
+    found = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("No partitions"):
+            words = _words(line)
+            if "PartitionName" not in words or "Nodes" not in words:
+                raise unknown("scontrol show partition", line)
+            found[words["PartitionName"]] = words
+    return found
+
+
+def config(text: str) -> dict[str, str]:
+    """Of ``scontrol show config``: settings, by name."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name.strip() and " " not in name.strip():
+            found[name.strip()] = value.strip()
+    if "ClusterName" not in found:
+        raise unknown("scontrol show config", text.splitlines()[0] if text else "")
+    return found
+
+
+def version(text: str) -> tuple[int, int]:
+    """Of ``sbatch --version``: year and month."""
+    found = re.search(r"\b(\d\d)\.(\d\d)\b", text)
+    if found is None:
+        raise unknown("sbatch --version", text)
+    return int(found[1]), int(found[2])
+
+
+def submitted(text: str) -> int:
+    """The number that ``sbatch --parsable`` prints, with or without a cluster after it."""
+    number = text.strip().split("\n")[-1].split(";")[0]
+    if not number.isdecimal():
+        raise unknown("sbatch --parsable", text)
+    return int(number)
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Names in a host list: ``node[1-3,08],x`` is node1, node2, node3, node08 and x."""
+    found: list[str] = []
+    for one in _parts(text):
+        found += _expand(one)
+    return tuple(found)
+
+
+def _parts(text: str) -> Iterable[str]:
+    """Split at the commas outside brackets."""
+    return re.findall(r"(?:\[[^\]]*\]|[^,\[\]])+", text) if text not in ("", "(null)", "None") else ()
+
+
+def _expand(text: str) -> list[str]:
+    before, bracket, rest = text.partition("[")
+    if not bracket:
+        return [text]
+    inside, closed, after = rest.partition("]")
+    if not closed:
+        raise unknown("a list of nodes", text)
+    names = []
+    for piece in inside.split(","):
+        first, dash, last = piece.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise unknown("a list of nodes", text)
+        numbers = range(int(first), int(last or first) + 1)
+        names += [f"{before}{number:0{len(first)}d}" for number in numbers]
+    return [name + end for name in names for end in _expand(after)]
+
+
+def _words(line: str) -> Mapping[str, str]:
+    """``key=value`` words; of a key that comes twice (in a comment, a reason) the first counts."""
+    found: dict[str, str] = {}
+    for key, value in re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line):
+        found.setdefault(key, "" if value == "(null)" else value)
+    return found
+
+
+def unknown(tool: str, line: str) -> Unavailable:
+    """An answer that cannot be read."""
+    what = f"{tool} answered what tenbin does not know: {line.strip()[:200]!r}"
+    return Unavailable(what, "is this a version of Slurm from 20.11 on? see: sinfo --version")
