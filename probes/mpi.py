@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import psutil
 
@@ -61,6 +61,22 @@ _INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI mod
 
 class RanksFailed(TenbinError):
     """A rank died, or the ranks did not end in time."""
+
+
+class Launch(Protocol):
+    """What starts ranks."""
+
+    def command(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        hosts: Sequence[str] = (),
+        cores: Sequence[int] | None = None,
+    ) -> list[str]:
+        """The command line that starts ``program`` as ``ranks`` ranks, each under a ``probes.rank_guard``."""
+
+    def environment(self, timeout_s: float) -> dict[str, str]:
+        """Variables that it needs besides the caller's own."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +263,7 @@ def _try_two_ranks(install: MpiInstall) -> None:
 
 
 def run_ranks(
-    install: MpiInstall,
+    install: Launch,
     program: Sequence[str],
     ranks: int,
     *,
@@ -272,6 +288,9 @@ def run_ranks(
     mark = uuid.uuid4().hex
     # tenbin may itself be a rank, of another MPI: its number must not pass for that of every rank in here.
     inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    if not hosts:  # and it may be in a job of Slurm's, whose nodes launchers would take for theirs
+        slurm = [name for name in inherited if name.startswith("SLURM_") and name != "SLURM_CONF"]
+        inherited = {name: value for name, value in inherited.items() if name not in slurm}
     environment = inherited | install.environment(timeout_s) | {_MARK: mark} | (env or {})
     process = subprocess.Popen(
         [*_die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],

@@ -21,6 +21,7 @@ from tenbin.commands import (
     reproduce,
     show,
     simulate,
+    slurm_config,
     submit,
     up,
 )
@@ -48,6 +49,7 @@ app.command("export", rich_help_panel=MEASURE)(export.export)
 app.command("report", rich_help_panel=MEASURE)(export.report)
 app.add_typer(job.app, name="job", rich_help_panel=MEASURE)
 app.command("pairs", rich_help_panel=MEASURE)(pairs.pairs)
+app.command("slurm-config", rich_help_panel=MEASURE)(slurm_config.slurm_config)
 app.command("restore", rich_help_panel=MEASURE)(doctor.restore)
 app.command("simulate", rich_help_panel=TRY)(simulate.simulate)
 app.command("reproduce", rich_help_panel=TRY)(reproduce.reproduce)

@@ -1,7 +1,7 @@
 """A Slurm cluster in the small: a real slurmctld and a slurmd on each of several nodes, on one machine.
 
-Each node has network, host name, process numbers and /dev/shm of its own; the disk is shared, as by NFS.
-munge has a key and a socket of its own. Needs root, ``ip``, and Slurm and munge as Debian has them.
+Each node has network, host name, process numbers, /dev/shm and locks of its own; the disk is shared, as by
+NFS. munge has a key and a socket of its own. Needs root, ``ip``, and Slurm and munge as Debian has them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ hostname "$1"
 ip link set lo up
 mount --make-rprivate /
 mount -t tmpfs -o size=256m tmpfs /dev/shm
+mount -t tmpfs -o size=1m tmpfs /run/lock
 mount --bind "%(run)s/hosts" /etc/hosts
 start() { slurmd -D >>"%(run)s/log/slurmd.$1.out" 2>&1 & echo $! >"%(run)s/pid/slurmd.$1"; }
 trap "start $1" USR1

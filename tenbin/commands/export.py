@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.options import JsonOption, Selector, StoreOption
+from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
 
 
 class Format(StrEnum):
@@ -97,6 +97,7 @@ def _copy_samples(path: Path, output: Path | None) -> None:
 
 def report(
     which: Selector = "last",
+    cluster: ClusterOption = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -106,7 +107,18 @@ def report(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a profile as one self-contained HTML page, with pictures of samples and fits."""
+    """Write a profile as one self-contained HTML page, with pictures of samples and fits.
+
+    With --cluster: heat maps of a cluster's nodes and of the pairs of them (tenbin profile --nodes).
+    """
+    if cluster:
+        from tenbin.commands.cluster import known, write_cluster_report
+
+        survey, profiles = known("" if which == "last" else which, store)
+        output = output or Path(f"{survey.cluster}-{survey.id}.html")
+        write_cluster_report(survey, profiles, output)
+        _told(output, survey.id, json)
+        return
     from profiles.store import Store
     from tenbin.report.page import write_report
 
@@ -114,9 +126,13 @@ def report(
     profile = Store(store).load(str(path))
     output = output or Path(f"{profile.node}-{profile.id}.html")
     write_report(path, output)
+    _told(output, profile.id, json)
+
+
+def _told(output: Path, number: str, json: bool) -> None:
     if json:
         import json as json_
 
-        print(json_.dumps({"report": str(output), "profile": profile.id}))
+        print(json_.dumps({"report": str(output), "profile": number}))
     else:
         print(output)

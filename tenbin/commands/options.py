@@ -24,6 +24,9 @@ StoreOption = Annotated[
     typer.Option("--store", help="Folder of the stored profiles.", envvar="TENBIN_STORE", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+ClusterOption = Annotated[
+    bool, typer.Option("--cluster", help="PROFILE names a cluster; 'last': the one measured last.")
+]
 Selector = Annotated[
     str,
     typer.Argument(

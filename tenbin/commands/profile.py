@@ -40,6 +40,18 @@ def _complete_machines(incomplete: str) -> list[str]:
     return [name for name in MACHINES if name.startswith(incomplete)]
 
 
+def _complete_nodes(incomplete: str) -> list[str]:
+    from profiles.errors import TenbinError
+    from scheduler.engines.slurm.tools import Slurm
+
+    try:
+        slurm = Slurm(timeout_s=2.0)
+        names = ["all", *slurm.partitions(), *(node.name for node in slurm.nodes())]
+    except TenbinError:
+        names = ["all"]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def profile(
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, wider intervals.")] = False,
     only: Annotated[
@@ -58,6 +70,14 @@ def profile(
     ] = None,
     hosts: Annotated[
         str, typer.Option(help="Measure all-to-all across these hosts, comma-separated.", show_default=False)
+    ] = "",
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="Measure nodes of the Slurm cluster: all, a list as node[1-3],x, or a partition.",
+            show_default=False,
+            autocompletion=_complete_nodes,
+        ),
     ] = "",
     meter: Annotated[
         str, typer.Option(help=f"Power meter: {', '.join(METERS)}.", autocompletion=lambda: list(METERS))
@@ -91,14 +111,27 @@ def profile(
       tenbin profile --quick
       tenbin profile --only checkpoint --storage /scratch --storage /home/me
       tenbin profile --hosts node1,node2 --report node1.html
+      tenbin profile --nodes all --quick --report cluster.html
     """
     from profiles.store import Store
 
+    if nodes and hosts:
+        raise BadInput(
+            "--nodes and --hosts exclude each other", "--nodes measures between its nodes by itself"
+        )
+    if nodes:
+        storage, elsewhere = [], tuple(folder.absolute() for folder in storage or [])
     settings = _settings(quick, only, storage or [], hosts, meter, set_gpu_limits, seed)
     if report:
         if not report.parent.is_dir():
             raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
         ensure_writable("--report", report)
+    if nodes:
+        from tenbin.commands.cluster import profile_nodes
+
+        with terminated_as_interrupted():
+            settings = settings.model_copy(update={"storage": elsewhere})
+            profile_nodes(nodes, settings, emulate, report, store, json)
     with terminated_as_interrupted():
         made = _measure(settings, emulate, Store(store))
     if report:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.options import JsonOption, Selector, StoreOption
+from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +22,20 @@ QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
 
 def show(
     which: Selector = "last",
+    cluster: ClusterOption = False,
     machine: Annotated[bool, typer.Option("--machine", help="Also what the node is made of.")] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a profile: every coefficient with its 95 % interval, and what could not be measured."""
+    """Show a profile: every coefficient with its 95 % interval, and what could not be measured.
+
+    With --cluster: the nodes of a cluster side by side, and which of them are odd (tenbin profile --nodes).
+    """
+    if cluster:
+        from tenbin.commands.cluster import known, show_cluster
+
+        show_cluster(*known("" if which == "last" else which, store), json)
+        return
     from profiles.store import Store
 
     profile = Store(store).load(which)

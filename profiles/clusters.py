@@ -1,0 +1,116 @@
+"""What was measured of a cluster as a whole: which node has which profile, and how nodes reach each other.
+
+    <root>/clusters/<cluster>/<id>/profile.json
+                                  /samples/network.parquet
+
+The nodes' own profiles lie in the store like those of any node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, ValidationError
+
+from profiles.errors import BadInput
+from profiles.files import check_store, save_profile
+from profiles.records import Absent, Coefficient, Model, Profile, Record
+from profiles.store import Store, default_root
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Refused(Record):
+    """A node that was to be measured and was not."""
+
+    node: str
+    reason: str
+    remedy: str = ""
+
+
+class Survey(Record):
+    """One session of measuring a cluster."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    cluster: str
+    created: datetime
+    duration_s: float
+    tenbin_version: str
+    nodes: dict[str, str] = Field(description="of every node that was measured: the id of its profile")
+    refused: tuple[Refused, ...] = ()
+    models: tuple[Model, ...] = Field(default=(), description="all-to-all between nodes: label hosts")
+    absent: tuple[Absent, ...] = ()
+    interrupted: bool = False
+    emulated: bool = False
+
+    def between(self, quantity: str, *nodes: str) -> Model | None:
+        """The model of a quantity of the all-to-all between just these nodes, in whatever order."""
+        for model in self.models:
+            # Where there was no time for large messages, the largest say nothing of bandwidth.
+            large = quantity != "network_bandwidth_gbs" or model.labels.get("size", "").endswith("MiB")
+            of = set(model.labels.get("hosts", "").split(","))
+            if model.quantity == quantity and of == set(nodes) and large:
+                return model
+        return None
+
+    def pairs(self, quantity: str) -> Iterator[tuple[str, str, Coefficient]]:
+        """Every pair of nodes that was measured, with the value of the quantity."""
+        for a, b in combinations(sorted(self.nodes), 2):
+            if model := self.between(quantity, a, b):
+                yield a, b, model.coefficients[0]
+
+
+class ClusterStore:
+    """All surveys under one folder."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.store = root or default_root()
+        self.root = self.store / "clusters"
+
+    def prepare(self) -> None:
+        """Make sure that the store can be written, before minutes are spent on measuring.
+
+        Raises:
+            BadInput: it cannot.
+        """
+        check_store(self.root)
+
+    def save(self, survey: Survey, samples: Mapping[str, pd.DataFrame]) -> Path:
+        """Write a survey with its samples; returns its folder."""
+        folder = self.root / survey.cluster / survey.id
+        save_profile(folder, survey.model_dump_json(indent=1) + "\n", samples, self.store)
+        return folder
+
+    def load(self, cluster: str = "") -> Survey:
+        """The newest survey, of one cluster where it is named.
+
+        Raises:
+            BadInput: there is none, or it is damaged.
+        """
+        paths = sorted(
+            self.root.glob(f"{cluster or '[!.]*'}/[!.]*/profile.json"), key=lambda p: p.parent.name
+        )
+        if not paths:
+            what = f"no cluster '{cluster}'" if cluster else "no cluster"
+            raise BadInput(f"{what} in {self.root}", "measure one: tenbin profile --nodes all")
+        try:
+            return Survey.model_validate_json(paths[-1].read_text())
+        except (OSError, UnicodeDecodeError, ValidationError) as error:
+            raise BadInput(
+                f"{paths[-1]}: no survey that can be read", "delete its folder, or measure again"
+            ) from error
+
+    def profiles(self, survey: Survey) -> dict[str, Profile]:
+        """The profiles of its nodes, by node; those that are gone or damaged are left out."""
+        found = {}
+        for node, number in survey.nodes.items():
+            path = self.store / node / number / "profile.json"
+            if path.is_file():
+                found[node] = Store(self.store).load(str(path))
+        return found

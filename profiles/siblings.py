@@ -1,0 +1,153 @@
+"""Nodes of one kind should measure alike; which of them do not, and by how much.
+
+The rule, for each quantity: the centre of the siblings is their median, their spread 1.4826 times the median
+absolute deviation from it (robust: up to half of the nodes may be odd), but no less than the noise of a
+measurement, which the nodes' own intervals tell. A node is odd when it is further off than ``LIMIT`` spreads
+(Iglewicz and Hoaglin 1993) and by more than ``LEAST`` of the median; the spread of fewer than ``FEW`` nodes
+is a guess, so among them it takes ``LEAST_OF_FEW``. Fewer than ``FEWEST`` cannot be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from profiles.clusters import Survey
+from profiles.records import Coefficient, Profile, Quality
+
+FEWEST, FEW = 3, 5
+LIMIT = 3.5
+LEAST, LEAST_OF_FEW = 0.05, 0.10
+MAD_TO_SD = 1.4826  # of a normal distribution
+HALF_TO_SD = 1 / 1.96  # half of a 95 % interval
+UNTOLD = {"network_jitter_ratio"}  # of the tail of a distribution: too noisy to judge a node by
+
+# What is said of a node whose value is higher, and lower.
+SAYINGS = {
+    "reference_s": ("computes {} slower", "computes {} faster"),
+    "memory_bandwidth_gbs": ("writes memory {} faster", "writes memory {} slower"),
+    "memory_slowdown_ratio": ("suffers {} more from a neighbour in memory", "suffers {} less from one"),
+    "network_bandwidth_gbs": ("moves large messages {} faster", "moves large messages {} slower"),
+    "network_latency_s": ("takes {} longer for small messages", "takes {} less for small messages"),
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number of one node; ``subject`` says of what ("cores=2 numa=local", "alpha device=pocl-0")."""
+
+    node: str
+    quantity: str
+    subject: str
+    value: float
+    half: float | None  # of its 95 % interval
+    unit: str
+    poor: bool = False  # shown, and not judged
+
+    @property
+    def column(self) -> tuple[str, str]:
+        """What it shares with the other nodes' numbers that it can be held against."""
+        return self.quantity, self.subject
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A node that is not like its siblings.
+
+    Attributes:
+        ratio: its value over their median.
+        spreads: how many spreads it is off.
+        also: in how many more numbers of this quantity.
+    """
+
+    value: Value
+    siblings_median: float
+    siblings: int
+    spreads: float
+    also: int = 0
+
+    @property
+    def ratio(self) -> float:
+        return self.value.value / self.siblings_median
+
+    def __str__(self) -> str:
+        v, higher = self.value, self.ratio > 1
+        degree = f"{abs(self.ratio - 1):.0%}".replace("%", " %")
+        generic = (f"has {{}} more {v.quantity}", f"has {{}} less {v.quantity}")
+        saying = SAYINGS.get(v.quantity, generic)[0 if higher else 1].format(degree)
+        subject = f" ({v.subject})" if v.subject else ""
+        also = f", and {self.also} more of the kind" if self.also else ""
+        return f"{v.node} {saying} than its siblings{subject}{also}"
+
+
+def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> list[Value]:
+    """All numbers of the nodes that can be held against each other."""
+    found = []
+    for node, profile in profiles.items():
+        if profile.conditions:
+            loops = [condition.reference_s for condition in profile.conditions]
+            found.append(Value(node, "reference_s", "", median(loops), None, "s"))
+        for model in profile.models:
+            if model.quantity in UNTOLD:
+                continue
+            labels = " ".join(f"{key}={value}" for key, value in model.labels.items())
+            for c in model.coefficients:
+                single = len(model.coefficients) == 1
+                subject = labels if single else f"{c.name} {labels}".strip()
+                poor = c.quality is Quality.POOR or c.value <= 0
+                found.append(Value(node, model.quantity, subject, c.value, _half(c), c.unit, poor))
+    return [*found, *_reach(survey)] if survey else found
+
+
+def _half(c: Coefficient) -> float | None:
+    return None if c.low is None or c.high is None else (c.high - c.low) / 2
+
+
+def _reach(survey: Survey) -> Iterator[Value]:
+    """How each node reaches others: the best of its pairs, since the slower of the two makes a pair slow."""
+    for quantity, best in (("network_bandwidth_gbs", max), ("network_latency_s", min)):
+        of: dict[str, list[Coefficient]] = {}
+        for a, b, coefficient in survey.pairs(quantity):
+            of.setdefault(a, []).append(coefficient)
+            of.setdefault(b, []).append(coefficient)
+        for node, several in of.items():
+            c = best(several, key=lambda one: one.value)
+            poor = c.quality is Quality.POOR
+            yield Value(node, quantity, "to other nodes", c.value, _half(c), c.unit, poor)
+
+
+def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]:
+    """The nodes that differ from those of their kind, once for each quantity, the worst first."""
+    columns: dict[tuple[str, ...], list[Value]] = {}
+    for value in all_values:
+        columns.setdefault((kinds.get(value.node, ""), *value.column), []).append(value)
+    worst: dict[tuple[str, str], Odd] = {}
+    count: dict[tuple[str, str], int] = {}
+    for column in columns.values():
+        for odd in judge([value for value in column if not value.poor]):
+            key = odd.value.node, odd.value.quantity
+            count[key] = count.get(key, 0) + 1
+            if key not in worst or abs(odd.ratio - 1) > abs(worst[key].ratio - 1):
+                worst[key] = odd
+    found = [
+        Odd(one.value, one.siblings_median, one.siblings, one.spreads, count[key] - 1)
+        for key, one in worst.items()
+    ]
+    return sorted(found, key=lambda one: -abs(one.ratio - 1))
+
+
+def judge(column: Sequence[Value]) -> Iterator[Odd]:
+    """The odd ones among siblings' values of one quantity."""
+    n = len(column)
+    if n < FEWEST:
+        return
+    centre = median(v.value for v in column)
+    spread = MAD_TO_SD * median(abs(v.value - centre) for v in column)
+    noise = median(v.half * HALF_TO_SD if v.half is not None else 0.0 for v in column)
+    scale = max(spread, noise)
+    least = LEAST if n >= FEW else LEAST_OF_FEW
+    for v in column:
+        off = abs(v.value - centre)
+        if off > LIMIT * scale and off > least * abs(centre):
+            yield Odd(v, centre, n, off / scale if scale else float("inf"))

@@ -1,0 +1,134 @@
+"""The report of a cluster: heat maps of its nodes and of the pairs of them, and who is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import plotly.graph_objects as go
+from jinja2 import Template
+from plotly.offline import get_plotlyjs
+
+from profiles.clusters import Survey
+from profiles.siblings import Odd, Value
+from tenbin.report.style import figure
+from tenbin.text import number
+
+# Diverging and colour-blind safe: blue is better, orange is worse, white is as the siblings.
+SCALE = [[0.0, "#0072B2"], [0.5, "#FFFFFF"], [1.0, "#D55E00"]]
+REACH = 30.0  # per cent off the median at which a colour is full
+HIGHER_IS_BETTER = ("_gbs", "speed_ratio")
+ROW_PX = 26
+
+PAGE = Template(
+    """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tenbin: {{ title | e }}</title>
+<style>body{font-family:system-ui,sans-serif;max-width:1300px;margin:1rem auto;padding:0 1rem;color:#1b2733}
+td,th{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid #dfe5ea}.soft{color:#5b6b7a}</style>
+<script>{{ plotly }}</script></head><body><h1>{{ title | e }}</h1><p class="soft">{{ subtitle | e }}</p>
+<h2>Odd nodes</h2>{% if odd %}<ul>{% for one in odd %}<li>{{ one | e }}</li>{% endfor %}</ul>
+{% else %}<p>{{ none | e }}</p>{% endif %}
+{% for drawing in figures %}{{ drawing }}{% endfor %}
+{% if rows %}<h2>Not measured</h2><table><tr><th>what</th><th>why</th><th>what to do</th></tr>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell | e }}</td>{% endfor %}</tr>
+{% endfor %}</table>{% endif %}</body></html>"""
+)
+
+
+def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Mapping[str, str]) -> str:
+    """One self-contained HTML page; ``kinds``: of each node."""
+    drawn = [nodes_figure(values, kinds), *(f for f in map(survey_figure, *_pairs(survey)) if f)]
+    rows = [(f"node {one.node}", one.reason, one.remedy) for one in survey.refused]
+    rows += [(one.what, one.reason, one.remedy) for one in survey.absent]
+    emulated = " (EMULATED)" if survey.emulated else ""
+    text: str = PAGE.render(
+        plotly=get_plotlyjs(),
+        title=f"Cluster {survey.cluster}{emulated}",
+        subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
+        odd=[str(one) for one in odd],
+        none=nobody(len(survey.nodes)),
+        figures=[f.to_html(full_html=False, include_plotlyjs=False) for f in drawn],
+        rows=rows,
+    )
+    return text
+
+
+def nobody(nodes: int) -> str:
+    """What is said where no node is odd."""
+    few = "Fewer than three nodes: none can be called odd."
+    return few if nodes < 3 else "None: every node measures as its siblings do."
+
+
+def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure:
+    """Every node and quantity, coloured by how far it is off the median of its kind."""
+    nodes = sorted({v.node for v in values})
+    columns = list(dict.fromkeys(v.column for v in values))
+    known = {(v.node, *v.column): v for v in values}
+    siblings: dict[tuple[str, ...], list[float]] = {}
+    for v in values:
+        if not v.poor:
+            siblings.setdefault((kinds.get(v.node, ""), *v.column), []).append(v.value)
+    colour: list[list[float | None]] = []
+    words: list[list[str]] = []
+    for column in columns:
+        colour.append([])
+        words.append([])
+        for node in nodes:
+            one = known.get((node, *column))
+            like = siblings.get((kinds.get(node, ""), *column))
+            colour[-1].append(_worse(one, median(like)) if one and like and not one.poor else None)
+            words[-1].append(f"{number(one.value)} {one.unit}" if one else "")
+    fig = figure("Nodes against their siblings", "", "")
+    fig.add_heatmap(
+        z=colour,
+        x=nodes,
+        y=[f"{quantity} {subject}".strip() for quantity, subject in columns],
+        text=words,
+        texttemplate="%{text}" if len(nodes) <= 16 else None,
+        colorscale=SCALE,
+        zmin=-REACH,
+        zmax=REACH,
+        colorbar={"title": "% worse"},
+        hovertemplate="%{x}<br>%{y}<br>%{text}<br>%{z:.1f} % worse than the median<extra></extra>",
+    )
+    fig.update_yaxes(autorange="reversed", automargin=True)
+    fig.update_layout(height=140 + ROW_PX * len(columns))
+    return fig
+
+
+def _worse(v: Value, middle: float) -> float:
+    """By how many per cent the value is worse than the median; negative: better."""
+    change = 100 * (v.value / middle - 1) if middle else 0.0
+    return -change if v.quantity.endswith(HIGHER_IS_BETTER) else change
+
+
+def _pairs(survey: Survey) -> tuple[list[Survey], list[str]]:
+    return [survey, survey], ["network_bandwidth_gbs", "network_latency_s"]
+
+
+def survey_figure(survey: Survey, quantity: str) -> go.Figure | None:
+    """A square of all pairs of nodes; None where none was measured."""
+    pairs = {(a, b): c.value for a, b, c in survey.pairs(quantity)}
+    if not pairs:
+        return None
+    scale, unit, title = {
+        "network_bandwidth_gbs": (1.0, "GB/s", "Bandwidth between pairs of nodes"),
+        "network_latency_s": (1e6, "µs", "Latency between pairs of nodes"),
+    }[quantity]
+    nodes = sorted(survey.nodes)
+    square = [
+        [scale * value if (value := pairs.get((min(a, b), max(a, b)))) else None for b in nodes]
+        for a in nodes
+    ]
+    fig = figure(f"{title}, {unit}", "", "")
+    fig.add_heatmap(
+        z=square,
+        x=nodes,
+        y=nodes,
+        texttemplate="%{z:.3g}" if len(nodes) <= 16 else None,
+        colorscale="Cividis" if scale == 1.0 else "Cividis_r",
+        colorbar={"title": unit},
+        hovertemplate="%{x} and %{y}: %{z:.3g} " + unit + "<extra></extra>",
+    )
+    fig.update_yaxes(autorange="reversed", automargin=True)
+    fig.update_layout(height=max(420, 160 + ROW_PX * len(nodes)))
+    return fig
