@@ -79,12 +79,13 @@ def _line(
     features = [word for word in theirs if not word.startswith(OURS)] + _features(profile, memory_gbs)
     settings["Feature"] = ",".join(dict.fromkeys(features))
     counted = _gpus(i)
-    gres = known.get("Gres", "") or ",".join(f"gpu:{kind}:{number}" for kind, number in counted.items())
+    theirs_gres = re.sub(r"\([^)]*\)", "", known.get("Gres", ""))  # without the sockets, which Slurm adds
+    gres = theirs_gres or ",".join(f"gpu:{kind}:{number}" for kind, number in counted.items())
     if gres:
         settings["Gres"] = gres
     settings["Weight"] = str(weight + GPU_LAST * bool(gres))
     settings["State"] = "UNKNOWN"
-    return NodeLine(name, settings, () if known.get("Gres") else tuple(_gres(name, i, counted)))
+    return NodeLine(name, settings, () if theirs_gres else tuple(_gres(name, i, counted)))
 
 
 def _processors(i: Inventory) -> dict[str, str]:
@@ -165,6 +166,7 @@ def conf(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
         f"# {title}",
         "# In place of the NodeName lines of slurm.conf; then restart slurmctld and all slurmd.",
     ]
-    if any("Gres" in node.settings for node in lines):
-        head.append("GresTypes=gpu")
+    if gres:
+        named = (one for node in lines for one in node.settings.get("Gres", "").split(",") if one)
+        head.append(f"GresTypes={','.join(dict.fromkeys(one.split(':')[0] for one in named))}")
     return "\n".join([*head, *map(str, lines)]) + "\n", "".join(f"{line}\n" for line in gres)

@@ -91,7 +91,7 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
         hovertemplate="%{x}<br>%{y}<br>%{text}<br>%{z:.1f} % worse than the median<extra></extra>",
     )
     fig.update_yaxes(autorange="reversed", automargin=True)
-    fig.update_layout(height=140 + ROW_PX * len(columns))
+    fig.update_layout(height=max(320, 140 + ROW_PX * len(columns)))
     return fig
 
 
