@@ -3,32 +3,101 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from profiles.errors import INTERRUPTED, TenbinError
-from tenbin.commands import (
-    agent,
-    calibration,
-    compare,
-    doctor,
-    export,
-    job,
-    jobs,
-    pairs,
-    profile,
-    reproduce,
-    show,
-    simulate,
-    slurm_config,
-    submit,
-    up,
-)
 from tenbin.errors import TenbinError as ClientError
+
+MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
+COMMANDS = {  # in the order of --help: where the function, or the app of a group, lies; the panel
+    "doctor": ("doctor:doctor", MEASURE),
+    "profile": ("profile:profile", MEASURE),
+    "show": ("show:show", MEASURE),
+    "list": ("show:list_profiles", MEASURE),
+    "compare": ("compare:compare", MEASURE),
+    "export": ("export:export", MEASURE),
+    "report": ("export:report", MEASURE),
+    "pairs": ("pairs:pairs", MEASURE),
+    "slurm-config": ("slurm_config:slurm_config", MEASURE),
+    "restore": ("doctor:restore", MEASURE),
+    "simulate": ("simulate:simulate", TRY),
+    "reproduce": ("reproduce:reproduce", TRY),
+    "up": ("up:up", RUN),
+    "down": ("up:down", RUN),
+    "status": ("up:status", RUN),
+    "nodes": ("up:nodes", RUN),
+    "submit": ("submit:submit", RUN),
+    "jobs": ("jobs:jobs", RUN),
+    "info": ("jobs:info", RUN),
+    "logs": ("jobs:logs", RUN),
+    "wait": ("jobs:wait", RUN),
+    "cancel": ("jobs:cancel", RUN),
+    "suspend": ("jobs:suspend", RUN),
+    "resume": ("jobs:resume", RUN),
+    "migrate": ("jobs:migrate", RUN),
+    "calibration": ("calibration:calibration", RUN),
+    "job": ("job:app", MEASURE),
+    "agent": ("agent:app", None),
+}
+
+
+class Commands(Mapping[str, Any]):
+    """The commands, each imported and made when it is asked for: to make all of them takes longer than most
+    of them run.
+
+    Attributes:
+        brief: make them without their parameters, which a list of commands does not show.
+    """
+
+    brief = False
+
+    def __getitem__(self, name: str) -> Any:
+        place, panel = COMMANDS[name]
+        module, attribute = place.split(":")
+        found = getattr(import_module(f"tenbin.commands.{module}"), attribute)
+        one = typer.Typer(rich_markup_mode="rich")
+        if isinstance(found, typer.Typer):
+            one.add_typer(found, name=name, rich_help_panel=panel, hidden=panel is None)
+        else:
+            one.command(name, rich_help_panel=panel, help=found.__doc__)(_nothing if self.brief else found)
+        return typer.main.get_group(one).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def _nothing() -> None:
+    """What a command does of which only the name and the help are wanted."""
+
+
+class Group(TyperGroup):
+    """``tenbin`` itself: its commands are those of ``Commands``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands()  # type: ignore[assignment]  # nobody adds to them
+
+    def format_help(self, *arguments: Any) -> None:
+        self.commands.brief = True  # type: ignore[attr-defined]
+        super().format_help(*arguments)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
 
 app = typer.Typer(
     name="tenbin",
+    cls=Group,
     help="Weighs machines: measures what a node can do, with honest intervals; then balances jobs on it.\n\n"
     "Start with [bold]tenbin doctor[/bold] (what can be measured here?), "
     "then [bold]tenbin profile[/bold], then [bold]tenbin report[/bold]. "
@@ -39,35 +108,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
-app.command("doctor", rich_help_panel=MEASURE)(doctor.doctor)
-app.command("profile", rich_help_panel=MEASURE)(profile.profile)
-app.command("show", rich_help_panel=MEASURE)(show.show)
-app.command("list", rich_help_panel=MEASURE)(show.list_profiles)
-app.command("compare", rich_help_panel=MEASURE)(compare.compare)
-app.command("export", rich_help_panel=MEASURE)(export.export)
-app.command("report", rich_help_panel=MEASURE)(export.report)
-app.add_typer(job.app, name="job", rich_help_panel=MEASURE)
-app.command("pairs", rich_help_panel=MEASURE)(pairs.pairs)
-app.command("slurm-config", rich_help_panel=MEASURE)(slurm_config.slurm_config)
-app.command("restore", rich_help_panel=MEASURE)(doctor.restore)
-app.command("simulate", rich_help_panel=TRY)(simulate.simulate)
-app.command("reproduce", rich_help_panel=TRY)(reproduce.reproduce)
-app.command("up", rich_help_panel=RUN)(up.up)
-app.command("down", rich_help_panel=RUN)(up.down)
-app.command("status", rich_help_panel=RUN)(up.status)
-app.command("nodes", rich_help_panel=RUN)(up.nodes)
-app.command("submit", rich_help_panel=RUN)(submit.submit)
-app.command("jobs", rich_help_panel=RUN)(jobs.jobs)
-app.command("info", rich_help_panel=RUN)(jobs.info)
-app.command("logs", rich_help_panel=RUN)(jobs.logs)
-app.command("wait", rich_help_panel=RUN)(jobs.wait)
-app.command("cancel", rich_help_panel=RUN)(jobs.cancel)
-app.command("suspend", rich_help_panel=RUN)(jobs.suspend)
-app.command("resume", rich_help_panel=RUN)(jobs.resume)
-app.command("migrate", rich_help_panel=RUN)(jobs.migrate)
-app.command("calibration", rich_help_panel=RUN)(calibration.calibration)
-app.add_typer(agent.app, name="agent", hidden=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -85,12 +125,28 @@ def _root(
 def main() -> None:
     """Run the command line; an error that the user can act on is one line, not a traceback."""
     try:
-        app()
+        _run()
     except (TenbinError, ClientError) as error:
         print(f"tenbin: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)
+        sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    """Run the command line, all output written.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+    """
+    try:
+        app()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer makes a 1 of it
+            raise ended.__context__ from None
+        raise
+    finally:
+        print(end="", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -136,3 +137,21 @@ def test_the_shell_completes_profiles(store: Store) -> None:
         store=store, _TENBIN_COMPLETE="complete_bash", COMP_WORDS="tenbin show 2026", COMP_CWORD="2"
     )
     assert set(done.stdout.split()) == {"20260101T000000Z", "20260102T000000Z"}
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(store: Store) -> None:
+    """Also where all output fits into the pipe's buffer, and for what typer prints itself."""
+    environment = {**os.environ, "TENBIN_STORE": str(store.root)}
+    for arguments in (["show", "--json"], ["--help"], ["list"]):
+        with subprocess.Popen(
+            [TENBIN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_mistyped_command_is_guessed() -> None:
+    done = tenbin("profil")
+    assert done.returncode == 2 and "Did you mean 'profile'?" in done.stderr
