@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 COMPUTING = {
     *("test_checkpoint_fit", "test_cli", "test_compare", "test_downey", "test_examples", "test_export"),
     *("test_fits", "test_job_fit", "test_knee", "test_linear", "test_loads", "test_memory_plan"),
-    *("test_report", "test_stats", "test_store", "test_text"),
+    *("test_report", "test_stats", "test_store", "test_text", "test_siblings", "test_cluster_report"),
 }
 MEASURING = {"test_power_caps", "test_samples", "test_calibration", "test_sharing"}  # of the coordinator's
 if (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -100,3 +101,22 @@ def _end(holder: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
     for stream in (holder.stdout, holder.stderr):
         if stream:
             stream.close()
+
+
+def explained(errors: Sequence[str], code: int) -> tuple[str, str]:
+    """Why a node could not be measured, and the remedy, from what srun and Python have said."""
+    said = "\n".join(errors)
+    words = [line for line in errors if line.strip()]
+    last = words[-1].removeprefix("srun: error: ") if words else f"exit code {code}"
+    same = f"install the same tenbin there, at the same path as here ({sys.prefix})"
+    for sign, what, remedy in (
+        ("No module named", "it has no tenbin in {python}", same),
+        ("No such file or directory", "it has no {python}", same),
+        ("Permission denied", "this user may not run {python} there", same),
+        ("Unable to confirm allocation", "its slurmd does not know the job", "see its slurmd's log"),
+        ("onnection", "its slurmd does not answer", "restart slurmd there"),
+        ("Node failure", "it was lost while it was measured", "see: sinfo -R"),
+    ):
+        if sign in said:
+            return f"{what.format(python=sys.executable)} ({last})", remedy
+    return f"it refused the probe ({last})", "try there by hand: tenbin profile --quick"

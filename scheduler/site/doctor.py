@@ -1,4 +1,7 @@
-"""Whether this Slurm can be steered by tenbin, how far, and what would change that. Nothing is changed."""
+"""Whether this Slurm can be steered by tenbin, how far, and what would change that.
+
+Nothing is changed; a job of a second looks at each node.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from pathlib import Path
 
 from agent.doctor.finding import Finding, limited, missing, ok
 from profiles.errors import Unavailable
+from scheduler.engines.slurm.parse import SlurmNode
 from scheduler.engines.slurm.tools import Slurm
-from scheduler.site import rights, settings
+from scheduler.site import reach, rights, settings
 
 TOOLS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun", "salloc")
 TRIED = {(22, 5)}  # versions on which tenbin's tests run
@@ -19,8 +23,12 @@ OLDEST = (20, 11)
 INSTALL = "install Slurm's tools (Debian: apt install slurm-client), or: module load slurm"
 
 
-def examine(slurm: Slurm) -> list[Finding]:
-    """All findings: tools, controller, rights, settings, nodes; what cannot be asked is ``missing``."""
+def examine(slurm: Slurm, folder: Path) -> list[Finding]:
+    """All findings: tools, controller, rights, settings, nodes; what cannot be asked is ``missing``.
+
+    Args:
+        folder: where the coordinator keeps its jobs, which nodes should see.
+    """
     findings = list(_tools(slurm))
     if any(finding.state == "missing" for finding in findings):
         return findings
@@ -37,7 +45,11 @@ def examine(slurm: Slurm) -> list[Finding]:
     level, why = _admin_level(slurm, config, name)
     findings += rights.check(name, uid, rights.slurm_user(config), level, why)
     findings += settings.check(config)
-    return [*findings, *_nodes(slurm), *_mpi(slurm)]
+    try:
+        nodes = slurm.nodes()
+    except Unavailable as error:
+        return [*findings, missing("nodes", f"they cannot be seen ({error.what})", "", _remedy(error))]
+    return [*findings, *_nodes(nodes), *reach.check(nodes, folder), *_mpi(slurm)]
 
 
 def usable(findings: list[Finding]) -> bool:
@@ -98,12 +110,7 @@ def _admin_level(slurm: Slurm, config: Mapping[str, str], user: str) -> tuple[st
     return said.split("\n")[0].strip(), ""
 
 
-def _nodes(slurm: Slurm) -> Iterator[Finding]:
-    try:
-        nodes = slurm.nodes()
-    except Unavailable as error:
-        yield missing("nodes", f"they cannot be seen ({error.what})", "", _remedy(error))
-        return
+def _nodes(nodes: list[SlurmNode]) -> Iterator[Finding]:
     if not nodes:
         yield missing(
             "nodes", "none can be seen", "PrivateData hides them, or there are none", "see: sinfo -N"

@@ -29,7 +29,7 @@ from profiles.records import Absent, Profile, Settings
 from scheduler.engines.slurm.parse import SlurmNode
 from scheduler.engines.slurm.tools import Slurm
 from scheduler.site import exchange
-from scheduler.site.allocation import Allocation, environment, held
+from scheduler.site.allocation import Allocation, environment, explained, held
 from scheduler.site.selection import Partitions, groups, sorted_out
 
 END_S = 30.0  # that nodes may take to end early
@@ -246,22 +246,3 @@ def _drain(stream: IO[str], into: list[str]) -> None:
     for line in stream:
         into.append(line.rstrip())
         del into[:-60]
-
-
-def explained(errors: Sequence[str], code: int) -> tuple[str, str]:
-    """Why a node could not be measured, and the remedy, from what srun and Python have said."""
-    said = "\n".join(errors)
-    words = [line for line in errors if line.strip()]
-    last = words[-1].removeprefix("srun: error: ") if words else f"exit code {code}"
-    same = f"install the same tenbin there, at the same path as here ({sys.prefix})"
-    for sign, what, remedy in (
-        ("No module named", "it has no tenbin in {python}", same),
-        ("No such file or directory", "it has no {python}", same),
-        ("Permission denied", "this user may not run {python} there", same),
-        ("Unable to confirm allocation", "its slurmd does not know the job", "see its slurmd's log"),
-        ("onnection", "its slurmd does not answer", "restart slurmd there"),
-        ("Node failure", "it was lost while it was measured", "see: sinfo -R"),
-    ):
-        if sign in said:
-            return f"{what.format(python=sys.executable)} ({last})", remedy
-    return f"it refused the probe ({last})", "try there by hand: tenbin profile --quick"

@@ -37,7 +37,8 @@ def doctor(
     """Say what can be measured here and what not, each with the reason and the remedy.
 
     With --engine slurm: whether this Slurm can be steered, what your rights allow, which settings help or
-    hinder, and the lines to add. Exit code 4: there is no Slurm that answers.
+    hinder, with the lines to add, and whether nodes have this tenbin and share its folder. Exit code 4: there
+    is no Slurm that answers.
     """
     if engine is Subject.SLURM:
         if storage:
@@ -45,8 +46,9 @@ def doctor(
         from scheduler.engines.slurm.tools import Slurm
         from scheduler.site.doctor import examine as examine_cluster
         from scheduler.site.doctor import usable
+        from tenbin.client import default_home
 
-        findings = examine_cluster(Slurm())
+        findings = examine_cluster(Slurm(), default_home())
         _print(findings, json)
         if not usable(findings):
             raise typer.Exit(Unavailable.exit_code)

@@ -12,10 +12,11 @@ import pytest
 
 from agent.doctor.finding import Finding
 from scheduler.engines.slurm.tools import Slurm
-from scheduler.site import rights, settings
+from scheduler.site import reach, rights, settings
 from scheduler.site.doctor import examine, usable
 from tests.slurmlab import SlurmLab
 
+HOME = Path("/tmp")
 FIT = {
     "ClusterName": "c",
     "SchedulerParameters": "bf_interval=5,batch_sched_delay=0",
@@ -101,16 +102,31 @@ def test_slurm_user_may_do_everything() -> None:
 
 def test_a_real_cluster(lab: SlurmLab) -> None:
     lab.call("scontrol", "update", "nodename=node2", "state=drain", "reason=a fan is loud")
-    findings = examine(Slurm())
+    findings = examine(Slurm(), HOME)
     assert usable(findings)
     assert one(findings, "cluster tenbinlab answers").state == "ok"
     assert one(findings, "everything").topic == "rights"
     drained = one(findings, "node2 is drain+idle")
     assert drained.reason == "a fan is loud" and "NodeName=node2 State=RESUME" in drained.remedy
     assert one(findings, "2 of 3 can take jobs")
+    assert one(findings, "2 of 2 that were asked have this tenbin")
+    assert one(findings, "they all see /tmp").state == "ok"
     assert [f.what for f in findings if f.topic == "settings" and f.state != "ok"] == [
         "ProctrackType is proctrack/linuxproc"
     ]
+
+
+def test_a_folder_that_is_not_shared_and_a_node_that_cannot_run_tenbin(
+    lab: SlurmLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every node of the lab has a /dev/shm of its own."""
+    found = list(reach.check(Slurm().nodes(), Path("/dev/shm/tenbin/coordinator")))
+    assert [f.what for f in found if f.state == "limited"] == [
+        f"{node} does not see /dev/shm" for node in lab.nodes
+    ]
+    monkeypatch.setattr(sys, "executable", "/opt/nobody/python")
+    found = list(reach.check(Slurm().nodes(), HOME))
+    assert len(found) == 3 and all("has no /opt/nobody/python" in f.what for f in found)
 
 
 def test_what_is_said_of_a_plain_user_is_so(lab: SlurmLab) -> None:
@@ -142,13 +158,13 @@ def test_no_slurm_a_wrong_configuration_and_no_munge(
     strange = tmp_path / "slurm.conf"
     strange.write_text(lab.conf.read_text().replace("munge/sock", "munge/gone"))
     monkeypatch.setenv("SLURM_CONF", str(strange))
-    found = [f for f in examine(Slurm()) if f.state == "missing"]
+    found = [f for f in examine(Slurm(), HOME) if f.state == "missing"]
     assert len(found) == 1 and "munged" in found[0].remedy
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
-    (found_none,) = examine(Slurm())
+    (found_none,) = examine(Slurm(), HOME)
     assert "none.conf, which is not there" in found_none.what
     monkeypatch.setenv("PATH", "/nonexistent")
-    (found_nothing,) = examine(Slurm())
+    (found_nothing,) = examine(Slurm(), HOME)
     assert found_nothing.what == "no Slurm here" and "apt install slurm-client" in found_nothing.remedy
     monkeypatch.undo()
 
@@ -161,14 +177,14 @@ def test_tools_that_hang_and_versions_that_nobody_knows(
         (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    version, controller = examine(Slurm())
+    version, controller = examine(Slurm(), HOME)
     assert version.state == "limited" and "31.11" in version.what
     assert controller.state == "missing" and "does not know" in controller.what
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho SLURM, the next generation\n")
-    (found,) = examine(Slurm())
+    (found,) = examine(Slurm(), HOME)
     assert found.state == "missing" and "the next generation" in found.what
     (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
-    (found,) = examine(Slurm(timeout_s=0.5))
+    (found,) = examine(Slurm(timeout_s=0.5), HOME)
     assert "did not answer within 0.5 s" in found.what and found.remedy
 
 

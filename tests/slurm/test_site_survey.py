@@ -18,10 +18,10 @@ from profiles.clusters import ClusterStore
 from profiles.errors import BadInput
 from profiles.store import Store
 from scheduler.engines.slurm import parse
+from scheduler.site.allocation import explained
 from scheduler.site.exchange import rounds
 from scheduler.site.lines import existing
 from scheduler.site.selection import groups, named, sorted_out
-from scheduler.site.survey import explained
 from tests.slurmlab import SlurmLab
 
 COMMAND = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()"]
