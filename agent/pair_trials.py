@@ -15,21 +15,41 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.job_profiler import CommandFailed
+from agent.job_session import CommandFailed
+from agent.job_start import Start, as_ranks, plain
 from agent.jobs.trial import Ended, Trial
 from agent.lock import node_lock
+from probes.mpi import MpiInstall
 from profiles.jobs import Clock
 
 POLL_S = 0.02
 
 
 class Program(NamedTuple):
-    """What to run, and its name."""
+    """What to run, and its name.
+
+    Attributes:
+        cores: that it has, on each host.
+        mpi: it is started as ``ranks`` ranks. hosts: over these, on cores among ``host_cores`` of each.
+    """
 
     name: str
     command: tuple[str, ...]
     folder: str
     cores: int
+    mpi: MpiInstall | None = None
+    ranks: int = 1
+    hosts: tuple[str, ...] = ()
+    host_cores: tuple[tuple[int, ...], ...] = ()
+
+    def start(self, cpus: Sequence[int], first: int, limit_s: float) -> Start:
+        """How, from the ``first`` of ``cpus`` (over hosts: of each one's cores) on."""
+        mine = slice(first, first + self.cores)
+        if self.mpi is None:
+            return plain(self.command, cpus[mine])
+        of_hosts = [core for cores in self.host_cores for core in cores[mine]]
+        cores = (of_hosts if self.hosts else list(cpus[mine]))[: self.ranks]
+        return as_ranks(self.mpi, self.command, cores, self.hosts, limit_s)
 
 
 @dataclass
@@ -102,11 +122,13 @@ def _together(programs: Sequence[Program], cpus: Sequence[int], limit_s: float) 
     """The complete runs of each, one at least, all of them with the others at work."""
     runs: list[list[Ended]] = [[] for _ in programs]
     with ExitStack() as stack:
-        parts = [_part(programs, i, cpus) for i in range(len(programs))]
+        firsts = [sum(program.cores for program in programs[:i]) for i in range(len(programs))]
+        starts = [one.start(cpus, first, limit_s) for one, first in zip(programs, firsts, strict=True)]
 
         def start(i: int) -> Trial:
-            one = programs[i]
-            return stack.enter_context(Trial(one.command, one.folder, parts[i], limit_s))
+            how = starts[i]
+            trial = Trial(how.command, programs[i].folder, how.cpus, limit_s, how.variables)
+            return stack.enter_context(trial)
 
         running = [start(i) for i in range(len(programs))]
         while not all(runs):
@@ -120,11 +142,6 @@ def _together(programs: Sequence[Program], cpus: Sequence[int], limit_s: float) 
                     running[i] = start(i)
             time.sleep(POLL_S)
     return runs
-
-
-def _part(programs: Sequence[Program], i: int, cpus: Sequence[int]) -> Sequence[int]:
-    first = sum(program.cores for program in programs[:i])
-    return cpus[first : first + programs[i].cores]
 
 
 def _check(program: Program, ended: Ended) -> None:

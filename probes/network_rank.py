@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probes.mpi import library_name
+from probes.topology import read_topology
 from profiles.stats import narrow_enough
 
 if TYPE_CHECKING:
@@ -58,18 +59,23 @@ class Plan:
 
 
 def identity() -> dict[str, str]:
-    """Where this process runs and with what; boot and network namespace tell two hosts of one name apart."""
+    """Where this process runs and with what; boot and network namespace tell two hosts of one name apart.
+
+    ``cores``: the CPUs that it may use, one of each core, with commas.
+    """
     import mpi4py
 
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 
+    topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
     return {
         "hostname": platform.node(),
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "namespace": str(Path("/proc/self/ns/net").readlink()),
         "tenbin": version("tenbin"),
         "library": library_name(MPI.Get_library_version()),
+        "cores": ",".join(str(cpu.index) for cpu in topology.cores),
     }
 
 

@@ -3,7 +3,8 @@
 *Pressure*: how much slower memprobe gets beside the job. *Sensitivity*: how much slower the job gets beside
 memprobe, a curve over its graded intensity. Both are measured against the same writers on the same cores,
 as is their *reference*, memprobe beside itself; so a pressure can be said in the terms of the curves: the
-traffic of memprobe beside which memprobe suffers as much.
+traffic of memprobe beside which memprobe suffers as much. A job over several hosts has the same on the
+network, with comprobe (all-to-all between the hosts) in the place of memprobe.
 
 Every slow-down is there by two clocks: ``wall``, what a user waits, and ``cpu``, CPU time for the same work,
 which is blind to other programs that took the cores meanwhile.
@@ -19,6 +20,7 @@ from pydantic import Field
 from profiles.records import Absent, Coefficient, Condition, Record
 
 JOB_SCHEMA_VERSION = 1
+COMPROBE_BYTES = 1 << 20  # from each rank to each other: bandwidth decides, not latency
 Clock = Literal["wall", "cpu"]
 JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 
@@ -31,10 +33,12 @@ class NodeKind(Record):
 
 
 class Level(Record):
-    """The slow-down beside memprobe at one intensity."""
+    """The slow-down beside a probe at one intensity."""
 
-    intensity_percent: float = Field(description="share of the time that memprobe writes")
-    offered_gbs: float = Field(description="what it writes at that intensity beside nobody, in GB/s")
+    intensity_percent: float = Field(description="share of the time that the probe writes, or communicates")
+    offered_gbs: float = Field(
+        description="what it writes (comprobe: each rank sends) at that intensity beside nobody, in GB/s"
+    )
     traffic_gbs: float | None = Field(default=None, description="what it wrote beside this one, in GB/s")
     slowdown: Coefficient = Field(description="time for the same work / time for it alone")
 
@@ -46,14 +50,38 @@ class Curve(Record):
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
 
 
-class MemoryPressure(Record):
-    """What a job does to memprobe, by one clock."""
+class ProbePressure(Record):
+    """What a job does to a probe, by one clock."""
 
     clock: Clock
-    slowdown: Coefficient = Field(description="of memprobe at full intensity beside the job")
+    slowdown: Coefficient = Field(description="of the probe at full intensity beside the job")
     equivalent_gbs: Coefficient | None = Field(
-        default=None, description="memprobe's traffic beside which memprobe suffers as much"
+        default=None, description="the probe's traffic beside which the probe suffers as much"
     )
+    note: str = ""
+
+
+class Phases(Record):
+    """What a job does to memprobe over the course of its run: a mean hides bursts."""
+
+    clock: Clock
+    bin_s: float = Field(description="the run is cut into parts of this length")
+    slowdown: tuple[float | None, ...] = Field(description="of memprobe in each part; null: not seen")
+    peak: Coefficient = Field(
+        description="in the worst part, each repetition's where the others were worst: no luck of the draw"
+    )
+    peak_at_percent: float = Field(description="where in the run that is")
+    bursts: bool = Field(description="whether the worst part stands out from the whole in the repetitions")
+
+
+class NetworkHalf(Record):
+    """A job over several hosts beside comprobe, by run time."""
+
+    message_bytes: int = Field(description="of comprobe, from each host to each other")
+    sensitivity: Curve | None = None
+    reference: Curve | None = Field(default=None, description="comprobe itself beside comprobe")
+    pressure: ProbePressure | None = None
+    emulated: bool = Field(default=False, description="the hosts are namespaces of one machine")
     note: str = ""
 
 
@@ -77,11 +105,16 @@ class JobProfile(Record):
     repetitions: int
     clock: Clock = Field(description="the clock to predict by: cpu where the machine was busy")
     alone: tuple[Coefficient, ...] = Field(
-        description="run_s, cpu_s, peak_memory_mb, read_mb, ...; kernels, compile_s, ... of OpenCL"
+        description="run_s, cpu_s, ...; mpi_share of MPI programs; kernels, compile_s, ... of OpenCL"
     )
     sensitivity: tuple[Curve, ...] = ()
     reference: tuple[Curve, ...] = Field(default=(), description="memprobe itself beside memprobe")
-    pressure: tuple[MemoryPressure, ...] = ()
+    pressure: tuple[ProbePressure, ...] = ()
+    phases: tuple[Phases, ...] = ()
+    mpi: bool = Field(default=False, description="the command is started as ranks, by mpiexec")
+    ranks: int | None = Field(default=None, description="how many, if mpi; cpus are those of one host")
+    hosts: tuple[str, ...] = Field(default=(), description="on which the ranks lie; empty: on this node")
+    network: NetworkHalf | None = None
     condition: Condition
     absent: tuple[Absent, ...] = ()
     interrupted: bool = False
@@ -90,7 +123,7 @@ class JobProfile(Record):
 
     @property
     def cores(self) -> int:
-        """Cores that the job had."""
+        """Cores that the job had, on each host."""
         return len(self.cpus)
 
     def need(self, name: str) -> Coefficient | None:
@@ -101,6 +134,6 @@ class JobProfile(Record):
         """The curve by that clock, or by the profile's own."""
         return next((c for c in self.sensitivity if c.clock == (clock or self.clock)), None)
 
-    def pressure_by(self, clock: Clock | None = None) -> MemoryPressure | None:
+    def pressure_by(self, clock: Clock | None = None) -> ProbePressure | None:
         """The pressure by that clock, or by the profile's own."""
         return next((p for p in self.pressure if p.clock == (clock or self.clock)), None)

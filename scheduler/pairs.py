@@ -1,19 +1,21 @@
 """Which jobs of a list should share a node, by their job profiles: the paper's rule, and the best matching.
 
-A job alone has the node for its run time; two that share it have it until both have ended.
+A job alone has the node for its run time; those that share it have it until all have ended. Jobs that were
+measured over hosts share these, and the network between them; the time is that of all the hosts together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, combinations
 
 from profiles.jobs import JobProfile
 from profiles.models import Prediction
 from profiles.models.curve import slowdown_beside
 from scheduler.interference import Pressure
-from scheduler.pairing import by_probes, partition
+from scheduler.pairing import by_probes, excluded, partition
 from scheduler.profiled import pressure_of
 
 
@@ -28,17 +30,19 @@ class Direction:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Pairs of jobs, by name, and what they gain.
+    """Groups of jobs, by name, and what they gain.
 
     Attributes:
-        groups: two names each, or one that is better alone.
+        groups: several names each, or one that is better alone.
         alone_s, paired_s: how long they have the node: one after the other; in these groups.
+        excluded: pairs that the paper's rule passed over, because of the network.
     """
 
     rule: str
     groups: tuple[tuple[str, ...], ...]
     alone_s: float
     paired_s: float
+    excluded: tuple[tuple[str, str], ...] = ()
 
     @property
     def gain_percent(self) -> float:
@@ -46,45 +50,86 @@ class Suggestion:
         return 100 * (1 - self.paired_s / self.alone_s) if self.alone_s > 0 else 0.0
 
 
+def over_network(jobs: Sequence[JobProfile]) -> bool:
+    """Whether all were measured over hosts: only then is known what they do to each other there."""
+    return bool(jobs) and all(job.network is not None for job in jobs)
+
+
 def directions(jobs: Sequence[JobProfile]) -> list[Direction]:
     """Every job beside every one, itself included."""
-    return [Direction(a.name, b.name, slowdown_beside(a, [b])) for a in jobs for b in jobs]
+    network = over_network(jobs)
+    return [Direction(a.name, b.name, slowdown_beside(a, [b], network)) for a in jobs for b in jobs]
 
 
-def suggestions(jobs: Sequence[JobProfile]) -> list[Suggestion]:
-    """What the paper's rule (D: least with most pressure) and minimum-weight matching would pair."""
-    sizes = (combinations(range(len(jobs)), size) for size in (1, 2))
-    costs = {group: node_s([jobs[member] for member in group]) for group in chain.from_iterable(sizes)}
-    choices = {
-        "rule": [
-            group.members
-            for group in by_probes([pressure_of(job) or Pressure(memory_percent=0.0) for job in jobs])
-        ],
-        "matching": partition(len(jobs), costs),
-    }
+def suggestions(jobs: Sequence[JobProfile], per_node: int = 2, cores: int | None = None) -> list[Suggestion]:
+    """What the paper's rule (D: least with most pressure, unless the network forbids it) would pair, and what
+    minimum-weight matching would put together.
+
+    Args:
+        per_node: most jobs on a node; the rule makes pairs.
+        cores: of a node; groups that need more are not made. None: not known.
+    """
+    network = over_network(jobs)
+    sizes = (combinations(range(len(jobs)), size) for size in range(1, per_node + 1))
+    groups = [
+        group
+        for group in chain.from_iterable(sizes)
+        if len(group) == 1 or cores is None or sum(jobs[member].cores for member in group) <= cores
+    ]
+    costs = _costs(jobs, groups, network)
+    pressures = [pressure_of(job) or Pressure(memory_percent=0.0) for job in jobs]
+    ruled = [tuple(sorted(group.members)) for group in by_probes(pressures)]
+    # A pair that has no room stays two jobs alone.
+    ruled = [part for group in ruled for part in ([group] if group in costs else [(m,) for m in group])]
+    passed_over = tuple(
+        (jobs[a].name, jobs[b].name)
+        for a, b in combinations(range(len(jobs)), 2)
+        if excluded(pressures[a], pressures[b])
+    )
     alone_s = sum(costs[member,] for member in range(len(jobs)))
     return [
         Suggestion(
             rule,
-            tuple(tuple(jobs[member].name for member in group) for group in groups),
+            tuple(tuple(jobs[member].name for member in group) for group in chosen),
             alone_s,
-            sum(costs[tuple(sorted(group))] for group in groups),
+            sum(costs[group] for group in chosen),
+            passed_over if rule == "rule" else (),
         )
-        for rule, groups in choices.items()
+        for rule, chosen in (("rule", ruled), ("matching", partition(len(jobs), costs)))
     ]
 
 
+def _costs(
+    jobs: Sequence[JobProfile], groups: Sequence[tuple[int, ...]], network: bool
+) -> dict[tuple[int, ...], float]:
+    """Node seconds of each group."""
+
+    @cache
+    def factor(member: int, others: tuple[int, ...]) -> float | None:
+        found = slowdown_beside(jobs[member], [jobs[other] for other in others], network) if others else None
+        return 1.0 if not others else None if found is None else max(found.value, 1.0)
+
+    return {group: _node_s(jobs, group, factor) for group in groups}
+
+
 def node_s(jobs: Sequence[JobProfile]) -> float:
-    """How long one job, or two that begin together, have the node; the longer one ends undisturbed."""
-    alone = [run.value if (run := job.need("run_s")) else 0.0 for job in jobs]
-    if len(jobs) == 1:
-        return alone[0]
-    found = [slowdown_beside(jobs[0], [jobs[1]]), slowdown_beside(jobs[1], [jobs[0]])]
-    if None in found:
-        return sum(alone)  # nothing is known: no gain is promised
-    factors = [max(one.value, 1.0) for one in found if one is not None]
-    (short, f_short), (long, f_long) = sorted(
-        zip(alone, factors, strict=True), key=lambda pair: pair[0] * pair[1]
-    )
-    first_s = short * f_short
-    return first_s + long - first_s / f_long
+    """How long jobs that begin together have the node; those that are left go on less disturbed."""
+    whole = tuple(range(len(jobs)))
+    return _costs(jobs, [whole], over_network(jobs))[whole]
+
+
+def _node_s(
+    jobs: Sequence[JobProfile], group: tuple[int, ...], factor: Callable[[int, tuple[int, ...]], float | None]
+) -> float:
+    left = {member: run.value if (run := jobs[member].need("run_s")) else 0.0 for member in group}
+    total, alone_s = 0.0, sum(left.values())
+    while left:
+        factors = {m: factor(m, tuple(other for other in left if other != m)) for m in left}
+        known = {m: f for m, f in factors.items() if f is not None}
+        if len(known) < len(left):
+            return alone_s  # nothing is known: no gain is promised
+        first = min(left, key=lambda m: left[m] * known[m])
+        step = left[first] * known[first]
+        total += step
+        left = {m: max(rest - step / known[m], 0.0) for m, rest in left.items() if m != first}
+    return total

@@ -82,9 +82,20 @@ class JobProfiles:
 
 
 def pressure_of(job: JobProfile) -> Pressure | None:
-    """What a job presses with, in the terms of the paper's rule; None if it was not measured."""
+    """What a job presses with, in the terms of the paper's rule; None if it was not measured.
+
+    Of a job on one host: it presses on no network. comprobe's place is the core next to the job's: near.
+    """
     found = job.pressure_by()
-    return None if found is None else Pressure(memory_percent=max(100 * (found.slowdown.value - 1), 0.0))
+    if found is None:
+        return None
+    network, share = job.network, job.need("mpi_share")
+    comprobe = network.pressure.slowdown.value if network and network.pressure else 1.0
+    return Pressure(
+        memory_percent=max(100 * (found.slowdown.value - 1), 0.0),
+        near_percent=max(100 * (comprobe - 1), 0.0),
+        communication_percent=100 * share.value if network and share else 0.0,
+    )
 
 
 def earlier_runs(store: JobStore, kind: NodeKind, name: str) -> list[Run]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from profiles.inventory import Inventory
 from profiles.records import Coefficient, Model, Profile, Quality
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
+
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
@@ -122,3 +126,11 @@ def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
         for z in inventory.power
     ]
     return lines
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """A row of bars, the lowest value the lowest bar; a dot where nothing is known."""
+    known = [value for value in values if value is not None]
+    low, span = (min(known), max(known) - min(known)) if known else (0.0, 0.0)
+    heights = [None if value is None else (value - low) / (span or 1.0) for value in values]
+    return "".join("·" if height is None else BARS[round(height * (len(BARS) - 1))] for height in heights)

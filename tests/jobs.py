@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -96,3 +97,34 @@ def make_job(
         **fit(runs, windows)._asdict(),
     }
     return JobProfile(**{**whole, **changes})
+
+
+def over_hosts(
+    memory: tuple[pd.DataFrame, pd.DataFrame], network: tuple[pd.DataFrame, pd.DataFrame]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """One job's tables, from those beside memprobe and those beside comprobe (as ``samples`` makes them)."""
+    (runs, windows), (other_runs, other_windows) = memory, network
+    beside = np.where(runs["intensity_percent"] == 0, "", "memory")
+    other_runs = other_runs[other_runs["intensity_percent"] > 0].assign(beside="network")
+    return (
+        pd.concat([runs.assign(beside=beside), other_runs], ignore_index=True),
+        pd.concat([windows.assign(probe="memory"), other_windows.assign(probe="network")], ignore_index=True),
+    )
+
+
+def bursty(
+    pressure: Callable[[float], float], noise: float = 0.0, repetitions: int = 6, seed: int = 1
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tables of a job of 10 s that slows memprobe down by ``pressure(share of its run that is over)``."""
+    rng = np.random.default_rng(seed)
+    runs, windows = [], []
+    for repetition in range(1, repetitions + 1):
+        runs.append({"repetition": repetition, "intensity_percent": 100.0, "wall_s": RUN_S})
+        row = {"repetition": repetition, "measured": True, "core": 8, "wall_s": 0.2, "thread_cpu_s": 0.2}
+        windows.append(row | {"phase": "reference", "intensity_percent": 0.0, "bytes": 0.2 * FULL_GBS * 1e9})
+        for i in range(50):
+            slowed = pressure((i + 0.5) / 50) * float(np.exp(rng.normal(0, noise)))
+            written = 0.2 * FULL_GBS * 1e9 / slowed
+            more = {"phase": "run", "intensity_percent": 100.0, "at_s": 0.2 * i, "bytes": written}
+            windows.append(row | more)
+    return pd.DataFrame(runs), pd.DataFrame(windows)

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from profiles.export import json_schema
 from profiles.fits.job import fit
+from profiles.fits.job_phases import fit_phases
 from profiles.jobs import Curve, JobProfile, Level
 from profiles.models.curve import equivalent, predict, slowdown_beside
 from tests.factory import make_coefficient
-from tests.jobs import INTENSITIES, make_job, samples
+from tests.jobs import INTENSITIES, bursty, make_job, over_hosts, samples
 
 LEVELS = st.lists(st.floats(1.0, 3.0), min_size=2, max_size=6)
 
@@ -143,6 +144,62 @@ def test_incomplete_samples_give_what_they_hold() -> None:
     assert {c.name for c in fitted.alone} >= {"run_s", "cpu_s", "peak_memory_mb"}
     assert not fitted.sensitivity and not fitted.pressure and fitted.reference
     assert fit(alone, pd.DataFrame()).reference == ()
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.floats(0.0, 0.2), st.floats(0.0, 10.0))
+def test_the_network_half_has_a_law_and_a_pressure_of_its_own(suffers: float, presses: float) -> None:
+    """Beside comprobe it suffers and presses so; beside memprobe otherwise."""
+    tables = over_hosts(samples(suffers=0.05, pressure_gbs=5.0), samples(suffers, presses))
+    fitted, memory = fit(*tables), fit(*samples(suffers=0.05, pressure_gbs=5.0))
+    assert fitted[:4] == memory[:4]
+    half = fitted.network
+    assert half is not None and half.sensitivity and half.pressure and half.pressure.equivalent_gbs
+    assert half.sensitivity.levels[-1].slowdown.value == pytest.approx(1 + suffers * 10)
+    assert half.pressure.slowdown.value == pytest.approx(1 + 0.05 * presses)
+    assert half.pressure.equivalent_gbs.value == pytest.approx(presses, abs=1e-6)
+    assert memory.network is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_peak_three_times_the_mean_is_found_where_it_is(seed: int) -> None:
+    """Paper D, figure 2: memprobe 1.6 times slower for an eighth of the run, 1.086 in the rest; 5 % noise."""
+
+    def pressure(at: float) -> float:
+        return 1.6 if 0.5 <= at < 0.625 else 1.086
+
+    runs, windows = bursty(pressure, noise=0.05, seed=seed)
+    found = fit_phases(runs, windows, "wall", "wall_s")
+    assert found is not None and found.bursts
+    assert found.peak.value == pytest.approx(1.6, rel=0.06)
+    assert 50 <= found.peak_at_percent < 62.5
+    assert len(found.slowdown) == 40 and found.bin_s == pytest.approx(0.25)
+
+
+def test_the_worst_of_parts_that_differ_by_chance_is_no_peak() -> None:
+    """No false burst, and a peak that is the mean, in spite of 20 % noise (lognormal: mean exp(0.02))."""
+    found = [
+        fit_phases(*bursty(lambda at: 1.2, noise=0.2, seed=seed), "wall", "wall_s") for seed in range(100)
+    ]
+    peaks = [one.peak.value for one in found if one is not None]
+    assert len(peaks) == 100 and np.mean(peaks) == pytest.approx(1.2 * np.exp(0.02), rel=0.03)
+    assert sum(one.bursts for one in found if one is not None) == 0
+
+
+def test_phases_need_two_repetitions_and_some_windows() -> None:
+    runs, windows = bursty(lambda at: 1.0, repetitions=1)
+    assert fit_phases(runs, windows, "wall", "wall_s") is None
+    runs, windows = bursty(lambda at: 1.0, repetitions=3)
+    assert fit_phases(runs, windows[:0], "wall", "wall_s") is None
+    assert fit_phases(runs, windows.drop(columns="at_s"), "wall", "wall_s") is None
+
+
+def test_a_profile_of_before_hosts_and_phases_is_read() -> None:
+    old = make_job("a").model_dump(mode="json")
+    for name in ("phases", "mpi", "ranks", "hosts", "network"):
+        del old[name]
+    read = JobProfile.model_validate_json(json.dumps(old))
+    assert (read.mpi, read.hosts, read.network, read.phases) == (False, (), None, ())
 
 
 def test_the_published_schema_is_the_one_in_use() -> None:

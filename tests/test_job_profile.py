@@ -14,15 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.job_profiler import (
-    CommandFailed,
-    JobOrder,
-    JobProgress,
-    choose_areas,
-    choose_clock,
-    choose_cpus,
-    make_job_profile,
-)
+from agent.job_profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
+from agent.job_session import CommandFailed, JobOrder, JobProgress
 from agent.jobs.trial import Ended, Trial
 from agent.node_kind import node_kind
 from probes.memory_pool import Pool, Spot, WriterLost

@@ -7,19 +7,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.job_profiler import CommandFailed
+from agent.job_session import CommandFailed
 from agent.node_kind import node_kind
 from agent.pair_trials import Program, Times, run_pairs
 from profiles.job_store import JobStore
 from profiles.jobs import JobProfile
 from scheduler.pairs import directions, node_s, suggestions
 from tests.conftest import processes_below, require
-from tests.jobs import RUN_S, make_job, samples
+from tests.jobs import RUN_S, make_job, over_hosts, samples
 
 CPUS = sorted(os.sched_getaffinity(0))
 TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
@@ -34,17 +35,25 @@ def job(name: str, suffers: float, presses: float, run_s: float = RUN_S, **chang
 JOBS = [job("a", 0.08, 9.0), job("b", 0.06, 8.0), job("c", 0.01, 0.5), job("d", 0.02, 1.0), job("e", 0, 2.0)]
 
 
-def ways(left: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
-    """Every way to divide jobs into pairs and single ones."""
+def ways(left: Sequence[int], most: int = 2) -> Iterator[list[tuple[int, ...]]]:
+    """Every way to divide jobs into groups of at most so many."""
     if not left:
         yield []
         return
     first, *rest = left
-    for way in ways(rest):
-        yield [(first,), *way]
-    for other in rest:
-        for way in ways([one for one in rest if one != other]):
-            yield [(first, other), *way]
+    for size in range(most):
+        for others in combinations(rest, size):
+            for way in ways([one for one in rest if one not in others], most):
+                yield [(first, *others), *way]
+
+
+def far(name: str, presses: float, share: float, memory: float = 0.5) -> JobProfile:
+    """A job over two hosts: comprobe suffers 5 % for each of ``presses``, it is inside MPI for that share."""
+    runs, windows = over_hosts(
+        samples(suffers=0.02, pressure_gbs=memory, repetitions=3),
+        samples(suffers=share / 10, pressure_gbs=presses, repetitions=3),
+    )
+    return make_job(name, runs.assign(mpi_share=share), windows, mpi=True, ranks=2, hosts=("n1", "n2"))
 
 
 def test_each_direction_is_the_sensitivity_at_the_pressure() -> None:
@@ -68,11 +77,19 @@ def test_a_job_of_which_nothing_is_known_promises_no_gain() -> None:
     assert node_s([mute, JOBS[2]]) == pytest.approx(2 * RUN_S)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_matching_takes_least_time_of_all_ways(count: int) -> None:
+def test_three_jobs_go_on_less_disturbed_as_others_end() -> None:
+    """Each GB/s costs 2 %, each job presses with 5 GB/s: 1.2 times slower beside two, 1.1 beside one."""
+    one, two, three = (job(name, 0.02, 5.0, run_s=s) for name, s in (("a", 5.0), ("b", 10.0), ("c", 15.0)))
+    # a ends at 6; b has 5 left: until 11.5; c has 15 - 6 / 1.2 - 5.5 / 1.1 = 5 left.
+    assert node_s([one, two, three]) == pytest.approx(6 + 5.5 + 5)
+    assert node_s([three, one, two]) == pytest.approx(6 + 5.5 + 5)
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 4)])
+def test_matching_takes_least_time_of_all_ways(count: int, most: int) -> None:
     jobs = JOBS[:count]
-    matched = next(one for one in suggestions(jobs) if one.rule == "matching")
-    best = min(sum(node_s([jobs[i] for i in group]) for group in way) for way in ways(range(count)))
+    matched = next(one for one in suggestions(jobs, most) if one.rule == "matching")
+    best = min(sum(node_s([jobs[i] for i in group]) for group in way) for way in ways(range(count), most))
     assert matched.paired_s == pytest.approx(best)
     assert sorted(name for group in matched.groups for name in group) == [one.name for one in jobs]
     assert matched.alone_s == pytest.approx(count * RUN_S)
@@ -81,6 +98,41 @@ def test_matching_takes_least_time_of_all_ways(count: int) -> None:
 def test_the_rule_pairs_least_with_most_pressure() -> None:
     ruled = next(one for one in suggestions(JOBS[:4]) if one.rule == "rule")
     assert {frozenset(group) for group in ruled.groups} == {frozenset("ac"), frozenset("bd")}
+
+
+def test_groups_that_need_more_cores_than_a_node_has_are_not_made() -> None:
+    for found in suggestions(JOBS, 4, cores=3):
+        assert max(map(len, found.groups)) == (2 if found.rule == "rule" else 3)
+    for found in suggestions(JOBS, 4, cores=1):
+        assert [len(group) for group in found.groups] == [1] * 5 and found.gain_percent == 0
+
+
+def test_jobs_over_hosts_suffer_on_the_network_too() -> None:
+    """Memory: 2 % a GB/s at 0.5 GB/s; network: share / 10 a GB/s at 4 GB/s."""
+    jobs = [far("a", presses=4.0, share=0.2), far("b", presses=1.0, share=0.0)]
+    found = {(one.job, one.beside): one.predicted for one in directions(jobs)}
+    for pair, truth in {("a", "a"): 1.01 + 0.02 * 4, ("a", "b"): 1.01 + 0.02, ("b", "a"): 1.01}.items():
+        predicted = found[pair]
+        assert predicted is not None and predicted.value == pytest.approx(truth)
+        assert predicted.low <= predicted.value <= predicted.high
+    here = {(one.job, one.beside): one.predicted for one in directions([jobs[1], JOBS[0]])}
+    mixed = here["b", "b"]  # of the other nothing is known over hosts: memory only
+    assert mixed is not None and mixed.value == pytest.approx(1.01)
+
+
+def test_the_rule_passes_over_a_pair_that_the_network_forbids() -> None:
+    """Least beside most pressure on memory would be quiet + talks; but talks is half its time inside MPI, and
+    quiet slows comprobe down by 20 %."""
+    quiet = far("quiet", presses=4.0, share=0.01, memory=0.1)
+    talks = far("talks", presses=0.2, share=0.5, memory=8.0)
+    silent = far("silent", presses=0.2, share=0.01, memory=6.0)
+    other = far("other", presses=0.2, share=0.01, memory=1.0)
+    ruled = next(one for one in suggestions([quiet, talks, silent, other]) if one.rule == "rule")
+    assert {frozenset(g) for g in ruled.groups} == {
+        frozenset({"quiet", "silent"}),
+        frozenset({"talks", "other"}),
+    }
+    assert ruled.excluded == (("quiet", "talks"),)
 
 
 # --- real runs

@@ -22,6 +22,8 @@ from typing import Any, Self
 
 from agent.jobs import tree
 from agent.jobs.samples import look
+from probes.obituary import LAUNCHER_SPEAKS, obituary
+from probes.rank_guard import RankEnd
 
 SAMPLE_S = 0.05
 LINGER_S = 0.5  # helpers of a library may end a little later than the main process
@@ -41,7 +43,7 @@ class Ended:
         left: processes that it left running. strayed: it changed the CPUs that it was given.
         most_threads: in all its processes at once.
         overdue: it was killed at the time limit.
-        last_words: the last line that it wrote to standard error.
+        last_words: the last line that it wrote to standard error; of ranks, which died and of what.
     """
 
     trouble: str = ""
@@ -66,7 +68,11 @@ class Ended:
 
 
 class Trial:
-    """The parent's end of one run; leaving its context ends the run, whatever state it is in."""
+    """The parent's end of one run; leaving its context ends the run, whatever state it is in.
+
+    Args:
+        variables: of the command's environment, besides those of this process.
+    """
 
     def __init__(
         self,
@@ -120,9 +126,17 @@ def main() -> int:
         if ended is None:
             return 1
         errors.seek(0)
-        words = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    print(json.dumps({**asdict(ended), "last_words": words[-1][:500] if words else ""}), flush=True)
+        words = _last_words(errors.read().decode(errors="replace").splitlines(), ended.code)
+    print(json.dumps({**asdict(ended), "last_words": words[:500]}), flush=True)
     return 0
+
+
+def _last_words(lines: list[str], code: int) -> str:
+    """The last line; where guards of ranks reported, which rank died and of what."""
+    if ends := [end for line in lines if (end := RankEnd.from_line(line))]:
+        return obituary(code, lines, ends, len(ends) + 1, ())
+    words = [line.strip() for line in lines if line.strip() and not LAUNCHER_SPEAKS.search(line)]
+    return words[-1] if words else ""
 
 
 def _run(order: dict[str, Any], errors: int) -> Ended | None:
@@ -140,7 +154,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
         child = subprocess.Popen(
             order["command"],
             cwd=order["folder"],
-            env={**os.environ, **order["variables"]},
+            env=os.environ | order["variables"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

@@ -1,14 +1,18 @@
 """From the samples of a job profile to its needs, its sensitivity, the reference and its pressure.
 
-``runs``, one row a run of the job: ``repetition``, ``intensity_percent`` of memprobe beside it (0: alone),
-``wall_s``, ``cpu_s``, ``peak_memory_mb``, ``read_mb``, ``written_mb``, ``disk_read_mb``, ``disk_written_mb``;
-of one that uses OpenCL also ``device_memory_mb`` (peak of buffers and images), ``registered_mb`` (what its
-checkpoint holds), ``kernels``, ``compile_s``, ``drain_s``.
+``runs``, one row a run of the job: ``repetition``, ``beside`` ("": alone, "memory": memprobe, "network":
+comprobe), ``intensity_percent`` of that (0: alone), ``wall_s``, ``cpu_s``, ``peak_memory_mb``, ``read_mb``,
+``written_mb``, ``disk_read_mb``, ``disk_written_mb``; of an MPI program ``mpi_share``; of one that uses
+OpenCL ``device_memory_mb`` (peak of buffers and images), ``registered_mb`` (what its checkpoint holds),
+``kernels``, ``compile_s``, ``drain_s``.
 
-``windows``, one row a writer and window of time: ``repetition``; ``phase`` ("reference": writers beside
-writers, "run": beside the job); ``measured`` (this one is looked at, not the one that disturbs);
-``intensity_percent`` of what is beside it (reference) or of itself (run); ``core``, ``wall_s``,
-``thread_cpu_s``, ``bytes``.
+``windows``, one row a writer and window of time: ``repetition``; ``probe`` ("memory", "network": there a row
+is of all comprobe, ``thread_cpu_s`` its time in all-to-alls, ``bytes`` what each rank sent); ``phase``
+("reference": the probe beside itself, "run": beside the job); ``measured`` (this one is looked at, not the
+one that disturbs); ``intensity_percent`` of what is beside it (reference) or of itself (run); ``core``,
+``at_s`` since the job's start (run), ``wall_s``, ``thread_cpu_s``, ``bytes``.
+
+Without the columns ``beside`` and ``probe`` all is memprobe's.
 
 Every slow-down is a ratio within one repetition, of the same few minutes; the median over the repetitions
 and its interval are reported.
@@ -20,7 +24,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from profiles.jobs import Clock, Curve, Level, MemoryPressure
+from profiles.fits.job_phases import fit_phases
+from profiles.jobs import COMPROBE_BYTES, Clock, Curve, Level, NetworkHalf, Phases, ProbePressure
 from profiles.models import constant
 from profiles.models.curve import equivalent
 from profiles.records import Coefficient
@@ -36,13 +41,14 @@ NEEDS = {
     "written_mb": ("written_mb", "MB"),
     "disk_read_mb": ("disk_read_mb", "MB"),
     "disk_written_mb": ("disk_written_mb", "MB"),
+    "mpi_share": ("mpi_share", "ratio"),
     "device_memory_mb": ("device_memory_mb", "MB"),
     "registered_mb": ("registered_mb", "MB"),
     "kernels": ("kernels", "1"),
     "compile_s": ("compile_s", "s"),
     "drain_s": ("drain_s", "s"),
 }
-SMALL = {"s": 0.01, "MB": 1.0, "1": 1.0}  # below, a relative interval means nothing
+SMALL = {"s": 0.01, "MB": 1.0, "ratio": 0.05, "1": 1.0}  # below, a relative interval means nothing
 LEAST_CPU_S = 0.05  # less CPU time than this is too coarsely counted for a ratio
 
 
@@ -52,18 +58,22 @@ class Fitted(NamedTuple):
     alone: tuple[Coefficient, ...]
     sensitivity: tuple[Curve, ...]
     reference: tuple[Curve, ...]
-    pressure: tuple[MemoryPressure, ...]
+    pressure: tuple[ProbePressure, ...]
+    phases: tuple[Phases, ...] = ()
+    network: NetworkHalf | None = None
 
 
 def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
     """All that ``runs`` and ``windows`` support."""
     windows = windows[windows["bytes"] > 0] if len(windows) else windows
     alone = tuple(
-        _median(name, unit, runs.loc[runs["intensity_percent"] == 0, column].dropna().tolist(), SMALL[unit])
+        _median(name, unit, values, SMALL[unit])
         for name, (column, unit) in NEEDS.items()
-        if column in runs and runs[column].notna().any()
+        if (values := _alone(runs, column))
     )
-    sensitivity, reference, pressure = [], [], []
+    network = _network(_of(runs, "beside", "network"), _of(windows, "probe", "network"))
+    runs, windows = _of(runs, "beside", "memory"), _of(windows, "probe", "memory")
+    sensitivity, reference, pressure, phases = [], [], [], []
     for clock in CLOCKS:
         if curve := _sensitivity(runs, windows, clock):
             sensitivity.append(curve)
@@ -71,7 +81,37 @@ def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
             reference.append(curve)
             if found := _pressure(windows, curve):
                 pressure.append(found)
-    return Fitted(alone, tuple(sensitivity), tuple(reference), tuple(pressure))
+        if seen := fit_phases(runs, windows, clock, WRITER_COLUMN[clock]):
+            phases.append(seen)
+    return Fitted(alone, tuple(sensitivity), tuple(reference), tuple(pressure), tuple(phases), network)
+
+
+def _alone(runs: pd.DataFrame, column: str) -> list[float]:
+    if column not in runs:
+        return []
+    values: list[float] = runs.loc[runs["intensity_percent"] == 0, column].dropna().tolist()
+    return values
+
+
+def _of(table: pd.DataFrame, column: str, probe: str) -> pd.DataFrame:
+    """The rows that are of that probe, or of none."""
+    if column not in table:
+        return table if probe == "memory" else table[:0]
+    return table[table[column].isin((probe, ""))]
+
+
+def _network(runs: pd.DataFrame, windows: pd.DataFrame) -> NetworkHalf | None:
+    if not len(windows):
+        return None
+    # comprobe pauses between all-to-alls: how fast it is says the time inside them.
+    inside = windows.assign(wall_s=windows["thread_cpu_s"])
+    reference = _reference(inside, "wall")
+    return NetworkHalf(
+        message_bytes=COMPROBE_BYTES,
+        sensitivity=_sensitivity(runs, windows, "wall"),
+        reference=reference,
+        pressure=_pressure(inside, reference, "comprobe") if reference else None,
+    )
 
 
 def full_gbs(windows: pd.DataFrame) -> float:
@@ -123,8 +163,8 @@ def _reference(windows: pd.DataFrame, clock: Clock) -> Curve | None:
     return Curve(clock=clock, levels=tuple(levels)) if len(levels) > 1 else None
 
 
-def _pressure(windows: pd.DataFrame, reference: Curve) -> MemoryPressure | None:
-    """memprobe at full intensity beside the job, over memprobe alone in the same repetition."""
+def _pressure(windows: pd.DataFrame, reference: Curve, probe: str = "memprobe") -> ProbePressure | None:
+    """The probe at full intensity beside the job, over the probe alone in the same repetition."""
     clock = reference.clock
     beside = windows[(windows["phase"] == "run") & (windows["intensity_percent"] == 100)]
     alone = _per_byte(windows[_is_reference(windows, 0)], clock)
@@ -133,8 +173,8 @@ def _pressure(windows: pd.DataFrame, reference: Curve) -> MemoryPressure | None:
         return None
     slowdown = _median("slowdown", "ratio", ratios)
     found = equivalent(reference, slowdown)
-    note = "" if found else "memprobe hardly suffers beside itself here: pressure has no measure"
-    return MemoryPressure(clock=clock, slowdown=slowdown, equivalent_gbs=found, note=note)
+    note = "" if found else f"{probe} hardly suffers beside itself here: pressure has no measure"
+    return ProbePressure(clock=clock, slowdown=slowdown, equivalent_gbs=found, note=note)
 
 
 def _level(intensity: float, full: float, ratios: list[float], traffic: float | None) -> Level:

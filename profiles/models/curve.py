@@ -8,13 +8,13 @@ but no further than to twice its traffic.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.jobs import Curve, JobProfile
+from profiles.jobs import Curve, JobProfile, ProbePressure
 from profiles.models import Prediction
 from profiles.models.constant import judge
 from profiles.records import Coefficient
@@ -49,15 +49,30 @@ def predict(
     return Prediction(middle, min(low, middle), max(high, middle))
 
 
-def slowdown_beside(job: JobProfile, others: list[JobProfile]) -> Prediction | None:
+def slowdown_beside(
+    job: JobProfile, others: Sequence[JobProfile], network: bool = False
+) -> Prediction | None:
     """Run time of a job beside others / run time alone; their pressures are added up.
 
+    With ``network`` they share the hosts' network too, and what that costs comes on top of what memory costs.
     None where its sensitivity, or the pressure of one of the others, was not measured.
     """
-    curve = job.sensitivity_by()
-    pressures = [other.pressure_by() for other in others]
+    memory = _beside(job.sensitivity_by(), [other.pressure_by() for other in others])
+    if not network or memory is None:
+        return memory
+    halves = [one.network for one in (job, *others)]
+    if any(half is None for half in halves):
+        return None
+    own, *theirs = [half for half in halves if half is not None]
+    added = _beside(own.sensitivity, [half.pressure for half in theirs])
+    if added is None:
+        return None
+    return Prediction(*(max(a + b - 1, 0.0) for a, b in zip(memory, added, strict=True)))
+
+
+def _beside(curve: Curve | None, pressures: Sequence[ProbePressure | None]) -> Prediction | None:
     known = [p.equivalent_gbs for p in pressures if p is not None and p.equivalent_gbs is not None]
-    if curve is None or len(known) < len(others):
+    if curve is None or len(known) < len(pressures):
         return None
     found = predict(
         curve,

@@ -18,8 +18,8 @@ from tenbin.commands.options import JsonOption, StoreOption
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agent.job_profiler import JobProgress, Listener
-    from profiles.jobs import Curve, JobProfile
+    from agent.job_session import JobProgress, Listener
+    from profiles.jobs import Curve, JobProfile, NetworkHalf, Phases
     from profiles.records import Coefficient
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ WORDS = {
     "written_mb": "writes",
     "disk_read_mb": "  from storage",
     "disk_written_mb": "  to storage",
+    "mpi_share": "share of time inside MPI",
     "device_memory_mb": "device memory (M_max)",
     "registered_mb": "  in a checkpoint (M)",
     "kernels": "kernels run",
@@ -58,8 +59,19 @@ def profile(
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
     ],
     cores: Annotated[
-        int, typer.Option("--cores", "-n", min=1, help="Cores that the job gets: its ranks or threads.")
+        int,
+        typer.Option("--cores", "-n", min=1, help="Cores that the job gets, for its threads or ranks."),
     ] = 1,
+    mpi: Annotated[
+        bool, typer.Option("--mpi", help="Start the command as -n ranks of tenbin's MPI, one a core.")
+    ] = False,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST,HOST,...",
+            help="Start the ranks (--mpi) on these hosts, and measure beside comprobe between them too.",
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Three repetitions of each intensity, wider intervals.")
     ] = False,
@@ -75,7 +87,8 @@ def profile(
     """Run a program over and over, alone and beside memprobe, and store what came out under a name.
 
     The program is not changed. It runs on cores of its own, its input empty and its output thrown away.
-    It should take 5 seconds to a few minutes, with the same work each time: 3 to 20 repetitions of five runs.
+    It should take 5 seconds to a few minutes, with the same work each time: 3 to 20 repetitions of five runs,
+    nine with --hosts. Of an MPI program the share of time inside MPI is measured too.
     Ctrl-C ends it early and keeps what was measured. Run it while the machine is quiet.
 
     [bold]Examples[/bold]
@@ -83,8 +96,11 @@ def profile(
       tenbin job profile stencil -- ./stencil --steps 1000
 
       tenbin job profile lu -n 4 --quick -- mpiexec -n 4 ./lu.C.x
+
+      tenbin job profile cg -n 8 --hosts node1,node2 -- python cg.py
     """
-    from agent.job_profiler import JobOrder, make_job_profile
+    from agent.job_profiler import make_job_profile
+    from agent.job_session import JobOrder
     from profiles.job_store import JobStore
     from tenbin.commands.profile import terminated_as_interrupted
     from tenbin.commands.words import duration_s
@@ -95,7 +111,16 @@ def profile(
     if not where.is_dir():
         raise BadInput(f"--chdir {where}: not a folder", f"mkdir -p {where}")
     order = JobOrder(
-        name, tuple(command), str(where), cores, quick, duration_s(limit), duration_s(budget), seed
+        name,
+        tuple(command),
+        str(where),
+        cores,
+        quick,
+        duration_s(limit),
+        duration_s(budget),
+        seed,
+        mpi=mpi or hosts is not None,
+        hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
     )
     stored.prepare()
     earlier = stored.paths(name=name)
@@ -147,7 +172,14 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
     print_job(found)
     if found.kind.key != kind.key:
         print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
-        print(f"tenbin job profile {found.name} -n {found.cores} -- {shlex.join(found.command)}")
+        print(f"tenbin job profile {found.name} {_options(found)} -- {shlex.join(found.command)}")
+
+
+def _options(job: JobProfile) -> str:
+    """What it was measured with."""
+    if job.hosts:
+        return f"-n {job.ranks} --hosts {','.join(job.hosts)}"
+    return f"-n {job.cores}{' --mpi' if job.mpi else ''}"
 
 
 app.command("predict")(predict)
@@ -189,6 +221,7 @@ def schema() -> None:
 
 def _summary(row: JobProfile) -> dict[str, object]:
     run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+    network = row.network
     return {
         "name": row.name,
         "id": row.id,
@@ -198,6 +231,12 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "run_s": run.value if run else None,
         "pressure_ratio": pressure.slowdown.value if pressure else None,
         "sensitivity_ratio": curve.levels[-1].slowdown.value if curve else None,
+        "network_pressure_ratio": network.pressure.slowdown.value if network and network.pressure else None,
+        "network_sensitivity_ratio": (
+            network.sensitivity.levels[-1].slowdown.value if network and network.sensitivity else None
+        ),
+        "mpi_share": share.value if (share := row.need("mpi_share")) else None,
+        "hosts": list(row.hosts),
         "clock": row.clock,
         "repetitions": row.repetitions,
         "interrupted": row.interrupted,
@@ -245,13 +284,11 @@ def print_job(job: JobProfile) -> None:
     )
     title = f"{job.name}: {kind} job profile {job.id}, made {made} in {duration(job.duration_s)}{marks}"
     console.print(f"[bold]{title}[/bold]")
-    cpus = ", ".join(map(str, job.cpus))
-    console.print(f"  command    {shlex.join(job.command)}", markup=False)
-    console.print(f"  node kind  {job.kind.title} ({job.kind.key})", markup=False)
+    cpus, probes = (", ".join(map(str, some)) for some in (job.cpus, job.probe_cpus))
+    memprobe = f"; memprobe on {probes}" if probes else ""
+    ranks = f"{job.ranks} ranks on {', '.join(job.hosts) or 'this node'}, " if job.mpi else ""
     console.print(
-        f"  cores      {job.cores} (CPU {cpus}; memprobe on {', '.join(map(str, job.probe_cpus))}), "
-        f"{job.repetitions} repetitions",
-        markup=False,
+        f"  cores      {ranks}{job.cores} (CPU {cpus}{memprobe}), {job.repetitions} repetitions", markup=False
     )
     console.print("\n[bold]Alone[/bold]  [dim](median, 95 % interval, n, quality)[/dim]")
     for need in job.alone:
@@ -270,10 +307,39 @@ def print_job(job: JobProfile) -> None:
                 console.print(f"    {pressure.note}", markup=False)
         if curve:
             _curve(console, curve)
+        if phases := next((p for p in job.phases if p.clock == clock), None):
+            _phases(console, phases)
+    if job.network:
+        _network(console, job.network)
     if job.note:
         console.print(f"\n{job.note}", markup=False)
     for absent in job.absent:
         console.print(f"Not measured: {absent.what}: {absent.reason}", markup=False)
+
+
+def _phases(console: Console, phases: Phases) -> None:
+    from tenbin.text import sparkline
+
+    _line(console, "  in the worst part of its run", phases.peak, "x")
+    seen = [value for value in phases.slowdown if value is not None]
+    words = "in bursts" if phases.bursts else "no bursts that stand out"
+    console.print(f"  over its run, parts of {phases.bin_s:.3g} s: {words}", markup=False)
+    console.print(f"    {sparkline(phases.slowdown)}  {min(seen):.2f} .. {max(seen):.2f}x", markup=False)
+
+
+def _network(console: Console, half: NetworkHalf) -> None:
+    mark = " (EMULATED: the hosts are one machine's)" if half.emulated else ""
+    console.print(f"\n[bold]Beside comprobe, by run time[/bold]{mark}")
+    if half.pressure:
+        _line(console, "comprobe is slowed down", half.pressure.slowdown, "x")
+        if half.pressure.equivalent_gbs:
+            _line(console, "  as beside comprobe at", half.pressure.equivalent_gbs)
+        elif half.pressure.note:
+            console.print(f"    {half.pressure.note}", markup=False)
+    if half.sensitivity:
+        _curve(console, half.sensitivity)
+    if half.note:
+        console.print(f"  {half.note}", markup=False)
 
 
 def _curve(console: Console, curve: Curve) -> None:

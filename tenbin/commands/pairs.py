@@ -13,7 +13,7 @@ from tenbin.commands.job import complete_name
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from agent.pair_trials import Times
+    from agent.pair_trials import Program, Times
     from profiles.jobs import JobProfile
     from profiles.models import Prediction
     from scheduler.pairs import Direction, Suggestion
@@ -30,6 +30,9 @@ def pairs(
             metavar="JOB...",
         ),
     ] = None,
+    per_node: Annotated[
+        int, typer.Option("--per-node", min=2, max=8, help="Most jobs that may share a node.")
+    ] = 2,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the pairs for real, and print what was measured beside.")
     ] = False,
@@ -40,30 +43,41 @@ def pairs(
 ) -> None:
     """Predict how much jobs slow each other down when two share a node, and say which pairs to make.
 
-    From their job profiles (tenbin job profile). With --verify every program runs alone and beside every
-    other, again and again in random order; the noise floor is how much two runs alone differ.
+    From their job profiles (tenbin job profile); of jobs that were all measured over hosts, with what they do
+    to each other on the network. With --verify every program runs alone and beside every other, again and
+    again in random order; the noise floor is how much two runs alone differ.
 
     [bold]Examples[/bold]
 
       tenbin pairs
 
+      tenbin pairs --per-node 4
+
       tenbin pairs stencil lu --verify
     """
     import json as json_
 
-    from scheduler.pairs import directions, suggestions
+    from scheduler.pairs import directions, over_network, suggestions
     from tenbin.commands.words import duration_s
 
     known = _known(jobs or [], store)
-    predicted, advice = directions(known), suggestions(known)
+    cores = _room(known)
+    predicted, advice = directions(known), suggestions(known, per_node, cores)
     times = _verified(known, repetitions, duration_s(limit)) if verify else None
     rows = [_row(one, known, times) for one in predicted]
     if json:
         noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
         advised = [
-            {"rule": one.rule, "groups": one.groups, "gain_percent": one.gain_percent} for one in advice
+            {
+                "rule": one.rule,
+                "groups": one.groups,
+                "gain_percent": one.gain_percent,
+                "excluded": one.excluded,
+            }
+            for one in advice
         ]
-        print(json_.dumps({"directions": rows, "suggestions": advised, "noise_ratio": noise}, indent=1))
+        found = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
+        print(json_.dumps(found | {"network": over_network(known)}, indent=1))
     else:
         _print(rows, advice, known, times)
     raise typer.Exit(INTERRUPTED if times is not None and times.interrupted else 0)
@@ -92,27 +106,74 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
 
 
 def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Times:
-    import os
     from itertools import combinations_with_replacement
-    from pathlib import Path
 
-    from agent.pair_trials import Program, run_pairs
-    from probes.topology import read_topology
+    from agent.pair_trials import run_pairs
     from tenbin.commands.profile import terminated_as_interrupted
 
-    cpus = [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
-    programs = [Program(job.name, job.command, job.folder, job.cores) for job in known]
+    cpus = _cores_here()
+    programs = _programs(known)
     wanted = list(combinations_with_replacement(range(len(programs)), 2))
+    room = min((len(cores) for one in programs for cores in one.host_cores), default=len(cpus))
     for a, b in wanted:
-        if programs[a].cores + programs[b].cores > len(cpus):
+        if programs[a].cores + programs[b].cores > room:
             both = f"{programs[a].name} ({programs[a].cores}) and {programs[b].name} ({programs[b].cores})"
-            raise BadInput(f"--verify: {both} need more than the {len(cpus)} cores here", "name other jobs")
+            raise BadInput(f"--verify: {both} need more than the {room} cores here", "name other jobs")
 
     def tell(doing: str) -> None:
         print(f"tenbin: {doing}", file=sys.stderr, flush=True)
 
     with terminated_as_interrupted():
         return run_pairs(programs, wanted, cpus, repetitions, limit_s, tell)
+
+
+def _room(known: list[JobProfile]) -> int | None:
+    """Cores of a node, if this one is of the jobs' kind; over hosts, or of another kind, not known."""
+    from agent.node_kind import node_kind
+
+    alike = all(job.kind.key == node_kind().key and not job.hosts for job in known)
+    return len(_cores_here()) if alike else None
+
+
+def _cores_here() -> list[int]:
+    import os
+    from pathlib import Path
+
+    from probes.topology import read_topology
+
+    return [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
+
+
+def _programs(known: list[JobProfile]) -> list[Program]:
+    """What to run: over the hosts that all jobs were measured on, else here."""
+    from agent.job_network import cores_of
+    from agent.pair_trials import Program
+    from probes.mpi import find_mpi
+    from scheduler.pairs import over_network
+
+    mpi = find_mpi() if any(job.mpi for job in known) else None
+    hosts = known[0].hosts if over_network(known) else ()
+    if hosts and len({job.hosts for job in known}) > 1:
+        raise BadInput("--verify: the jobs were measured on different hosts", "see: tenbin job list --json")
+    if not hosts and (far := [job.name for job in known if job.hosts]):
+        raise BadInput(
+            f"--verify: {', '.join(far)} run over hosts, the others here",
+            "name those over hosts, or the others, or measure all with --hosts",
+        )
+    cores = tuple(cores_of(hosts, mpi)[0]) if mpi and hosts else ()
+    return [
+        Program(
+            job.name,
+            job.command,
+            job.folder,
+            job.cores,
+            mpi if job.mpi else None,
+            job.ranks or 1,
+            hosts,
+            cores,
+        )
+        for job in known
+    ]
 
 
 def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[str, Any]:
@@ -145,6 +206,8 @@ def _print(
     from rich.console import Console
     from rich.table import Table
 
+    from scheduler.pairs import over_network
+
     console, table = Console(highlight=False), Table(box=None, padding=(0, 1))
     headings = ["job", "beside", "predicted", "95 % interval"]
     headings += ["measured", "95 % interval", "error"] if times else []
@@ -166,6 +229,11 @@ def _print(
         )
         console.print(f"\n{RULES[one.rule]}: {groups}", markup=False)
         console.print(f"  gains {one.gain_percent:.0f} % over running one after the other", markup=False)
+        if one.excluded:
+            passed = "; ".join(" + ".join(pair) for pair in one.excluded)
+            console.print(f"  not together, because of the network, if avoidable: {passed}", markup=False)
+    if not over_network(known) and any(job.network for job in known):
+        console.print("\nWithout the network: not all of them were measured over hosts.", markup=False)
     doubtful = [job.name for job in known if job.note]
     if doubtful:
         console.print(f"\nDoubtful, see tenbin job show: {', '.join(doubtful)}", markup=False)

@@ -1,0 +1,73 @@
+"""The share of time that an unmodified MPI program spends inside MPI, by a preloaded library.
+
+``mpi_time.c`` is compiled when it is needed, and stands between the program and its MPI, whichever that is:
+the program must be linked to it dynamically and call it from C (as mpi4py does), not through an MPI's
+Fortran library that calls past it. On other hosts the folder must be the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from profiles.errors import Unavailable
+
+SOURCE = Path(__file__).with_name("mpi_time.c")
+COMPILERS = ("cc", "gcc", "clang")
+COUNTS = struct.Struct("=QQ")  # struct counts in the source
+
+
+class Inside(NamedTuple):
+    """What one rank did inside MPI, all its threads together."""
+
+    seconds: float
+    calls: int
+
+
+def build(folder: Path) -> Path:
+    """The library, compiled into ``folder``.
+
+    Raises:
+        Unavailable: there is no C compiler, or not for this machine.
+    """
+    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    if compiler is None:
+        raise Unavailable(
+            "no C compiler (cc) to build the library that counts", "install one: apt install gcc"
+        )
+    if sys.maxsize < 2**63 - 1 or sys.platform != "linux":
+        raise Unavailable("the library that counts is for 64-bit Linux")
+    library = folder / "tenbin_mpi_time.so"
+    command = [compiler, "-std=c11", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
+        raise Unavailable(f"{compiler} cannot build the library that counts ({words})")
+    return library
+
+
+def variables(library: Path, folder: Path) -> dict[str, str]:
+    """What a program's environment needs so that its ranks leave their counts in ``folder``."""
+    others = os.environ.get("LD_PRELOAD", "")
+    return {"LD_PRELOAD": f"{library} {others}".strip(), "TENBIN_MPI_TIME": str(folder)}
+
+
+def read(folder: Path) -> list[Inside]:
+    """What each rank that called MPI left there."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        if len(content) == COUNTS.size and (counts := COUNTS.unpack(content))[1]:
+            found.append(Inside(counts[0] / 1e9, counts[1]))
+    return found
+
+
+def share(ranks: Sequence[Inside], wall_s: float) -> float:
+    """Mean over the ranks of the time inside MPI / run time, at most 1 (several threads may be inside)."""
+    return min(sum(rank.seconds for rank in ranks) / (len(ranks) * wall_s), 1.0)
