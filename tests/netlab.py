@@ -2,6 +2,8 @@
 
 A launcher script stands in for ssh: it drops ssh's options and enters the namespace of the host, under a host
 name of its own. Needs root, ``ip`` and ``tc``.
+
+``python -P -m tests.netlab MBIT -- COMMAND...`` runs a command with two such hosts, named in TENBIN_HOSTS.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,3 +119,18 @@ def netlab(folder: Path, count: int = 2) -> Iterator[NetLab]:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command with two hosts over links of so many Mbit/s."""
+    if len(arguments) < 3 or arguments[1] != "--" or not arguments[0].isdigit():
+        print("usage: python -P -m tests.netlab MBIT -- COMMAND...", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder, netlab(Path(folder)) as lab:
+        lab.shape(int(arguments[0]), "htb")
+        more = lab.env | {"TENBIN_HOSTS": ",".join(lab.hosts)}
+        return subprocess.run(arguments[2:], env=os.environ | more, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

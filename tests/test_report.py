@@ -11,13 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from agent.node_kind import node_kind
 from profiles.errors import BadInput
 from profiles.fits import fit_samples
+from profiles.fits.job_phases import fit_phases
+from profiles.job_store import JobStore
 from profiles.records import Absent
 from profiles.store import Store
 from tenbin.report.page import write_report
 from tests.conftest import require
 from tests.factory import make_coefficient, make_model, make_profile
+from tests.jobs import bursty, make_job, over_hosts, samples
 
 
 def _memory_samples(emulated: bool = False) -> pd.DataFrame:
@@ -76,6 +80,26 @@ def test_the_page_compares_with_the_profile_before(tmp_path: Path) -> None:
     words = _words((tmp_path / "page.html").read_text())
     assert "20250101T000000Z: of 1 coefficients in both, 1 have" in words
     assert "its interval is too narrow" in words
+
+
+def test_the_page_shows_the_jobs_of_the_nodes_kind(tmp_path: Path) -> None:
+    profile, jobs = make_profile(), JobStore(tmp_path)
+    path = Store(tmp_path).save(profile, {}) / "profile.json"
+    write_report(path, tmp_path / "page.html")
+    assert 'id="jobs"' not in (tmp_path / "page.html").read_text()
+    runs, windows = bursty(lambda at: 1.6 if at > 0.8 else 1.1)
+    phases = fit_phases(runs, windows, "wall", "wall_s")
+    assert phases is not None
+    here = {"kind": node_kind(profile.inventory), "phases": (phases,)}
+    far = over_hosts(samples(), samples(suffers=0.2))
+    jobs.save(make_job("stencil", **here), {})
+    jobs.save(make_job("exchange", far[0].assign(mpi_share=0.4), far[1], **here), {})
+    jobs.save(make_job("elsewhere"), {})
+    write_report(path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert 'id="jobs"' in page and "stencil" in page and "elsewhere" not in page
+    assert "in bursts" in page and "40%" in page
+    assert "Slowed down by comprobe" in page and "over the course of a run" in page
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ EVALUATIONS: dict[str, str] = {
     "interference": "scheduler.evaluations.interference",
     "migration": "scheduler.evaluations.migration",
     "multiresource": "scheduler.evaluations.multiresource",
+    "pairs-on-this-machine": "scheduler.evaluations.pairs_here",
     "power": "scheduler.evaluations.power",
     "regions": "scheduler.evaluations.regions",
 }

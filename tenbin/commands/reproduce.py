@@ -39,7 +39,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="migration, multiresource, power, interference or regions.",
+            help="migration, multiresource, power, interference, regions; pairs-on-this-machine runs jobs.",
             autocompletion=complete_evaluation,
             metavar="EVALUATION",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from agent.node_kind import node_kind
 from probes.registry import PROBES
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
 from profiles.files import write_whole
+from profiles.job_store import JobStore
+from profiles.job_store import load as load_job
+from profiles.jobs import JobProfile
 from profiles.records import Profile
 from profiles.store import load, samples
 from tenbin import text
@@ -29,13 +35,22 @@ def write_report(path: Path, output: Path) -> None:
         BadInput: the profile cannot be read, or ``output`` not written.
     """
     profile = load(path)
-    page = render(profile, samples(path), previous(path, profile))
+    page = render(profile, samples(path), previous(path, profile), jobs_beside(path, profile))
     try:
         write_whole(output, page)
     except OSError as error:
         raise BadInput(
             f"report {output}: {error.strerror}", "choose a file in a folder you may write"
         ) from error
+
+
+def jobs_beside(path: Path, profile: Profile) -> list[JobProfile]:
+    """The newest job profile of each name, of this kind of node, in the same store; no damaged ones."""
+    found = []
+    for job in JobStore(path.parents[2]).newest(node_kind(profile.inventory).key).values():
+        with suppress(BadInput):
+            found.append(load_job(job))
+    return found
 
 
 def previous(path: Path, profile: Profile) -> Profile | None:
@@ -52,7 +67,12 @@ def previous(path: Path, profile: Profile) -> Profile | None:
     return None
 
 
-def render(profile: Profile, tables: dict[str, pd.DataFrame], older: Profile | None) -> str:
+def render(
+    profile: Profile,
+    tables: dict[str, pd.DataFrame],
+    older: Profile | None,
+    jobs: Sequence[JobProfile] = (),
+) -> str:
     """The page as one string."""
     environment = Environment(
         loader=PackageLoader("tenbin.report", "."),
@@ -70,12 +90,27 @@ def render(profile: Profile, tables: dict[str, pd.DataFrame], older: Profile | N
         headline=text.headline(profile),
         machine=text.machine_lines(profile.inventory),
         sections=[_section(name, profile, tables) for name in PROBES if _has(name, profile, tables)],
+        jobs=_jobs(jobs),
         older=older,
         common=common,
         changed=[d for d in common if not d.intervals_overlap],
         drift=explain_drift(older, profile) if older else [],
         plotly=Markup(get_plotlyjs()),
     )
+
+
+def _jobs(jobs: Sequence[JobProfile]) -> dict[str, Any] | None:
+    """The job profiles: explanation, pictures, a table; None without any."""
+    if not jobs:
+        return None
+    from tenbin.report import jobs as drawing
+
+    return {
+        "explanation": drawing.EXPLANATION,
+        "figures": [_html(figure) for figure in drawing.figures(jobs)],
+        "columns": drawing.COLUMNS,
+        "rows": drawing.table(jobs),
+    }
 
 
 def _common(older: Profile | None, profile: Profile) -> list[Difference]:

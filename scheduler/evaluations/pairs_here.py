@@ -1,0 +1,226 @@
+"""Paper D on this machine: its five kernels measured beside the probes and beside each other, really.
+
+With ``TENBIN_HOSTS=a,b`` the kernels are ranks over these hosts, and comprobe is measured too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import numpy as np
+
+from agent.job_network import cores_of
+from agent.job_profiler import make_job_profile
+from agent.job_session import JobOrder
+from agent.pair_trials import Program, Times, run_pairs
+from probes.mpi import find_mpi
+from probes.topology import read_topology
+from profiles.errors import TenbinError
+from profiles.jobs import JobProfile
+from profiles.models.curve import slowdown_beside
+from scheduler.evaluations import Evaluation, Progress, Scale
+from scheduler.evaluations import pairs_here_tables as tables
+from scheduler.interference import Pressure
+from scheduler.pairing import by_probes, ends_inwards, pairings
+from scheduler.profiled import pressure_of
+
+PAPER = (
+    "Y. Konishi, A. Nomura, H. Matsuba, Y. Ishikawa: Efficient Scheduling for Cluster of NUMA Parallel "
+    "Computers (2008), measured on this machine"
+)
+Pairs = Sequence[tuple[str, str]]
+Factor = Callable[[str, str], float]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run: kernels and their classes, seconds of a run at least, repetitions of each pair."""
+
+    kernels: Mapping[str, str]
+    least_s: float
+    repetitions: int
+    quick: bool
+
+
+SIZES: dict[Scale, Size] = {
+    "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, quick=True),
+    "full": Size({"ep": "W", "cg": "W", "ft": "W", "mg": "W", "lu": "W"}, 6.0, 10, quick=False),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The kernels' job profiles, and the pairs' times."""
+
+    jobs: Mapping[str, JobProfile]
+    times: Times
+
+    def ratios(self, a: str, b: str) -> list[float]:
+        """Slow-downs of a beside b, by a's clock."""
+        return self.times.slowdowns(a, b, self.jobs[a].clock)
+
+    def measured(self, a: str, b: str) -> float:
+        """The median of ``ratios``."""
+        return float(np.median(self.ratios(a, b)))
+
+    def predicted(self, a: str, b: str) -> float:
+        """By the profiles; 1 where they do not say."""
+        network = all(job.network is not None for job in self.jobs.values())
+        found = slowdown_beside(self.jobs[a], [self.jobs[b]], network)
+        return 1.0 if found is None else found.value
+
+    def bandwidths(self, a: str, b: str) -> float:
+        """A baseline: slowed down alike once their traffic together is more than memprobe's ever was."""
+        pressures = [self.jobs[name].pressure_by() for name in (a, b)]
+        gbs = [p.equivalent_gbs.value for p in pressures if p and p.equivalent_gbs]
+        curve = next((c for c in self.jobs[a].reference if c.clock == self.jobs[a].clock), None)
+        if curve is None or len(gbs) < 2:
+            return 1.0
+        most = 2 * curve.levels[-1].offered_gbs / max(curve.levels[-1].slowdown.value, 1.0)
+        return max(sum(gbs) / most, 1.0)
+
+    def alone_s(self, name: str) -> float:
+        return float(np.median([run["wall"] for run in self.times.alone[name]]))
+
+
+def evaluate(scale: Scale, progress: Progress) -> Evaluation:
+    """Measure, predict, choose, compare.
+
+    Raises:
+        TenbinError: this machine has no room for a probe beside a job, is being profiled, or a host is amiss.
+    """
+    size = SIZES[scale]
+    hosts = tuple(host for host in os.environ.get("TENBIN_HOSTS", "").split(",") if host)
+    seen = measure(size, hosts, progress)
+    names = tuple(seen.jobs)
+    errors = {
+        "job profiles": _errors(seen, seen.predicted),
+        "no slow-down": _errors(seen, lambda a, b: 1.0),
+        "sum of bandwidths": _errors(seen, seen.bandwidths),
+    }
+    floor = noise_floor(seen)
+    chosen = choices(seen)
+    return Evaluation(
+        paper=PAPER,
+        scale=scale,
+        assumptions=tables.assumptions(size.repetitions, hosts, seen.jobs),
+        findings=(*tables.degradations(seen.jobs), *tables.aims(errors, floor, chosen)),
+        tables=(
+            tables.probes(seen.jobs),
+            tables.pairs([(a, b, seen.predicted(a, b), seen.ratios(a, b)) for a in names for b in names]),
+            tables.errors(errors, floor),
+            tables.choices(chosen),
+        ),
+        pictures=(tables.picture(names, seen.measured, seen.predicted),),
+        remarks=tables.remarks(seen.jobs),
+    )
+
+
+def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
+    """Profile each kernel, then run all pairs."""
+    jobs: dict[str, JobProfile] = {}
+    for done, (kernel, letter) in enumerate(size.kernels.items()):
+        progress(done, len(size.kernels) + 1, f"job profile of {kernel}")
+        order = JobOrder(
+            kernel,
+            command(kernel, letter, size.least_s, ranks=len(hosts) or 1),
+            "/",
+            len(hosts) or 1,
+            quick=size.quick,
+            mpi=bool(hosts),
+            hosts=hosts,
+        )
+        jobs[kernel], _ = make_job_profile(order)
+        if jobs[kernel].interrupted:
+            raise KeyboardInterrupt
+    progress(len(size.kernels), len(size.kernels) + 1, "pairs")
+    cpus = [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
+    mpi = find_mpi() if hosts else None
+    cores = tuple(cores_of(hosts, mpi)[0]) if mpi else ()
+    programs = [
+        Program(job.name, job.command, job.folder, job.cores, mpi, job.ranks or 1, hosts, cores)
+        for job in jobs.values()
+    ]
+    wanted = list(combinations_with_replacement(range(len(programs)), 2))
+    times = run_pairs(programs, wanted, cpus, size.repetitions, 600.0)
+    if times.interrupted:
+        raise KeyboardInterrupt
+    return Seen(jobs, times)
+
+
+def command(kernel: str, letter: str, least_s: float, ranks: int = 1) -> tuple[str, ...]:
+    """A kernel, the same number of times in every run, for about ``least_s`` on this machine."""
+    alone = [sys.executable, "-P", "-m", "probes.loads", f"{kernel}:{letter}"]
+    done = subprocess.run([*alone, "--repeat", "3"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TenbinError(f"kernel {kernel} did not run: {done.stderr.strip()[-200:]}")
+    once_s = min(json.loads(line)["time_s"] for line in done.stdout.splitlines())
+    count = max(math.ceil(least_s * ranks / once_s), 1)
+    rank = ["-m", "mpi4py"] if ranks > 1 else []
+    return (*alone[:2], *rank, *alone[2:], "--repeat", str(count))
+
+
+# --- what comes of it
+
+
+def _errors(seen: Seen, model: Factor) -> list[float]:
+    """Predicted over measured - 1 in percent of every job beside every one; their runs are in no profile."""
+    return [100 * (model(a, b) / seen.measured(a, b) - 1) for a in seen.jobs for b in seen.jobs]
+
+
+def noise_floor(seen: Seen) -> list[float]:
+    """The same pair against itself, in %: slow-downs of every other repetition over the others', - 1."""
+    found = []
+    for a in seen.jobs:
+        for b in seen.jobs:
+            ratios = seen.ratios(a, b)
+            found.append(100 * (float(np.median(ratios[::2])) / float(np.median(ratios[1::2])) - 1))
+    return found
+
+
+def group_s(seen: Seen, a: str, b: str, factor: Factor) -> float:
+    """How long two jobs that begin together have the node; the longer one ends undisturbed."""
+    f = {(a, b): max(factor(a, b), 1e-9), (b, a): max(factor(b, a), 1e-9)}
+    (short, own), (long, other) = sorted(
+        ((seen.alone_s(a), f[a, b]), (seen.alone_s(b), f[b, a])), key=lambda one: one[0] * one[1]
+    )
+    return short * own + long - short * own / other
+
+
+def choices(seen: Seen) -> dict[str, tuple[Pairs, float]]:
+    """Pairs of two jobs of each kernel by each way to choose, and the node seconds measured for them."""
+    names = [name for name in seen.jobs for _ in range(2)]
+
+    def total(pairs: Pairs, factor: Factor) -> float:
+        return sum(group_s(seen, a, b, factor) for a, b in pairs)
+
+    def inwards(keys: Mapping[str, float]) -> Pairs:
+        groups = ends_inwards([keys[name] for name in names], lambda a, b: False)
+        return [(names[a], names[b]) for a, b in groups]
+
+    def mean(what: Sequence[str], job: JobProfile) -> float:
+        needs = [job.need(name) for name in (*what, "run_s")]
+        values = [need.value if need else 0.0 for need in needs]
+        return sum(values[:-1]) / values[-1]
+
+    ways = [*pairings(names)]
+    pressures = {name: pressure_of(job) or Pressure() for name, job in seen.jobs.items()}
+    ruled = by_probes([pressures[name] for name in names])
+    chosen: dict[str, Pairs] = {
+        "best by measurement": min(ways, key=lambda pairs: total(pairs, seen.measured)),
+        "matching by job profiles": min(ways, key=lambda pairs: total(pairs, seen.predicted)),
+        "the paper's rule": [(names[g.members[0]], names[g.members[1]]) for g in ruled],
+        "mean bandwidth": inwards({n: p.memory_percent for n, p in pressures.items()}),
+        "mean CPU": inwards({n: mean(["cpu_s"], job) for n, job in seen.jobs.items()}),
+        "mean I/O": inwards({n: mean(["read_mb", "written_mb"], job) for n, job in seen.jobs.items()}),
+        "worst by measurement": max(ways, key=lambda pairs: total(pairs, seen.measured)),
+    }
+    return {how: (pairs, total(pairs, seen.measured)) for how, pairs in chosen.items()}

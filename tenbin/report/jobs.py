@@ -1,0 +1,91 @@
+"""Pictures of job profiles: what each suffers from, and what it does over the course of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from profiles.jobs import Curve, JobProfile
+from profiles.records import Coefficient
+from tenbin import text
+from tenbin.report.style import COLOURS, figure
+
+EXPLANATION = (
+    "Each program ran alone and beside a probe at graded intensity: memprobe, which writes through memory, "
+    "and over hosts comprobe, which communicates all to all. The curves say how much slower the program got "
+    "(the bars are 95 % intervals). Over the course of a run memprobe tells when the program presses on "
+    "memory: a mean hides bursts."
+)
+COLUMNS = (
+    *("job", "alone", "slows memprobe", "in its worst part", "slows comprobe"),
+    *("slowed by memprobe", "slowed by comprobe", "inside MPI"),
+)
+
+
+def figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
+    """Sensitivity to memory and to the network, and phases; those for which there is something."""
+    memory = {job.name: curve for job in jobs if (curve := job.sensitivity_by())}
+    network = {job.name: job.network.sensitivity for job in jobs if job.network and job.network.sensitivity}
+    emulated = " (emulated hosts)" if any(job.network and job.network.emulated for job in jobs) else ""
+    drawn = [
+        _curves("Slowed down by memprobe", "memprobe's traffic beside nobody, GB/s", memory),
+        _curves(f"Slowed down by comprobe{emulated}", "what each rank of comprobe sends, GB/s", network),
+        _phases(jobs),
+    ]
+    return [one for one in drawn if one.data]
+
+
+def table(jobs: Sequence[JobProfile]) -> list[tuple[str, ...]]:
+    """A row of words for each job, under ``COLUMNS``."""
+    return [_row(job) for job in jobs]
+
+
+def _row(job: JobProfile) -> tuple[str, ...]:
+    def times(found: Coefficient | None) -> str:
+        return "-" if found is None else f"{found.value:.2f}x ({text.interval(found)})"
+
+    run, share, pressure = job.need("run_s"), job.need("mpi_share"), job.pressure_by()
+    phases = next((one for one in job.phases if one.clock == job.clock), None)
+    half, memory = job.network, job.sensitivity_by()
+    network = half.sensitivity if half else None
+    peak = times(phases.peak if phases else None)
+    return (
+        f"{job.name}{' EMULATED' if job.emulated or (half and half.emulated) else ''}",
+        text.value_with_unit(run) if run else "-",
+        times(pressure.slowdown if pressure else None),
+        f"{peak}, in bursts" if phases and phases.bursts else peak,
+        times(half.pressure.slowdown if half and half.pressure else None),
+        times(memory.levels[-1].slowdown if memory else None),
+        times(network.levels[-1].slowdown if network else None),
+        f"{share.value:.0%}" if share else "-",
+    )
+
+
+def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
+    fig = figure(title, x, "run time / alone")
+    for i, (name, curve) in enumerate(curves.items()):
+        found = [level.slowdown for level in curve.levels]
+        fig.add_scatter(
+            x=[level.offered_gbs for level in curve.levels],
+            y=[one.value for one in found],
+            error_y={
+                "type": "data",
+                "array": [one.high - one.value if one.high is not None else 0.0 for one in found],
+                "arrayminus": [one.value - one.low if one.low is not None else 0.0 for one in found],
+            },
+            name=name,
+            line={"color": COLOURS[i % len(COLOURS)]},
+        )
+    return fig
+
+
+def _phases(jobs: Sequence[JobProfile]) -> go.Figure:
+    fig = figure("memprobe over the course of a run", "share of the run, %", "memprobe slowed down")
+    for job in jobs:
+        for phases in job.phases:
+            if phases.clock == job.clock:
+                parts = len(phases.slowdown)
+                x = [100 * (part + 0.5) / parts for part in range(parts)]
+                fig.add_scatter(x=x, y=phases.slowdown, name=job.name, line_shape="hvh")
+    return fig
