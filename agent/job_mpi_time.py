@@ -27,9 +27,9 @@ class MpiTime:
         return mpi_time.variables(self.library, self._folder)
 
     @property
-    def seen(self) -> bool:
-        """Whether the last run called MPI."""
-        return bool(mpi_time.read(self._folder))
+    def seen(self) -> int:
+        """How many ranks of the last run called MPI, and told so."""
+        return len(mpi_time.read(self._folder))
 
     def share(self, wall_s: float) -> float | None:
         """Share of the last run's ``wall_s`` that its ranks were inside; None: none called MPI."""

@@ -120,8 +120,10 @@ class Session:
         self._check(first)
         self.run_s = first.wall_s
         self._look_at_device()
-        if self.mpi_time and not self.mpi_time.seen:
+        if self.mpi_time and not (ranks := self.mpi_time.seen):
             self.mpi_time = None  # no MPI program: its later runs are left as they are
+        elif self.mpi_time and self.order.mpi and ranks < self.order.cores:
+            self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
         repetition = 0
         try:
             while self._goes_on(repetition):
