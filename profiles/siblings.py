@@ -15,8 +15,10 @@ from statistics import median
 
 from profiles.clusters import Survey
 from profiles.records import Coefficient, Profile, Quality
+from profiles.stats import median_interval
 
 FEWEST, FEW = 3, 5
+FEWEST_READINGS = 3  # of the CPU loop, one before each visit to a probe
 LIMIT = 3.5
 LEAST, LEAST_OF_FEW = 0.05, 0.10
 MAD_TO_SD = 1.4826  # of a normal distribution
@@ -86,8 +88,7 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
     found = []
     for node, profile in profiles.items():
         if profile.conditions:
-            loops = [condition.reference_s for condition in profile.conditions]
-            found.append(Value(node, "reference_s", "", median(loops), None, "s"))
+            found.append(_loop(node, [condition.reference_s for condition in profile.conditions]))
         for model in profile.models:
             if model.quantity in UNTOLD:
                 continue
@@ -98,6 +99,15 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
                 poor = c.quality is Quality.POOR or c.value <= 0
                 found.append(Value(node, model.quantity, subject, c.value, _half(c), c.unit, poor))
     return [*found, *_reach(survey)] if survey else found
+
+
+def _loop(node: str, readings: Sequence[float]) -> Value:
+    """The time of the fixed CPU loop; a reading or two are no ground to judge a node on."""
+    middle, low, high = median_interval(readings)
+    if low is None or high is None:  # too few for the interval of a median
+        low, high = min(readings), max(readings)
+    poor = len(readings) < FEWEST_READINGS
+    return Value(node, "reference_s", "", middle, (high - low) / 2, "s", poor)
 
 
 def _half(c: Coefficient) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from profiles.records import Condition
 from profiles.siblings import Odd, Value, judge, odd_ones, values
 from tests.factory import make_coefficient, make_model, make_profile
 
@@ -83,3 +84,18 @@ def test_values_of_profiles() -> None:
         ("a", "cores=1 numa=local", 20.0, 1.0)
     ]
     assert [v.subject for v in found if v.poor] == ["cores=4"]
+
+
+@pytest.mark.parametrize(
+    ("readings", "half", "poor"),
+    [([1.0], 0.0, True), ([1.0, 1.5, 1.2], 0.25, False), ([1.0, *[1.1] * 20, 9.0], 0.0, False)],
+)
+def test_the_cpu_loop_is_judged_from_three_readings_on(
+    readings: list[float], half: float, poor: bool
+) -> None:
+    visits = [
+        Condition(probe="p", round=i, duration_s=1, reference_s=s, steal_ratio=0, others_ratio=0)
+        for i, s in enumerate(readings)
+    ]
+    (loop, _) = values({"a": make_profile(conditions=tuple(visits))})
+    assert loop.half == pytest.approx(half) and loop.poor is poor

@@ -45,6 +45,7 @@ class Found:
     refused: list[Refused] = field(default_factory=list)
     exchanged: list[dict[str, Any]] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)  # names of nodes that were held
     interrupted: bool = False
 
     def hear(self, event: Event) -> None:
@@ -100,9 +101,8 @@ def measure(
             break
         tell(f"{len(group)} node{'s' * (len(group) != 1)} of partition {partition}")
         _group(slurm, partition, group, settings, machine, found, tell)
-    known = {*found.profiles, *(one.node for one in found.refused)}
     why = "interrupted before it was measured" if found.interrupted else "no partition that is up has it"
-    found.refused += [Refused(node=node.name, reason=why) for node in free if node.name not in known]
+    found.refused += [Refused(node=node.name, reason=why) for node in free if node.name not in found.asked]
     return found.survey(cluster, created, time.monotonic() - began, bool(machine)), found
 
 
@@ -130,12 +130,12 @@ def _group(
             if exchanges and len(able) > 1 and not found.interrupted:
                 _exchange(allocation, able, settings, found, tell)
     except Unavailable as error:
-        known = {*found.profiles, *(one.node for one in found.refused)}
         found.refused += [
             Refused(node=node.name, reason=error.what, remedy=error.remedy)
             for node in nodes
-            if node.name not in known
+            if node.name not in found.asked
         ]
+        found.asked |= {node.name for node in nodes}
 
 
 def _speaks_mpi(found: Found, node: str) -> bool:
@@ -232,6 +232,7 @@ class Visit:
             self._process.kill()
             self.thread.join(timeout=5.0)
         name = self.node.name
+        found.asked.add(name)
         if self.profile is not None and self.profile.samples:
             emulated = self.profile.settings.emulated
             known_as = name + (f"+emulated-{emulated}" if emulated else "")
