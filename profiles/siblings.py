@@ -32,6 +32,8 @@ SAYINGS = {
     "memory_slowdown_ratio": ("suffers {} more from a neighbour in memory", "suffers {} less from one"),
     "network_bandwidth_gbs": ("moves large messages {} faster", "moves large messages {} slower"),
     "network_latency_s": ("takes {} longer for small messages", "takes {} less for small messages"),
+    "W_base": ("draws {} more power at rest", "draws {} less power at rest"),
+    "power_w": ("draws {} more power under load", "draws {} less power under load"),
 }
 
 
@@ -76,7 +78,8 @@ class Odd:
     def __str__(self) -> str:
         v, higher = self.value, self.ratio > 1
         degree = f"{abs(self.ratio - 1):.0%}".replace("%", " %")
-        generic = (f"has {{}} more {v.quantity}", f"has {{}} less {v.quantity}")
+        verb, more = ("takes", "longer in") if v.quantity.endswith("_s") else ("has", "more")
+        generic = (f"{verb} {{}} {more} {v.quantity}", f"{verb} {{}} less {v.quantity}")
         saying = SAYINGS.get(v.quantity, generic)[0 if higher else 1].format(degree)
         subject = f" ({v.subject})" if v.subject else ""
         also = f", and {self.also} more of the kind" if self.also else ""

@@ -36,7 +36,7 @@ def test_the_sentence() -> None:
     (odd,) = odd_ones(exact, {})
     assert str(odd) == "node7 writes memory 18 % slower than its siblings (cores=1)"
     lone = Odd(Value("n", "checkpoint_s", "alpha", 3.0, None, "s"), 2.0, 4, 9.0)
-    assert str(lone) == "n has 50 % more checkpoint_s than its siblings (alpha)"
+    assert str(lone) == "n takes 50 % longer in checkpoint_s than its siblings (alpha)"
 
 
 @pytest.mark.parametrize(("count", "found"), [(3, 0.6), (5, 0.8), (8, 0.9), (16, 0.95), (64, 0.95)])

@@ -23,6 +23,8 @@ COLUMNS = {
     "memory_slowdown_ratio": "beside a neighbour",
     "network_bandwidth_gbs": "large messages",
     "network_latency_s": "small messages",
+    "W_base": "at rest",
+    "power_w": "under load",
 }
 
 
