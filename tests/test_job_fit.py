@@ -186,6 +186,16 @@ def test_the_worst_of_parts_that_differ_by_chance_is_no_peak() -> None:
     assert sum(one.bursts for one in found if one is not None) == 0
 
 
+def test_three_wild_repetitions_make_bursts_no_more_often_than_the_interval_says() -> None:
+    found = [
+        fit_phases(*bursty(lambda at: 1.2, 0.5, repetitions=3, seed=seed), "wall", "wall_s")
+        for seed in range(100)
+    ]
+    assert sum(one.bursts for one in found if one is not None) <= 5  # one-sided 2.5 % expected
+    steady = fit_phases(*bursty(lambda at: 1.6 if at > 0.8 else 1.1, 0.05, 3), "wall", "wall_s")
+    assert steady is not None and steady.bursts
+
+
 def test_phases_need_two_repetitions_and_some_windows() -> None:
     runs, windows = bursty(lambda at: 1.0, repetitions=1)
     assert fit_phases(runs, windows, "wall", "wall_s") is None

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from profiles.jobs import Clock, Phases
 from profiles.models import constant
-from profiles.stats import median_interval
 
 MOST_PARTS, LEAST_PARTS = 40, 5
-STANDS_OUT = 1.05  # times the whole run's slow-down, at least, in an honest comparison
+STANDS_OUT = 1.05  # times the whole run's slow-down, at least, by the interval's lower bound
 
 
 def fit_phases(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock, column: str) -> Phases | None:
@@ -70,14 +69,16 @@ def _phases(seen: NDArray[np.float64], clock: Clock, bin_s: float) -> Phases | N
         return None
     middle = _middle(seen)
     model = constant.fit(peaks, probe="job", quantity="peak", name="peak", unit="ratio")
-    _, low, _ = median_interval(excess)
+    low = (
+        constant.fit(excess, probe="job", quantity="excess", name="excess", unit="ratio").coefficients[0].low
+    )
     return Phases(
         clock=clock,
         bin_s=bin_s,
         slowdown=tuple(None if np.isnan(value) else float(value) for value in middle),
         peak=model.coefficients[0],
         peak_at_percent=100 * (int(np.nanargmax(middle)) + 0.5) / len(middle),
-        bursts=(min(excess) if low is None else low) > STANDS_OUT,
+        bursts=low is not None and low > STANDS_OUT,
     )
 
 

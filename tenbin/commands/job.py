@@ -305,10 +305,10 @@ def print_job(job: JobProfile) -> None:
                 _line(console, "  as beside memprobe at", pressure.equivalent_gbs)
             elif pressure.note:
                 console.print(f"    {pressure.note}", markup=False)
-        if curve:
-            _curve(console, curve)
         if phases := next((p for p in job.phases if p.clock == clock), None):
             _phases(console, phases)
+        if curve:
+            _curve(console, curve)
     if job.network:
         _network(console, job.network)
     if job.note:
