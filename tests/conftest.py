@@ -20,12 +20,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Tests that measure nothing, beside those of whole folders (below): several may run at once.
+# A test that differs from its file says so: pytest.mark.computes, pytest.mark.measures.
 COMPUTING = {
-    *("test_checkpoint_fit", "test_cli", "test_compare", "test_downey", "test_examples", "test_export"),
-    *("test_fits", "test_job_fit", "test_knee", "test_linear", "test_loads", "test_memory_plan"),
-    *("test_report", "test_stats", "test_store", "test_text", "test_siblings", "test_cluster_report"),
+    *("test_checkpoint_fit", "test_cli", "test_compare", "test_direct_io", "test_doctor", "test_downey"),
+    *("test_examples", "test_export", "test_fits", "test_inventory", "test_job_fit", "test_journal"),
+    *("test_knee", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan", "test_mpi"),
+    *("test_obituary", "test_opencl", "test_pairs", "test_powercap", "test_profiler", "test_report"),
+    *("test_cluster_report", "test_siblings", "test_stats", "test_store", "test_text"),
 }
-MEASURING = {"test_power_caps", "test_samples", "test_calibration", "test_sharing"}  # of the coordinator's
 if (
     "PYTEST_XDIST_WORKER" in os.environ
 ):  # two processes that build the same kernel at once are too much for PoCL
@@ -38,7 +40,7 @@ if (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         quiet = item.path.stem in COMPUTING or item.path.parent.name in ("scheduler", "coordinator", "slurm")
-        if quiet and item.path.stem not in MEASURING:
+        if quiet and item.get_closest_marker("measures") is None:
             item.add_marker("computes")
 
 

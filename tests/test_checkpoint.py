@@ -125,6 +125,7 @@ def test_a_short_budget_ends_by_itself_with_a_full_table(device: str, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.computes
 def test_migration_brings_every_byte(
     nursery: Nursery, device: str, process: DeviceProcess, tmp_path: Path
 ) -> None:
@@ -223,6 +224,7 @@ def lost_device(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(library)
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("error", [OUT_OF_RESOURCES, NOT_AVAILABLE])
 def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     device: str, lost_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
@@ -239,6 +241,7 @@ def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.computes
 def test_one_bad_folder_does_not_cost_the_other(device: str, tmp_path: Path) -> None:
     table, absent, _ = probe([tmp_path / "missing", tmp_path], saw("checkpoint"))
     assert absent[0].what == f"storage {tmp_path / 'missing'}"
@@ -261,6 +264,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.computes
 def test_a_small_disk_is_measured_up_to_its_size(device: str, small_disk: Path) -> None:
     table, _, _ = probe([small_disk], saw("checkpoint", 6))
     saved = table[table["kind"] == "checkpoint"]
@@ -269,6 +273,7 @@ def test_a_small_disk_is_measured_up_to_its_size(device: str, small_disk: Path) 
     assert not list(small_disk.iterdir())
 
 
+@pytest.mark.computes
 def test_a_disk_that_is_filled_by_somebody_else_meanwhile(device: str, small_disk: Path) -> None:
     other = small_disk / "other"
 
@@ -283,6 +288,7 @@ def test_a_disk_that_is_filled_by_somebody_else_meanwhile(device: str, small_dis
     assert list(small_disk.iterdir()) == [other]
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_probe_leaves_no_process_and_after_sigterm_no_file(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
@@ -322,6 +328,7 @@ def test_a_killed_probe_leaves_no_process_and_after_sigterm_no_file(
     assert not list(storage.iterdir())
 
 
+@pytest.mark.computes
 def test_no_opencl_at_all_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     with pytest.raises(Unavailable, match="no OpenCL platform") as caught:

@@ -73,7 +73,7 @@ def runnable_share(loads: Loads) -> float:
     shares = []
     for _ in range(7):
         before = loads.read()
-        time.sleep(0.4)
+        time.sleep(0.25)
         after = loads.read()
         runnable = [a.cpu_s + a.wait_s - b.cpu_s - b.wait_s for b, a in zip(before, after, strict=True)]
         passed = [a.time_s - b.time_s for b, a in zip(before, after, strict=True)]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,7 @@ import sys, time
 kept = bytearray(60_000_000)
 with open(sys.argv[1], "wb") as file:
     file.write(kept[:5_000_000])
-time.sleep(1.0)
+time.sleep(float(sys.argv[2]))
 """
 
 
@@ -168,12 +169,16 @@ def tenbin(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*TENBIN, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.computes
 def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(CPUS) > 1, "two CPUs")
     # What is looked at here does not depend on the caches: a gigabyte would only take its time.
     monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (64.0, []))
+    # Nor on how long one looks: windows of 50 ms, runs of 0.3 s.
+    monkeypatch.setattr("agent.job_session.Stream", partial(Stream, window_s=0.05))
+    monkeypatch.setattr("agent.job_session.LEAST_RUN_S", 0.25)
     told: list[float] = []
-    command = python(PROGRAM, str(tmp_path / "file"))
+    command = python(PROGRAM, str(tmp_path / "file"), "0.3")
     order = JobOrder("sleeper", command, str(tmp_path), quick=True)
     made, tables = make_job_profile(order, lambda progress: told.append(progress.fraction))
     assert made.repetitions == 3 and made.kind == node_kind() and not made.interrupted
@@ -186,7 +191,7 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
         (75.0, 3),
         (100.0, 3),
     ]
-    assert (runs["wall_s"] >= 1.0).all()
+    assert (runs["wall_s"] >= 0.3).all()
     needs = {c.name: c.value for c in made.alone}
     assert needs["peak_memory_mb"] > 60 and 5.0 <= needs["written_mb"] < 6.0
     [wall] = [c for c in made.sensitivity if c.clock == "wall"]
@@ -202,6 +207,7 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
     assert not processes_below()
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -236,6 +242,7 @@ def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing
     assert not processes_below()
 
 
+@pytest.mark.computes
 def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +253,7 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
         if progress.doing.startswith("repetition 2: beside"):
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    made, tables = make_job_profile(JobOrder("cut", ("sleep", "2"), "/", quick=True), listen)
+    made, tables = make_job_profile(JobOrder("cut", ("sleep", "1.2"), "/", quick=True), listen)
     assert made.interrupted and made.repetitions == 1
     assert set(tables["runs"]["repetition"]) == set(tables["windows"]["repetition"]) == {1}
     assert made.sensitivity and made.need("run_s") is not None
@@ -267,6 +274,7 @@ def test_a_busy_machine_is_predicted_by_cpu_time() -> None:
 # --- the store, and bad input
 
 
+@pytest.mark.computes
 def test_a_name_keeps_all_its_profiles_and_the_newest_is_meant(tmp_path: Path) -> None:
     store, kind = JobStore(tmp_path), make_job("a").kind.key
     for name, made in (("a", "20260101T000000Z"), ("a", "20260102T000000Z"), ("b", "20260101T000000Z")):
@@ -282,6 +290,7 @@ def test_a_name_keeps_all_its_profiles_and_the_newest_is_meant(tmp_path: Path) -
             store.find(selector, kind)
 
 
+@pytest.mark.computes
 def test_this_kind_of_node_comes_before_another(tmp_path: Path) -> None:
     store, other = JobStore(tmp_path), make_job("a").kind.model_copy(update={"key": "another"})
     store.save(make_job("a", id="20260101T000000Z"), {})
@@ -298,6 +307,7 @@ def test_kinds_differ_by_what_decides_interference_only() -> None:
     assert node_kind(one).title == "Example 9000, 2 cores, 7 GiB"
 
 
+@pytest.mark.computes
 def test_a_profile_of_another_kind_of_node_is_said_to_be_one(tmp_path: Path) -> None:
     JobStore(tmp_path).save(make_job("a"), {})
     shown = tenbin("job", "show", "a", store=tmp_path)
@@ -307,6 +317,7 @@ def test_a_profile_of_another_kind_of_node_is_said_to_be_one(tmp_path: Path) -> 
     assert "other node" in listed.stdout
 
 
+@pytest.mark.computes
 def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     store.save(make_job("a"), {})
@@ -320,6 +331,7 @@ def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
     assert [row["name"] for row in found["job_profiles"]] == ["a"] and len(found["damaged"]) == 1
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

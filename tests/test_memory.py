@@ -175,6 +175,7 @@ def test_the_graded_load_takes_its_share_of_the_core_and_no_more() -> None:
     assert shares[0] < shares[1] < shares[2]
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -433,6 +434,7 @@ def test_windows_that_prove_nothing_are_left_out() -> None:
         assert models[0].coefficients[0].value == pytest.approx(20, rel=0.02)
 
 
+@pytest.mark.computes
 def test_an_interrupted_run_gives_what_it_supports() -> None:
     samples = made_up(n=12)
     for end in range(0, len(samples) + 1, 2):

@@ -87,7 +87,7 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
     with emulated_node(name) as sysfs:
         before = known(sysfs)
         for round_ in range(40):
-            events += measured(name, sysfs, tmp_path / "journal", round_, 20.0)
+            events += measured(name, sysfs, tmp_path / "journal", round_, 8.0)  # one sweep
             models = {m.title: m for m in fit(samples_of(events))}
             model = models["power_speed_ratio{load=compute}"]
             knee, slope = model["knee_w"], model["slope_per_w"]
@@ -188,6 +188,7 @@ with Journal(Path(sys.argv[2])) as journal:
 """
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_originals_come_back_when_the_probe_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     with emulated_node("intel-2s") as sysfs:
@@ -294,6 +295,7 @@ def synthetic(rounds: int = 1, drift: float = 0.0, locked: bool = False) -> pd.D
     return pd.DataFrame(rows).assign(emulated=False, time_s=0.0)
 
 
+@pytest.mark.computes
 def test_the_fit_of_samples_with_known_truth() -> None:
     models = {m.title: m for m in fit_samples("power", synthetic())}
     curves = {"power_w{load=compute}", "power_speed_ratio{load=compute}"}
@@ -306,6 +308,7 @@ def test_the_fit_of_samples_with_known_truth() -> None:
     assert (curve.x_min, curve.x_max) == (25.0, 90.0)
 
 
+@pytest.mark.computes
 def test_rounds_that_differ_widen_the_interval() -> None:
     def width(samples: pd.DataFrame) -> float:
         knee = next(m for m in fit_samples("power", samples) if m.form == "knee")["knee_w"]
@@ -321,6 +324,7 @@ def test_caps_that_did_not_hold_are_left_out_and_counted() -> None:
     assert curve.x_min == 40.0
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("keep", [0, 1, 3, 12, 20])
 def test_interrupted_samples_give_fewer_models_and_figures(keep: int) -> None:
     samples = synthetic().head(keep)
@@ -330,6 +334,7 @@ def test_interrupted_samples_give_fewer_models_and_figures(keep: int) -> None:
     assert fit(samples.drop(columns=["held", "speed_ratio"], errors="ignore")) is not None
 
 
+@pytest.mark.computes
 def test_figures() -> None:
     samples = synthetic(locked=True)
     models = fit_samples("power", samples)

@@ -86,6 +86,7 @@ def test_a_failure_says_its_last_words() -> None:
     assert "the device is gone" in ended.trouble and _values(events) == [0.0, 1.0]
 
 
+@pytest.mark.measures
 def test_a_probe_that_hangs_is_stopped() -> None:
     ended, events = _run("hang", limit_s=4)
     assert ended.trouble == "hung and was stopped" and _values(events) == [0.0, 1.0]

@@ -183,6 +183,7 @@ def test_a_wrong_answer_is_told() -> None:
     assert samples_of(events)["verified"].tolist() == [False]
 
 
+@pytest.mark.computes
 def test_wrong_answers_are_not_fitted() -> None:
     samples = table({"ep": (7, 0.02)})
     wrong = samples.assign(run_s=1e-9, verified=False)
@@ -190,6 +191,7 @@ def test_wrong_answers_are_not_fitted() -> None:
     assert fit_samples("scaling", both) == fit_samples("scaling", samples)
 
 
+@pytest.mark.computes
 def test_fit_finds_the_truth_over_rounds() -> None:
     truths = {"bt": (7.0, 0.02), "cg": (9.0, 2.0)}
     models = fit_samples("scaling", table(truths, rounds=3))
@@ -216,6 +218,7 @@ def test_the_size_with_more_runs_is_kept() -> None:
     assert model.labels["size"] == "S"
 
 
+@pytest.mark.computes
 def test_figure() -> None:
     truths = {"bt": (7.0, 0.02), "ep": (1e9, 0.0)}
     samples = table(truths)

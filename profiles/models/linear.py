@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import statsmodels.api as sm
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
@@ -139,6 +138,9 @@ def _widening(model: Model, quantile: float) -> float:
 
 def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
     """(intercept, slope), their covariance, and the line of the spread (at 0, per x)."""
+    from statsmodels.robust.norms import TukeyBiweight  # a second: not for those who fit no line
+    from statsmodels.robust.robust_linear_model import RLM
+
     slope, intercept, _, _ = stats.theilslopes(y, x)
     line = np.array([intercept, slope])
     design = np.column_stack([np.ones_like(x), x])
@@ -150,7 +152,7 @@ def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
             return line, np.zeros((2, 2)), np.zeros(2)
         spread = _spread(x, residuals)
         sd = design @ spread
-        result = sm.RLM(y / sd, design / sd[:, None], M=sm.robust.norms.TukeyBiweight()).fit(
+        result = RLM(y / sd, design / sd[:, None], M=TukeyBiweight()).fit(
             start_params=line, cov="H1", maxiter=100
         )
         line, covariance = result.params, result.cov_params()

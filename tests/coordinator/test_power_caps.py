@@ -24,6 +24,7 @@ from tests.coordinator.conftest import Up
 from tests.factory import make_coefficient, make_model, make_profile
 from tests.test_powercap import LIMITS, write_zone
 
+pytestmark = pytest.mark.measures  # but for those marked otherwise
 ORIGINAL_W = 90.0
 DRAM_W = 3.0
 BESIDE_W = 3.0  # what the profile says of a package beside its cap
@@ -281,6 +282,7 @@ def test_a_job_goes_on_under_its_cap_without_a_coordinator(capped: Capped) -> No
     assert job.wait(30)["stage"] == "done"
 
 
+@pytest.mark.computes
 def test_refusals(up: Up) -> None:
     for options, message in (
         (("--policy", "easy", "--power-budget", "80", "--emulate", "intel-2s"), "easy chooses no power caps"),
@@ -314,6 +316,7 @@ def two_sockets(sysfs: Path) -> None:
         (topology / "die_id").write_text("0\n")
 
 
+@pytest.mark.computes
 def test_real_packages_and_their_cores(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     require(len(cpus) > 1, "two cores")
@@ -332,6 +335,7 @@ def test_real_packages_and_their_cores(tmp_path: Path) -> None:
         capped_packages("parm", 100.0, None, None, tmp_path / "nothing", "")
 
 
+@pytest.mark.computes
 def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None:
     """Its sums over two packages come out as halves; the speed is that of the emulation's truth."""
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
