@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +26,8 @@ from probes.scratch import scratch
 from profiles.errors import Unavailable
 from profiles.records import MB, Absent, Settings
 from tests.conftest import require
+from tests.programs import lost_device
 
-LAYER = Path(__file__).parent / "opencl_layers" / "lost_device.c"
 OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2
 
 
@@ -215,21 +214,16 @@ def test_a_process_that_dies_or_hangs_is_a_failure_and_not_the_end(nursery: Nurs
 
 
 @pytest.fixture(scope="module")
-def lost_device(tmp_path_factory: pytest.TempPathFactory) -> str:
-    library = tmp_path_factory.mktemp("layer") / "lost_device.so"
-    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
-    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(LAYER)]
-    built = subprocess.run(command, check=False, capture_output=True)
-    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
-    return str(library)
+def layer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return lost_device(tmp_path_factory.mktemp("layer"))
 
 
 @pytest.mark.computes
 @pytest.mark.parametrize("error", [OUT_OF_RESOURCES, NOT_AVAILABLE])
 def test_a_device_lost_in_the_middle_keeps_what_was_seen(
-    device: str, lost_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+    device: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    monkeypatch.setenv("OPENCL_LAYERS", lost_device)
+    monkeypatch.setenv("OPENCL_LAYERS", layer)
     monkeypatch.setenv("LOST_AFTER", "150")  # of each process; a restart reads little and is not hit
     monkeypatch.setenv("LOST_ERROR", str(error))
     table, absent, _ = probe([tmp_path], budget_s=60)  # not so long: it ends with the device

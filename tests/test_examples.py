@@ -18,6 +18,7 @@ import pytest
 from agent.jobs import tree
 from probes.mpi import MpiInstall
 from tests.conftest import require
+from tests.programs import opencl_devices
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OPENCL = {  # sizes that run for a second or two
@@ -49,10 +50,7 @@ def run(folder: Path, name: str, *options: str) -> str:
 
 @pytest.fixture(scope="module")
 def opencl() -> None:
-    asked = subprocess.run(
-        [sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, text=True, check=False
-    )
-    require(asked.returncode == 0, f"an OpenCL device: {asked.stderr}")
+    require(opencl_devices(), "an OpenCL device")
 
 
 @pytest.mark.parametrize("name", OPENCL)

@@ -29,9 +29,9 @@ from profiles.models.curve import slowdown_beside
 from tests.conftest import processes_below, require
 from tests.factory import make_inventory
 from tests.jobs import make_job, samples
+from tests.programs import TENBIN, tenbin
 
 CPUS = sorted(os.sched_getaffinity(0))
-TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
 PROGRAM = """
 import sys, time
 kept = bytearray(60_000_000)
@@ -162,11 +162,6 @@ def test_writers_that_share_a_cache_share_the_area_that_it_takes() -> None:
 
 
 # --- whole profiles
-
-
-def tenbin(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TENBIN_STORE": str(store)}
-    return subprocess.run([*TENBIN, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.computes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -21,9 +19,9 @@ from profiles.jobs import JobProfile
 from scheduler.pairs import directions, node_s, suggestions
 from tests.conftest import processes_below, require
 from tests.jobs import RUN_S, make_job, over_hosts, samples
+from tests.programs import tenbin
 
 CPUS = sorted(os.sched_getaffinity(0))
-TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
 
 
 def job(name: str, suffers: float, presses: float, run_s: float = RUN_S, **changes: Any) -> JobProfile:
@@ -175,11 +173,6 @@ def test_the_noise_floor_is_the_change_between_runs_alone() -> None:
 
 
 # --- the command
-
-
-def tenbin(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TENBIN_STORE": str(store)}
-    return subprocess.run([*TENBIN, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_pairs_are_printed_with_what_they_gain(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import psutil
 from tenbin.client import Client
 from tenbin.errors import TenbinError
 from tenbin.futures import wait
+from tests.programs import TENBIN
 
 HERE = Path(__file__).parent
-TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
 Commands = list[list[str]]
 
 

@@ -13,7 +13,6 @@ Each class has one device, and each job takes one: there are no holes to fill, m
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -41,6 +40,7 @@ from tenbin.machine import Machine, devices_of_machine
 from tests.benchmarks import FULL
 from tests.conftest import require
 from tests.coordinator.conftest import Up
+from tests.programs import opencl_devices
 
 POLICIES = ("mct", "mctb", "mctm", "mctbm")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -101,11 +101,9 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("POCL_DEVICES", "basic basic")
     monkeypatch.setenv("OPENCL_LAYERS", str(layer))
     monkeypatch.setenv("SLOW_BY", ",".join(map(str, SLOW_BY)))
-    asked = subprocess.run(
-        [sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, text=True, check=False
+    require(
+        [device["key"] for device in opencl_devices()] == ["pocl-0", "pocl-1"], "two OpenCL devices (PoCL)"
     )
-    found = json.loads(asked.stdout or "[]")
-    require([device["key"] for device in found] == ["pocl-0", "pocl-1"], "two OpenCL devices (PoCL)")
     yield
 
 

@@ -25,9 +25,10 @@ from scheduler.coordination.forecasts import Forecast
 from scheduler.coordination.journal import forecasts_of
 from tests.benchmarks import FULL
 from tests.conftest import require
-from tests.coordinator.conftest import TENBIN, Up
+from tests.coordinator.conftest import Up
 from tests.coordinator.test_calibration import computes, other
-from tests.coordinator.test_coordinator import STENCIL, two_devices
+from tests.coordinator.test_coordinator import STENCIL
+from tests.programs import TENBIN, opencl_devices
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 CELLS = (724, 1448, 2048, 2896, 4096) if FULL else (724, 1448, 2896)  # 8, 34, 67, 134, 268 MB
@@ -79,7 +80,7 @@ def told(name: str, moves: list[Forecast]) -> None:
 
 
 def test_predicted_beside_measured(up: Up) -> None:
-    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     profiled(up.home)
     up.start("--devices", "--policy", "fcfs", "--profile", "last")
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +15,7 @@ import pytest
 from agent.jobs import tree
 from tenbin.client import Client
 from tenbin.errors import TenbinError
-
-TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
+from tests.programs import TENBIN
 
 
 class Up:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.jobs.folder import Attempt, Order
-from tests.coordinator.conftest import TENBIN
 from tests.coordinator.test_supervisor import Running
+from tests.programs import TENBIN
 
 
 def placed(folder: Path, *command: str, **more: object) -> Attempt:

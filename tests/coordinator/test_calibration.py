@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -27,9 +26,10 @@ from scheduler.model import Cluster, Pool
 from tenbin.client import Job
 from tenbin.text import headline
 from tests.conftest import require
-from tests.coordinator.conftest import TENBIN, Up
-from tests.coordinator.test_coordinator import STENCIL, two_devices
+from tests.coordinator.conftest import Up
+from tests.coordinator.test_coordinator import STENCIL
 from tests.factory import make_inventory, make_profile
+from tests.programs import opencl_devices, tenbin
 
 CELLS = 1448  # two grids of 16.8 MB
 NEEDS = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
@@ -76,7 +76,7 @@ def other(place: str) -> str:
 def test_moved_five_times_the_cost_was_predicted(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit-identical to the undisturbed run; each move has its prediction and its outcome, part by part."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     up.start("--devices", "--policy", "fcfs")
     for steps in (300, 1200, 4800, 19_200):
         job = moved(up, steps, moves=5, kill_at=2)
@@ -131,7 +131,7 @@ def test_a_pause_is_predicted_from_the_ones_before(up: Up) -> None:
 
 
 def test_a_run_time_beside_what_was_expected(up: Up) -> None:
-    require(two_devices(), "an OpenCL device (PoCL)")
+    require(opencl_devices(), "an OpenCL device (PoCL)")
     up.start("--devices", "--policy", "fcfs")
     done = up.client.submit(["sleep", "0.5"], expect_s={"cpu": 2.0, "gpu": 2.0})
     failed = up.client.submit(["false"], expect_s={"cpu": 2.0, "gpu": 2.0})
@@ -221,9 +221,7 @@ def test_a_refit_that_is_not_supported() -> None:
 
 
 def calibrate(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TENBIN_HOME": str(home), "TENBIN_STORE": str(home / "store")}
-    command = [*TENBIN, "calibration", *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return tenbin("calibration", *options, store=home / "store", TENBIN_HOME=str(home))
 
 
 def test_the_command_says_what_is_lacking(up: Up) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up, fill, small_disk
 from tests.coordinator.test_drill import supervisors
+from tests.programs import opencl_devices
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
 CELLS, STEPS = (128, 192), 60_000
@@ -33,8 +33,7 @@ def test_a_checkpoint_is_the_old_or_the_new_one_and_results_stay(
     up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    found = subprocess.run([sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, check=False)
-    require(len(json.loads(found.stdout or "[]")) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     with small_disk(up, "12m") as small:
         drill(up, tmp_path, small)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,28 +16,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agent.jobs import tree
 from tenbin.checkpoint_file import CHUNK, CheckpointError, Part, read, read_header, write
 from tests.conftest import require
 from tests.coordinator.conftest import Up
+from tests.programs import lost_device, opencl_devices
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
-LAYER = Path(__file__).parents[1] / "opencl_layers" / "lost_device.c"
 CELLS, STEPS = 256, 40_000
-
-
-def devices() -> int:
-    """How many OpenCL devices two emulated ones give, asked in a process of its own."""
-    code = "import pyopencl as cl; print(len(cl.get_platforms()[0].get_devices()))"
-    environment = {**os.environ, "POCL_DEVICES": "pthread basic"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    return int(done.stdout or 0)
 
 
 @pytest.fixture(scope="module")
 def two_devices() -> dict[str, str]:
-    require(devices() == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices(POCL_DEVICES="pthread basic")) == 2, "two OpenCL devices (PoCL)")
     return {**os.environ, "POCL_DEVICES": "pthread basic"}
 
 
@@ -48,17 +38,12 @@ def start(folder: Path, environment: dict[str, str], device: str = "0") -> subpr
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def listens(pid: int) -> None:
+def listens(process: subprocess.Popen[str]) -> None:
     """Wait until the process handles SIGURG."""
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        caught = next(
-            x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("SigCgt")
-        )
-        if int(caught.split()[1], 16) >> (signal.SIGURG - 1) & 1:
-            return
+    while not tree.catches(process.pid, signal.SIGURG):
+        assert time.monotonic() < deadline and process.poll() is None, "it does not listen"
         time.sleep(0.01)
-    raise AssertionError("it does not listen")
 
 
 def test_moved_five_times_the_result_is_the_same(two_devices: dict[str, str], tmp_path: Path) -> None:
@@ -68,7 +53,7 @@ def test_moved_five_times_the_result_is_the_same(two_devices: dict[str, str], tm
     for move in range(5):
         process = start(tmp_path / "moved", two_devices, str(move % 2))
         if move % 2:
-            listens(process.pid)
+            listens(process)
             time.sleep(0.3)
             process.send_signal(signal.SIGURG)
         else:
@@ -368,15 +353,12 @@ def test_a_device_lost_while_saving(
     two_devices: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, error: int
 ) -> None:
     """The second checkpoint fails: the first one is kept, and it is said."""
-    library = tmp_path_factory.mktemp("layer") / "lost_device.so"
-    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
-    built = subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(LAYER)], check=False)
-    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    library = lost_device(tmp_path_factory.mktemp("layer"))
     code = (
         "check = tenbin.Checkpoint('p'); check.buffer('a', 4096); check.state['n'] = 1; check.restore()\n"
         "check.save(); check.state['n'] = 2; check.save()"
     )
-    environment = {**two_devices, "OPENCL_LAYERS": str(library), "LOST_AFTER": "1", "LOST_ERROR": str(error)}
+    environment = {**two_devices, "OPENCL_LAYERS": library, "LOST_AFTER": "1", "LOST_ERROR": str(error)}
     returned, _, err = said(tmp_path, code, environment)
     last = err.splitlines()[-1]
     assert returned == 1 and "failed while saving: clEnqueueReadBuffer" in last

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up, fill, small_disk
 from tests.factory import make_profile
+from tests.programs import opencl_devices
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
 
@@ -137,7 +137,7 @@ def test_suspended_jobs_give_their_cores_away(up: Up) -> None:
 def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Moved five times by hand while it runs: the same result as undisturbed, on the other device."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     up.start("--devices", "--policy", "fcfs")
     stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "60000"]
     needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
@@ -163,7 +163,7 @@ def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyP
 def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """The better device is taken; a job begins on the worse one and moves when the better one is free."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     up.start("--devices", "--policy", "mctbm")
     needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
     first = up.client.submit(
@@ -181,7 +181,7 @@ def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.Monk
 def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Killed while the job writes its checkpoint: the next one knows where it was to go."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 1; exit 85' URG; "
     needs = {"checkpoint_signal": int(signal.SIGURG)}
     up.start("--devices", "--policy", "fcfs")
@@ -200,7 +200,7 @@ def test_a_move_to_what_others_have_taken_meanwhile(
 ) -> None:
     """It goes on where it was."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(two_devices()) == 2, "two OpenCL devices (PoCL)")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 2; exit 85' URG; "
     up.start("--devices", "--policy", "fcfs")
     loop = ["sh", "-c", script + "while :; do sleep 0.05; done"]
@@ -213,14 +213,6 @@ def test_a_move_to_what_others_have_taken_meanwhile(
     found = job.wait(60)
     assert other.info()["placement"] == to
     assert (found["stage"], found["placement"], found["migrations"]) == ("done", here, 0)
-
-
-def two_devices() -> list[object]:
-    """What OpenCL has here, asked in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "probes.opencl"], capture_output=True, text=True, check=False
-    )
-    return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 
 def test_cancel_wherever_a_job_is(up: Up) -> None:

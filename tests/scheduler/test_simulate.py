@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from scheduler.model import Cluster, Pool
 from scheduler.registry import create
 from tenbin.commands.simulate import complete_workload
 from tenbin.report.schedule import figures, lanes, means, page
+from tests import programs
 from tests.scheduler.chaos import Chaos
 from tests.scheduler.worlds import World, counted, power, run
 
@@ -22,8 +22,7 @@ WORKLOAD = "generator:lublin,jobs=200,load=0.9"
 
 
 def tenbin(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return programs.tenbin("simulate", *arguments)
 
 
 def test_table_compares_the_policies() -> None:

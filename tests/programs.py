@@ -1,0 +1,41 @@
+"""What many tests start: ``tenbin``, OpenCL asked in a process of its own, the layer that loses a device."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import require
+
+TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
+LAYER = Path(__file__).parent / "opencl_layers" / "lost_device.c"
+
+
+def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command line, with a store of its own where one is named."""
+    where = {} if store is None else {"TENBIN_STORE": str(store)}
+    command, environment = [*TENBIN, *arguments], {**os.environ, **where, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def opencl_devices(**variables: str) -> list[dict[str, object]]:
+    """What OpenCL has here, asked in a process of its own; nothing where it has no platform."""
+    command = [sys.executable, "-P", "-m", "probes.opencl"]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+
+
+def lost_device(folder: Path) -> str:
+    """The layer that fails reads from a device, built in ``folder``."""
+    library = folder / "lost_device.so"
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(LAYER)]
+    built = subprocess.run(command, check=False, capture_output=True)
+    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    return str(library)
