@@ -83,12 +83,12 @@ class Holdings:
         self.in_service[pool] += units
 
     def set_node(self, pool: str, node: int, up: bool) -> None:
-        """An empty node leaves service, or comes back."""
+        """A node leaves service, or comes back; jobs that are on it stay charged until they leave."""
         nodes = self.nodes[pool]
         if bool(nodes.up[node]) != up:
             nodes.set_up(node, up)
             change = 1 if up else -1
-            self.free[pool] += change
+            self.free[pool] += 0 if nodes.jobs[node] else change
             self.in_service[pool] += change
 
     # -- rules -----------------------------------------------------------------------------------------

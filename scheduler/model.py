@@ -166,6 +166,7 @@ class Pool:
         peak_w: power of an uncapped unit in use, beside ``base_w``.
         idle_w: power of a unit not in use.
         caps_w: the power caps that can be set, ascending; empty: none.
+        names: of the nodes, for people; empty: the pool's own with a number.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Pool:
     idle_w: float = 0.0
     caps_w: tuple[float, ...] = ()
     kind: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def counted(self) -> bool:
@@ -189,6 +191,10 @@ class Pool:
     def has_power(self) -> bool:
         """Whether anything is known of its power."""
         return bool(self.base_w or self.peak_w or self.caps_w)
+
+    def name_of(self, node: int) -> str:
+        """What people call a node."""
+        return self.names[node] if self.names else f"{self.name}{node}"
 
     def capacity_of(self, node: int) -> tuple[float, ...]:
         """Capacity of one node, in the order of ``resources``."""

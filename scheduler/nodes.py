@@ -27,6 +27,7 @@ class Nodes:
         rows = pool.capacities or [pool.capacity] * pool.units
         self._capacity = np.array(rows, dtype=np.float64).reshape(pool.units, len(pool.resources))
         self._free = self._capacity.copy()
+        self._held = np.zeros_like(self._capacity)
         self._up = np.ones(pool.units, dtype=np.bool_)
         self.capacity, self.free, self.up = (_read_only(a) for a in (self._capacity, self._free, self._up))
         self.jobs: list[dict[int, int]] = [{} for _ in range(pool.units)]
@@ -88,27 +89,32 @@ class Nodes:
         for node, units in placement.nodes:
             here = self.jobs[node]
             emptied += not here
-            self._free[node] -= np.multiply(job.demand, units)
+            taken = np.multiply(job.demand, units)
+            self._free[node] -= taken
+            self._held[node] += taken
             here[job.id] = units
         return emptied
 
     def give(self, job: Job, placement: Placement) -> int:
-        """Free a placement; the number of nodes that are empty now."""
+        """Free a placement; the number of nodes in service that are empty now."""
         emptied = 0
         for node, units in placement.nodes:
             here = self.jobs[node]
             del here[job.id]
-            if here:
-                self._free[node] += np.multiply(job.demand, units)
-            else:  # no rounding error outlives an empty node
-                self._free[node] = self._capacity[node]
-                emptied += 1
+            self._held[node] -= np.multiply(job.demand, units)
+            if not here:  # no rounding error outlives an empty node
+                self._held[node] = 0.0
+                emptied += bool(self._up[node])
+            self._set_free(node)
         return emptied
 
     def set_up(self, node: int, up: bool) -> None:
-        """An empty node goes down or comes up."""
+        """A node goes down or comes up; jobs that are on it stay charged until they are given back."""
         self._up[node] = up
-        self._free[node] = self._capacity[node] if up else 0.0
+        self._set_free(node)
+
+    def _set_free(self, node: int) -> None:
+        self._free[node] = self._capacity[node] - self._held[node] if self._up[node] else 0.0
 
     def neighbours(self, job_id: int, placement: Placement) -> set[int]:
         """Other jobs on any node of the placement."""

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -253,6 +253,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "attempt": entry.attempt,
         "placement": None if entry.placement is None else entry.placement.pool,
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
+        "hosts": coordinator.engine.where(entry),
         "cpus": list(entry.cores),
         "devices": list(entry.devices),
         "tasks": coordinator.ledger.tasks(entry),
@@ -310,22 +311,41 @@ def power(coordinator: Coordinator) -> dict[str, Any] | None:
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """Each node, or each pool of counted units: what it has and what is free."""
     table: list[dict[str, Any]] = []
+    absent = coordinator.engine.absent()
     for pool in coordinator.state.cluster.pools:
         if pool.counted:
-            table.append({"name": pool.name, "units": pool.units, "free": coordinator.state.free[pool.name]})
+            free = coordinator.state.free[pool.name]
+            table.append({"name": pool.name, "units": pool.units, "free": free})
+            table += hosts(coordinator, pool.names, absent)
             continue
         nodes = coordinator.state.nodes[pool.name]
         for number in range(pool.units):
             table.append(
                 {
-                    "name": f"{pool.name}{number}",
+                    "name": pool.name_of(number),
                     "capacity": dict(zip(pool.resources, pool.capacity_of(number), strict=True)),
                     "free": dict(zip(pool.resources, nodes.free[number].tolist(), strict=True)),
                     "up": bool(nodes.up[number]),
+                    "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
                 }
             )
     return table
+
+
+def hosts(
+    coordinator: Coordinator, names: tuple[str, ...], absent: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """The nodes that lie under units without identity."""
+    jobs: dict[str, list[int]] = {name: [] for name in names}
+    for entry in coordinator.ledger.entries.values():
+        if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
+            for name in coordinator.engine.where(entry):
+                jobs[name].append(entry.id)
+    return [
+        {"name": name, "up": number not in absent, "trouble": absent.get(number, ""), "jobs": jobs[name]}
+        for number, name in enumerate(names)
+    ]
 
 
 def prometheus(coordinator: Coordinator) -> bytes:

@@ -18,6 +18,7 @@ from profiles.records import Profile
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines.packages import Packages
+from scheduler.engines.slurm.engine import Site
 from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split, unknown
@@ -31,7 +32,7 @@ SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measu
 @dataclass(frozen=True)
 class Machine:
     """What stands behind a cluster: cores of each node, devices of each pool, costs of moving, its unit, and
-    job profiles where jobs share nodes."""
+    job profiles where jobs share nodes; or a Slurm cluster with its nodes."""
 
     cluster: Cluster
     cores: list[list[int]]
@@ -40,6 +41,7 @@ class Machine:
     unit: Unit = CORE
     job_profiles: JobProfiles | None = None
     packages: Packages | None = None
+    slurm: Site | None = None
 
 
 def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None = None) -> Machine:

@@ -20,8 +20,10 @@ from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Journal
+from scheduler.engines import Engine
 from scheduler.engines.local import SWEEP_S, LocalEngine
 from scheduler.engines.packages import put_back
+from scheduler.engines.slurm.engine import SlurmEngine
 from scheduler.profiled import earlier_runs
 from tenbin import tcp
 from tenbin.api import News, make_api
@@ -59,9 +61,7 @@ def serve(
         put_back()
         sockets = private_folder(socket_folder(home))
         report = sockets / "report.sock"
-        engine = LocalEngine(
-            home, report, machine.cluster, machine.cores, machine.devices, machine.unit, machine.packages
-        )
+        engine = make_engine(home, machine, report)
         try:
             profiles, unit = machine.job_profiles, machine.unit
             profiled = partial(earlier_runs, JobStore(), node_kind())
@@ -78,6 +78,14 @@ def serve(
             (sockets / "api.sock").unlink(missing_ok=True)
     finally:
         journal.close()
+
+
+def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
+    """What carries decisions out on that machine; supervisors of this one tell at ``report``."""
+    if machine.slurm is not None:
+        return SlurmEngine(home, machine.cluster, machine.slurm, machine.unit)
+    cores, devices = machine.cores, machine.devices
+    return LocalEngine(home, report, machine.cluster, cores, devices, machine.unit, machine.packages)
 
 
 async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> None:

@@ -5,6 +5,7 @@
                   that revokes it; so an attempt runs at most once, however late a supervisor comes
     group         path of the control group that holds its memory limit, if one does; the supervisor
     samples.csv   what it uses, over time; the supervisor
+    fence         made by a coordinator that runs the job elsewhere: this attempt must end at once
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
@@ -58,6 +59,8 @@ class Order:
         mpi: the command is an mpiexec, whose ranks have guards.
         sysfs: root of the tree with the packages that it has to itself (``agent.jobs.power``); empty: none.
         emulated: these are emulated.
+        inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
+        lease_s: it ends itself when the folder could not be looked at for so long; None: it never does.
     """
 
     job_id: int
@@ -77,6 +80,8 @@ class Order:
     mpi: bool = False
     sysfs: str = ""
     emulated: bool = False
+    inherit: tuple[str, ...] = ()
+    lease_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,8 @@ class Attempt:
     def order(self) -> Order:
         found = self._read("order.json")
         assert found is not None
-        return Order(**{**found, "command": tuple(found["command"]), "cores": tuple(found["cores"])})
+        lists = {name: tuple(found[name]) for name in ("command", "cores")}
+        return Order(**{**found, **lists, "inherit": tuple(found.get("inherit", ()))})
 
     def claim(self) -> bool:
         """Whether the caller is the first: only then it may run, or revoke, the attempt."""
@@ -169,6 +175,11 @@ class Attempt:
 
     def claimed(self) -> bool:
         return (self.path / "claim").exists()
+
+    @property
+    def fence(self) -> Path:
+        """The file that ends it, wherever it runs; see ``agent.jobs.lease``."""
+        return self.path / "fence"
 
     def hold(self) -> int | None:
         """Lock the sign of life; the descriptor to keep open, None if a supervisor lives."""

@@ -39,7 +39,8 @@ def launch(order: Order) -> int:
             files.append((os.POSIX_SPAWN_DUP2, opened, descriptor))
         if order.cores:
             stack.enter_context(_on_cores(order.cores))
-        environment = {**order.environment, tree.MARK: order.mark}
+        given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
+        environment = {**given, **order.environment, tree.MARK: order.mark}
         program = _find(order.command[0], environment.get("PATH", os.defpath))
         try:
             pid = os.posix_spawn(

@@ -24,7 +24,8 @@ from profiles.errors import TenbinError
 if TYPE_CHECKING:
     from agent.jobs.power import Power
 
-AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
 MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
 LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
 LONG_S = 3600.0  # nothing is awaited but signals
@@ -80,6 +81,7 @@ class Supervisor:
             tree.kill(self.me)
             self.attempt.note(reserved, Result("not-started", time.time(), trouble=trouble))
         else:
+            self._keep_lease()
             self.report("started")
             self._obey()  # a request may have come before there was anybody to obey it
             result = self._result(self._wait())
@@ -93,6 +95,17 @@ class Supervisor:
         _until_it_can(self.attempt.publish)
         self.report("ended")
         _until_it_can(lambda: self.attempt.settle(reserved))
+
+    def _keep_lease(self) -> None:
+        if self.order.lease_s is not None:
+            from agent.jobs.lease import Lease
+
+            Lease(self.attempt.fence, self.order.lease_s, self._lose).begin()
+
+    def _lose(self) -> None:
+        """From another thread: nothing of the job may go on."""
+        self.ending = "interrupted"
+        tree.send(tree.descendants(self.me), signal.SIGKILL)
 
     def _take_packages(self) -> None:
         if self.order.sysfs:
@@ -111,7 +124,7 @@ class Supervisor:
             status = tree.reap(self.pid)
             if status is not None:
                 return status
-            if got is not None and got.si_signo == signal.SIGUSR1:
+            if got is not None and got.si_signo in ASKS:
                 self._obey()
             elif got is not None and got.si_signo != signal.SIGCHLD:
                 self._terminate("interrupted")

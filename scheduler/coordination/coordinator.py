@@ -17,6 +17,7 @@ from functools import partial
 from agent.jobs.folder import Result
 from profiles.errors import BadInput
 from scheduler import actions as act
+from scheduler.coordination import service
 from scheduler.coordination.beliefs import Beliefs
 from scheduler.coordination.bookings import Bookings
 from scheduler.coordination.company import Company
@@ -203,6 +204,8 @@ class Coordinator:
     def _place(self, to: str, units: int) -> Placement:
         """``to`` as a placement: a class of device, or a node as ``tenbin nodes`` names it."""
         for pool in self.state.cluster.pools:
+            if to in pool.names:
+                return Placement(pool.name, units, ((pool.names.index(to), units),))
             number = to.removeprefix(pool.name)
             if not pool.counted and to != number and number.isdecimal():
                 return Placement(pool.name, units, ((int(number), units),))
@@ -220,7 +223,7 @@ class Coordinator:
             return self.policy.why(self.ledger.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
-        return Reason("")
+        return Reason(self.engine.hindrance(entry))
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -245,6 +248,8 @@ class Coordinator:
         self._look_at_clock()  # after it: nothing that is reported is yet to come
         for report in reports:
             self._note(report)
+        for change in service.match(self.state, self.engine):
+            self._happen(type(change), partial(_same, change))
         self.foresight.look_around()
         for at, tag in self.bookings.due():
             self._happen(Timer, partial(Timer, at, tag))
@@ -272,7 +277,9 @@ class Coordinator:
                 # What the policy ignores is nothing to wait for: it is not called again.
                 ahead = (kind for kind, _ in due[position + 1 :] if kind not in self.policy.ignores)
                 self.state.upcoming = next(ahead, None)
-                self._ask_policy(what())
+                event = what()
+                service.match(self.state, self.engine)  # a unit that was freed may be one that cannot be used
+                self._ask_policy(event)
 
     def _ask_policy(self, event: Event | None) -> None:
         if self.lives.stale or self.state.overtaken:
@@ -375,3 +382,8 @@ class Coordinator:
             self.foresight.recover(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))
+
+
+def _same(event: Event) -> Event:
+    """It has happened in the books already."""
+    return event

@@ -6,7 +6,7 @@ what it has already done (a coordinator that was killed does so): nothing then h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -86,6 +86,18 @@ class Engine(Protocol):
 
     def phases(self, job: Entry) -> list[Phase]:
         """What the job's program has noted of its checkpoints, all attempts; nothing if it does not."""
+
+    def absent(self) -> Mapping[int, str]:
+        """The nodes that cannot be used now, by number, and why; jobs may still be there."""
+
+    def out_of_service(self) -> int:
+        """Of a counted pool, the units that cannot be used now and that no job has."""
+
+    def where(self, job: Entry) -> list[str]:
+        """Names of the nodes that the job has; none where there is only this machine."""
+
+    def hindrance(self, job: Entry) -> str:
+        """Why a job that was started does not get on, as a sentence; "" if nothing is known to hinder it."""
 
     def urgent(self) -> bool:
         """Whether ``poll`` has something already."""

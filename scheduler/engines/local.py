@@ -22,17 +22,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from agent.jobs import limits, phases, ranks, tree
-from agent.jobs.folder import Attempt, Request, RunState, Want
-from agent.jobs.samples import Sample, read
+from agent.jobs import limits, ranks, tree
+from agent.jobs.folder import Attempt, Request, Want
 from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines import Report
-from scheduler.engines.orders import Files, Orders
+from scheduler.engines.folders import JobFolders
+from scheduler.engines.orders import Orders
 from scheduler.engines.packages import Packages, await_pause, lowers, put_back
 from scheduler.model import Cluster, Placement
 
@@ -58,7 +57,7 @@ class Watched:
     gone: bool = False
 
 
-class LocalEngine:
+class LocalEngine(JobFolders):
     """Runs jobs on this machine's cores.
 
     Args:
@@ -134,6 +133,18 @@ class LocalEngine:
             if device in self._pool_of:
                 yield device, self._free_devices[self._pool_of[device]]
 
+    def absent(self) -> dict[int, str]:
+        return {}
+
+    def out_of_service(self) -> int:
+        return 0
+
+    def where(self, job: Entry) -> list[str]:
+        return []
+
+    def hindrance(self, job: Entry) -> str:
+        return ""
+
     # -- attempts -------------------------------------------------------------------------------------
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
@@ -193,29 +204,6 @@ class LocalEngine:
         if state is not None and attempt.lives():
             self._observe(watched, state.supervisor_pid)
         self._look(watched)
-
-    def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
-        named: str = getattr(job.spec, stream)
-        return Path(job.spec.folder, named) if named else self._folder(job.id) / stream
-
-    def state(self, job: Entry) -> RunState | None:
-        return self._attempt(job).state()
-
-    def samples(self, job: Entry) -> list[Sample]:
-        return read(self._attempt(job).samples)
-
-    def phases(self, job: Entry) -> list[phases.Phase]:
-        return phases.read(self._folder(job.id))
-
-    def _attempt(self, job: Entry) -> Attempt:
-        return Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
-
-    def _files(self, job: Entry) -> Files:
-        return Files(self._folder(job.id), self.output(job, "stdout"), self.output(job, "stderr"))
-
-    def _folder(self, job_id: int) -> Path:
-        """Where a job's output and attempts are."""
-        return self.store / "jobs" / str(job_id)
 
     def _watch(self, job: Entry) -> Watched:
         mark = f"{self.store}:{job.id}:{job.attempt}"

@@ -40,12 +40,18 @@ class Orders:
         unit: what one unit of a pool of cores or nodes is.
         node_of: the node of each core.
         packages: the package of each node, where jobs get whole ones.
+        pins: whether a job is bound to its cores here; else by whatever starts its supervisor.
     """
 
     def __init__(
-        self, store: Path, unit: Unit, node_of: Mapping[int, int], packages: Packages | None
+        self,
+        store: Path,
+        unit: Unit,
+        node_of: Mapping[int, int],
+        packages: Packages | None = None,
+        pins: bool = True,
     ) -> None:
-        self.unit, self.packages = unit, packages
+        self.unit, self.packages, self.pins = unit, packages, pins
         self._node_of = node_of
         self._mpi: MpiInstall | None = None
         self._mpi_file = store / "mpi.json"
@@ -95,7 +101,7 @@ class Orders:
             spec.folder,
             str(files.stdout),
             str(files.stderr),
-            job.cores,
+            job.cores if self.pins else (),
             spec.time_s,
             total_mb,
             spec.checkpoint_signal,
@@ -114,6 +120,8 @@ class Orders:
     def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
         """The cores of each task, none of them across nodes; empty: anywhere."""
         each, groups = job.spec.cores, []
+        if not self.pins:
+            return []
         for _, node in groupby(job.cores, key=self._node_of.get):
             cores = tuple(node)
             groups += [cores[i : i + each] for i in range(0, len(cores) - each + 1, each)]

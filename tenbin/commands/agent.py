@@ -35,22 +35,19 @@ def execute(
 
     Exit codes: the job's own, 128 + signal, 125 if it has neither, 3 if somebody else runs it.
     """
-    import signal
     from dataclasses import asdict
 
     from agent.jobs.folder import Attempt
-    from agent.jobs.supervisor import supervise
+    from agent.jobs.foreground import run
     from profiles.errors import BadInput, Busy
 
     attempt = Attempt(folder.absolute())
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may have ignored its children
     if attempt.result() is None:
         try:
             attempt.order()
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{folder}: no order.json that can be read", "see docs/run-jobs.md") from error
-        supervise(attempt, lambda _: None)
-    result = attempt.result()
+    result = run(attempt)
     if result is None:
         raise Busy(f"{folder}: this attempt runs, or was given up", "look into its state.json")
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,14 @@ HomeOption = Annotated[
         file_okay=False,
     ),
 ]
-START_S = 20.0
+START_S = 60.0
+
+
+class Engines(StrEnum):
+    """What can run jobs."""
+
+    local = "local"
+    slurm = "slurm"
 
 
 def _complete_machines(incomplete: str) -> list[str]:
@@ -42,6 +50,28 @@ def up(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Split the machine into so many nodes, for policies that place.")
     ] = None,
+    engine: Annotated[
+        Engines, typer.Option(help="Who runs the jobs: this machine itself, or a Slurm cluster.")
+    ] = Engines.local,
+    partition: Annotated[
+        str | None, typer.Option(help="With --engine slurm: schedule these nodes. (default: Slurm's default)")
+    ] = None,
+    unit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --engine slurm: units of so many cores of one node, for policies that count units. "
+            "(default: whole nodes)",
+        ),
+    ] = None,
+    lease: Annotated[
+        float,
+        typer.Option(
+            min=2,
+            help="With --engine slurm: seconds after which a job that cannot see its folder ends itself; the "
+            "jobs of a lost node run again when they have passed.",
+        ),
+    ] = 30.0,
     devices: Annotated[
         bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
     ] = False,
@@ -71,7 +101,7 @@ def up(
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Start the coordinator: it takes jobs and runs them on this machine.
+    """Start the coordinator: it takes jobs and runs them on this machine, or on a Slurm cluster.
 
     Its queue outlives it: stopped or killed and started again, it has every job exactly once, and jobs
     that run go on meanwhile.
@@ -85,6 +115,8 @@ def up(
       tenbin up --policy mctbm --devices --profile last
 
       tenbin up --policy parm --power-budget 150 --profile last
+
+      tenbin up --engine slurm --partition batch --home /nfs/me/tenbin --daemon
     """
     import logging
 
@@ -95,12 +127,17 @@ def up(
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
+    _check_engine(engine, partition, unit, devices, cores, nodes, power_budget, profile)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
     known = _profile(profile)
     with _hardware(emulate, folder) as sysfs:
-        if devices:
+        if engine is Engines.slurm:
+            from tenbin.slurm_machine import slurm_cluster
+
+            machine = slurm_cluster(policy, folder, partition, unit, lease)
+        elif devices:
             machine = devices_of_machine(policy, known, folder)
         elif power_budget is not None:
             machine = capped_packages(policy, power_budget, nodes, known, sysfs, emulate or "")
@@ -155,6 +192,24 @@ def _check_together(
         raise BadInput("--emulate is of power caps", "add --power-budget")
 
 
+def _check_engine(engine: Engines, partition: str | None, unit: int | None, *others: object) -> None:
+    """Options of one engine with the other.
+
+    Raises:
+        BadInput: they do not go together.
+    """
+    from profiles.errors import BadInput
+
+    if engine is Engines.slurm:
+        names = ("--devices", "--cores", "--nodes", "--power-budget", "--profile")
+        for name, value in zip(names, others, strict=True):
+            if value:
+                raise BadInput(f"{name} with --engine slurm: it is of this machine", "leave it out")
+    for name, value in (("--partition", partition), ("--unit", unit)):
+        if value is not None and engine is not Engines.slurm:
+            raise BadInput(f"{name} is of a Slurm cluster", "add --engine slurm")
+
+
 def _profile(selector: str | None) -> Any:
     from profiles.store import Store
 
@@ -202,9 +257,10 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
         if "units" in node:
             lines.append(f"{node['name']}: {node['free']} of {node['units']} free")
             continue
-        free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node["capacity"].items())
+        free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node.get("capacity", {}).items())
         jobs = ", ".join(map(str, node["jobs"])) or "none"
-        lines.append(f"{node['name']}: {free} free; jobs: {jobs}{'' if node['up'] else '; DOWN'}")
+        down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
+        lines.append(f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{down}")
     _print(found, json, "\n".join(lines))
 
 

@@ -1,4 +1,4 @@
-"""One cluster for all tests that need one."""
+"""One cluster for all tests that need one, and a coordinator on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab
 
 
@@ -26,3 +27,11 @@ def lab(_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLa
         monkeypatch.setenv(name, value)
     yield _cluster
     _cluster.mend()
+
+
+@pytest.fixture
+def up(lab: SlurmLab, tmp_path: Path) -> Iterator[Up]:
+    """A coordinator for the cluster, started by the test itself; nothing of it is left afterwards."""
+    one = Up(tmp_path / "home")
+    yield one
+    one.sweep()

@@ -174,6 +174,8 @@ def hosts(text: str) -> tuple[str, ...]:
 
 def _parts(text: str) -> Iterable[str]:
     """Split at the commas outside brackets."""
+    if text.count("[") != text.count("]"):
+        raise unknown("a list of nodes", text)
     return re.findall(r"(?:\[[^\]]*\]|[^,\[\]])+", text) if text not in ("", "(null)", "None") else ()
 
 

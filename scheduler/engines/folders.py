@@ -1,0 +1,41 @@
+"""Where the files of jobs are, the same under each engine that runs real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from agent.jobs import phases
+from agent.jobs.folder import Attempt, RunState
+from agent.jobs.samples import Sample, read
+from scheduler.coordination.journal import Entry
+from scheduler.engines.orders import Files
+
+
+class JobFolders:
+    """What an engine can say of a job from its files; job 7 has ``store/jobs/7``."""
+
+    store: Path
+
+    def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
+        named: str = getattr(job.spec, stream)
+        return Path(job.spec.folder, named) if named else self._folder(job.id) / stream
+
+    def state(self, job: Entry) -> RunState | None:
+        return self._attempt(job).state()
+
+    def samples(self, job: Entry) -> list[Sample]:
+        return read(self._attempt(job).samples)
+
+    def phases(self, job: Entry) -> list[phases.Phase]:
+        return phases.read(self._folder(job.id))
+
+    def _attempt(self, job: Entry) -> Attempt:
+        return Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
+
+    def _files(self, job: Entry) -> Files:
+        return Files(self._folder(job.id), self.output(job, "stdout"), self.output(job, "stderr"))
+
+    def _folder(self, job_id: int) -> Path:
+        """Where a job's output and attempts are."""
+        return self.store / "jobs" / str(job_id)

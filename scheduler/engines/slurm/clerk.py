@@ -1,0 +1,147 @@
+"""Talks to Slurm in a thread of its own: a call may take seconds, for which the coordinator cannot wait."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
+from scheduler.engines.slurm.tools import Slurm, SlurmError
+
+BUSY_S = 2.0  # between looks at Slurm while there is something to see
+IDLE_S = 10.0
+LOOKS_S = 0.05  # between looks at the folders of attempts
+COST_S = 2e-3  # so long again for each folder: many of them are looked at less often
+Key = tuple[int, int]
+log = logging.getLogger("tenbin")
+
+
+class Picture(NamedTuple):
+    """What Slurm knew at one moment."""
+
+    jobs: list[SlurmJob]
+    nodes: list[SlurmNode]
+
+
+class Outcome(NamedTuple):
+    """What became of a call that was made for an attempt."""
+
+    key: Key
+    what: str
+    value: object
+    error: SlurmError | None
+
+
+News = Picture | Outcome | SlurmError
+
+
+class Clerk:
+    """Makes calls one after the other, and has a look at Slurm and at folders between them.
+
+    What it finds is in ``news``, in the order in which it happened: a picture that comes after an outcome was
+    taken after it. ``fileno`` is readable when there is any, or when a folder has changed.
+    """
+
+    def __init__(self, slurm: Slurm) -> None:
+        self.slurm = slurm
+        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._signs: dict[Key, tuple[int, bool]] = {}
+        self._picture_at = self._look_at = 0.0
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def heard(self) -> None:
+        """The bell is silent again."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def do(self, key: Key, what: str, call: Callable[[], object]) -> None:
+        """Make a call; its outcome comes as news."""
+        self._tasks.put(lambda: self._tell(_try(key, what, call)))
+
+    def look(self, after_s: float = 0.0) -> None:
+        """A picture is wanted soon."""
+        self._tasks.put(lambda: self._advance(time.monotonic() + after_s))
+
+    def close(self) -> None:
+        self._tasks.put(None)
+        self._thread.join(self.slurm.timeout_s + 5.0)
+        os.close(self._bell)
+
+    # -- in the thread --------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            try:
+                task = self._tasks.get(timeout=max(0.0, self._due() - time.monotonic()))
+            except queue.Empty:
+                pass
+            else:
+                if task is None:
+                    return
+                task()
+            if time.monotonic() >= self._picture_at:
+                self._take_picture()
+            if self.folders and time.monotonic() >= self._look_at:
+                self._look_around()
+
+    def _due(self) -> float:
+        return min(self._look_at, self._picture_at) if self.folders else self._picture_at
+
+    def _look_around(self) -> None:
+        folders = list(self.folders.items())
+        self._look_at = time.monotonic() + max(LOOKS_S, COST_S * len(folders))
+        signs = {key: _sign(folder) for key, folder in folders}
+        if signs != self._signs:
+            self._signs = signs
+            self._ring()
+
+    def _advance(self, at: float) -> None:
+        self._picture_at = min(self._picture_at, at)
+
+    def _take_picture(self) -> None:
+        try:
+            self._tell(Picture(self.slurm.jobs(), self.slurm.nodes()))
+        except SlurmError as error:
+            self._tell(error)
+        self._picture_at = time.monotonic() + (BUSY_S if self.folders else IDLE_S)
+
+    def _tell(self, news: News) -> None:
+        self.news.put(news)
+        self._ring()
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+
+def _try(key: Key, what: str, call: Callable[[], object]) -> Outcome:
+    try:
+        return Outcome(key, what, call(), None)
+    except SlurmError as error:
+        return Outcome(key, what, None, error)
+    except Exception as error:  # a fault of ours must not end the thread: nothing would happen any more
+        log.exception("slurm: %s", what)
+        return Outcome(key, what, None, SlurmError(f"{what}: {error!r}"))
+
+
+def _sign(folder: Path) -> tuple[int, bool]:
+    """What changes when there is something new in an attempt's folder."""
+    told = 0
+    with suppress(OSError):
+        told = (folder / "state.json").stat().st_mtime_ns
+    return told, (folder / "result.json").exists()

@@ -1,0 +1,297 @@
+"""The Slurm engine: what the coordinator asks for becomes calls of Slurm's, what is seen becomes reports.
+
+What lies in an attempt's folder, on the shared disk, is believed before what Slurm says: the claim, so that
+it runs at most once however often Slurm starts it; the request, and what was done of it; the result.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.jobs.folder import LOG, Request, Want
+from profiles.errors import Unavailable
+from profiles.files import write_whole
+from scheduler.coordination.journal import Entry
+from scheduler.coordination.sizes import CORE, Unit
+from scheduler.coordination.specs import JobSpec
+from scheduler.engines import Report
+from scheduler.engines.folders import JobFolders
+from scheduler.engines.local import NO_ROOM
+from scheduler.engines.orders import Orders
+from scheduler.engines.slurm import judging
+from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
+from scheduler.engines.slurm.roster import Roster
+from scheduler.engines.slurm.steering import Steering
+from scheduler.engines.slurm.tools import Batch, Slurm, SlurmError, SlurmSilent
+from scheduler.engines.slurm.watched import Watched
+from scheduler.model import Cluster, Placement
+
+LEASE_S = 30.0
+OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
+log = logging.getLogger("tenbin")
+
+
+@dataclass(frozen=True)
+class Site:
+    """What of a Slurm cluster tenbin schedules.
+
+    Attributes:
+        partition: its jobs go there.
+        lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
+    """
+
+    slurm: Slurm
+    partition: str
+    roster: Roster
+    lease_s: float = LEASE_S
+
+
+class SlurmEngine(JobFolders):
+    """Runs jobs on the nodes of a Slurm cluster.
+
+    Args:
+        store: folder of the coordinator, at the same path on all nodes; job 7 has ``store/jobs/7``.
+        unit: what one unit of a pool of nodes is.
+    """
+
+    def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
+        self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
+        self.roster, self.slurm = site.roster, site.slurm
+        self.orders = Orders(store, unit, self.roster.node_of, pins=False)
+        self.watched: dict[tuple[int, int], Watched] = {}
+        self.reports: list[Report] = []
+        self.clerk = Clerk(site.slurm)
+        self.steering = Steering(self.clerk)
+        self.silent = ""  # why Slurm does not answer
+        self._name = _own_name(store / "slurm.json")
+        self.clerk.begin()
+
+    # -- nodes ----------------------------------------------------------------------------------------
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        self.orders.prepare(specs)
+
+    def place(self, job: Entry, placement: Placement) -> None:
+        job.cores = self.roster.place(job, placement, self.cluster[placement.pool])
+
+    def occupy(self, job: Entry) -> None:
+        self.roster.occupy(job.cores)
+
+    def free(self, job: Entry) -> None:
+        self.roster.free(job.cores)
+
+    def absent(self) -> dict[int, str]:
+        return self.roster.away
+
+    def out_of_service(self) -> int:
+        return self.roster.out_of_service()
+
+    def where(self, job: Entry) -> list[str]:
+        return list(self.roster.shares(job.cores))
+
+    def hindrance(self, job: Entry) -> str:
+        watched = self.watched.get((job.id, job.attempt))
+        if watched is None:
+            return ""
+        if self.silent:
+            return f"Slurm does not answer: {self.silent}"
+        if watched.fenced_at is not None:
+            return f"{watched.trouble}; it may still run there, for {self.site.lease_s:g} s at most"
+        seen = watched.seen
+        if seen is not None and seen.state == "PENDING":
+            return f"waits in Slurm (job {seen.id}): {seen.reason}"
+        if seen is not None and seen.state == "SUSPENDED" and watched.want != "pause":
+            return f"suspended in Slurm by somebody else; go on with: scontrol resume {seen.id}"
+        return ""
+
+    # -- attempts -------------------------------------------------------------------------------------
+
+    def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
+        placed = []
+        for job, environment in jobs:
+            watched = self._watch(job)
+            try:
+                self._write_order(job, environment, watched)
+                placed.append(watched)
+            except Unavailable as error:
+                self.end(watched, Report(*watched.key, "never", time.time(), trouble=str(error)))
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise  # nothing is lost: it is started when there is room
+                trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
+                self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
+        for watched in placed:
+            batch = watched.batch
+            assert batch is not None
+            watched.calling = True
+            self.clerk.do(watched.key, "submit", lambda batch=batch: self.slurm.submit(batch))  # type: ignore[misc]
+
+    def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
+        clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
+        order = self.orders.order(job, clean, watched.attempt, watched.comment, self._files(job))
+        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s)
+        watched.attempt.place(order)
+        watched.batch = self._batch(job, watched, order.memory_limit_mb)
+
+    def _batch(self, job: Entry, watched: Watched, memory_mb: float | None) -> Batch:
+        """Slurm holds as many cores of each node as of the one that gives most."""
+        folder = watched.attempt.path
+        most = max(watched.cpus.values())
+        each = job.spec.cores if most % job.spec.cores == 0 else most
+        words = [sys.executable, "-P", "-m", "agent.jobs.foreground", str(folder)]
+        # A request may come before there is a supervisor: the signal must not kill the shell.
+        script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
+        return Batch(
+            script,
+            job.spec.name or f"tenbin-{job.id}",
+            watched.comment,
+            self.site.partition,
+            tuple(watched.cpus),
+            most // each * len(watched.cpus),
+            each,
+            None if memory_mb is None else memory_mb / len(watched.cpus),
+            None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
+            folder / LOG,
+        )
+
+    def ask(self, job: Entry, want: Want) -> None:
+        watched = self.watched.get((job.id, job.attempt))
+        if watched is not None:
+            watched.attempt.ask(Request(job.request, want))
+            watched.want, watched.request = want, job.request
+            watched.asked_at, watched.wake_at = time.monotonic(), 0.0
+            self._look(watched)
+
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        """No node is capped."""
+
+    def recover(self, job: Entry) -> None:
+        watched = self._watch(job)
+        if not watched.attempt.path.exists():
+            self.end(watched, Report(*watched.key, "never", time.time()))
+            return
+        watched.started = watched.attempt.state() is not None
+        if watched.attempt.fence.exists():
+            self.give_up(watched, "its node was lost")
+
+    def _watch(self, job: Entry) -> Watched:
+        comment = f"tenbin:{self._name}:{job.id}:{job.attempt}"
+        attempt = self._attempt(job)
+        cpus = self.roster.shares(job.cores)
+        watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s, job.spec.mpi)
+        self.watched[watched.key] = watched
+        self.clerk.folders[watched.key] = attempt.path
+        return watched
+
+    # -- what happens ---------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self.clerk.fileno()
+
+    def urgent(self) -> bool:
+        return bool(self.reports)
+
+    def poll(self) -> list[Report]:
+        self.clerk.heard()
+        while not self.clerk.news.empty():
+            news = self.clerk.news.get()
+            if isinstance(news, Picture):
+                self._see(news)
+            elif isinstance(news, Outcome):
+                self._settle(news)
+            elif str(news) != self.silent:
+                self.silent = str(news)
+                log.error("%s", news)
+        for watched in list(self.watched.values()):
+            self._look(watched)
+        reports, self.reports = self.reports, []
+        return reports
+
+    def _see(self, picture: Picture) -> None:
+        if self.silent:
+            log.warning("Slurm answers again")
+        self.silent = ""
+        judging.see_nodes(self, {node.name: node for node in picture.nodes})
+        ours = {job.comment: job for job in picture.jobs}
+        for watched in list(self.watched.values()):
+            if not (watched.calling and watched.slurm is None):  # else it may not be there yet
+                watched.pictures += 1
+                judging.see(self, watched, ours.get(watched.comment))
+
+    def _settle(self, outcome: Outcome) -> None:
+        """A call was made."""
+        watched, error = self.watched.get(outcome.key), outcome.error
+        if outcome.what == "submit":
+            self._submitted(watched, outcome)
+        elif watched is not None:
+            watched.calling = False
+            self.steering.settle(watched, outcome)
+        if error is not None and not isinstance(error, SlurmSilent):
+            log.error("job %d: %s: %s", outcome.key[0], outcome.what, error)
+
+    def _submitted(self, watched: Watched | None, outcome: Outcome) -> None:
+        if watched is None:  # it was revoked meanwhile
+            if isinstance(outcome.value, int):
+                self.steering.cancel(outcome.key, outcome.value)
+            return
+        watched.calling = False
+        if isinstance(outcome.value, int):
+            watched.slurm = outcome.value
+        elif isinstance(outcome.error, SlurmSilent):
+            self.clerk.look()  # it may be there all the same: the next picture tells
+        elif watched.attempt.claim():
+            here = "node" not in str(outcome.error)  # else other nodes may do
+            trouble = f"Slurm refused it: {outcome.error}"
+            self.end(watched, Report(*watched.key, "never" if here else "lost", time.time(), trouble=trouble))
+
+    def _look(self, watched: Watched) -> None:
+        """Look at an attempt; what cannot be looked at now is the next time."""
+        try:
+            judging.look(self, watched)
+        except OSError as error:
+            log.error("job %d: %s", watched.job_id, error)
+
+    def give_up(self, watched: Watched, trouble: str) -> None:
+        """Its node is lost: what may run there must end before it runs elsewhere."""
+        if watched.fenced_at is None:
+            watched.attempt.fence.touch()
+            watched.fenced_at, watched.trouble = time.monotonic(), trouble
+            if watched.slurm is not None:
+                self.steering.cancel(watched.key, watched.slurm)
+                watched.cancelled = True
+
+    def revoke(self, watched: Watched, report: Report) -> None:
+        """It has not begun and never will: the caller has claimed it."""
+        if watched.slurm is not None:
+            self.steering.cancel(watched.key, watched.slurm)
+        self.end(watched, report)
+
+    def end(self, watched: Watched, report: Report) -> None:
+        self.reports.append(report)
+        self.watched.pop(watched.key, None)
+        self.clerk.folders.pop(watched.key, None)
+
+    def close(self) -> None:
+        self.clerk.close()
+
+
+def _own_name(file: Path) -> str:
+    """Tells this coordinator's jobs from those of others, for as long as there is the store."""
+    try:
+        return str(json.loads(file.read_text())["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        name = f"{os.getuid()}-{uuid.uuid4().hex[:12]}"
+        write_whole(file, json.dumps({"name": name}))
+        return name
+
+
+__all__ = ["LEASE_S", "Site", "SlurmEngine", "SlurmError"]

@@ -1,0 +1,166 @@
+"""What has become of an attempt, from its folder and from what Slurm says of it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.jobs.folder import How, Result
+from scheduler.engines import Report
+from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
+from scheduler.engines.slurm.watched import Watched
+
+if TYPE_CHECKING:
+    from scheduler.engines.slurm.engine import SlurmEngine
+
+SETTLES_S = 2.0  # until what a node has written is seen on others
+VERDICT_S = 0.1  # between looks at who ended a job
+MARGIN_S = 2.0  # beyond the lease
+ENDS: Mapping[str, How] = {
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "OUT_OF_MEMORY": "memory-limit",
+}
+NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
+
+
+def look(engine: SlurmEngine, watched: Watched) -> None:
+    """What its folder says."""
+    if watched.key not in engine.watched:
+        return
+    attempt = watched.attempt
+    result = attempt.result()
+    if result is not None:
+        _ended(engine, watched, result)
+        return
+    state = attempt.state()
+    if state is not None:
+        if not watched.started:
+            watched.started = True
+            engine.reports.append(Report(*watched.key, "started", state.started_s))
+        if state.done > watched.done:
+            watched.done = state.done
+            engine.reports.append(Report(*watched.key, "obeyed", time.time(), done=state.done))
+    if watched.fenced_at is not None:
+        if attempt.claim() or time.monotonic() >= watched.fenced_at + engine.site.lease_s + MARGIN_S:
+            _lost(engine, watched)
+    elif state is not None:
+        engine.steering.steer(watched, state)
+    elif watched.want in ("end", "pause", "checkpoint") and attempt.claim():
+        engine.revoke(watched, Report(*watched.key, "never", time.time()))  # it has not begun
+
+
+def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
+    """There is a result. One that was ended by a signal may have been cancelled in Slurm, or out of time."""
+    by_signal = result.how == "interrupted" or result.signal in (signal.SIGTERM, signal.SIGKILL)
+    if by_signal and not watched.cancelled and watched.slurm is not None and watched.fenced_at is None:
+        seen = watched.seen
+        if seen is not None and seen.final:
+            result = replace(result, how=ENDS.get(seen.state, result.how))
+        elif seen is not None or watched.pictures == 0:
+            if watched.verdict_wanted != watched.pictures:
+                watched.verdict_wanted = watched.pictures
+                engine.clerk.look(VERDICT_S)
+            return
+    engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+
+
+def _lost(engine: SlurmEngine, watched: Watched) -> None:
+    result = watched.attempt.last_words()
+    if result is not None:
+        engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+    else:
+        trouble = watched.trouble or f"{watched.where}: its supervisor was killed"
+        engine.end(watched, Report(*watched.key, "lost", time.time(), trouble=trouble))
+
+
+def see(engine: SlurmEngine, watched: Watched, seen: SlurmJob | None) -> None:
+    """What Slurm says."""
+    before, watched.seen = watched.seen, seen
+    if (
+        watched.key not in engine.watched
+        or watched.attempt.result() is not None
+        or watched.fenced_at is not None
+    ):
+        return
+    if seen is None:
+        _unknown(engine, watched, before)
+        return
+    watched.slurm = seen.id
+    if not watched.calling:
+        watched.suspended = seen.state == "SUSPENDED"
+    if seen.final:
+        now = time.monotonic()
+        watched.final_since = watched.final_since or now
+        list(watched.attempt.path.iterdir())  # over NFS this has the folder looked at anew
+        if watched.attempt.result() is None and now >= watched.final_since + SETTLES_S:
+            _vanished(engine, watched, seen)
+
+
+def _unknown(engine: SlurmEngine, watched: Watched, before: SlurmJob | None) -> None:
+    """Slurm has no such job: it never came there, or Slurm has lost or forgotten it."""
+    if watched.attempt.claim():
+        engine.end(watched, Report(*watched.key, "never", time.time()))
+    elif before is not None and before.final:
+        _vanished(engine, watched, before)
+    else:
+        engine.give_up(watched, "Slurm does not know it any more")
+
+
+def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
+    """Slurm says that it has ended, and there is no result: its supervisor never began, or was killed."""
+    began = not watched.attempt.claim()
+    how = ENDS.get(seen.state)
+    said = watched.attempt.complaint()
+    if began and seen.state in NODE:
+        engine.give_up(watched, f"{watched.where}: lost ({seen.state})")
+    elif how is not None and not watched.cancelled:
+        result = watched.attempt.last_words() or Result(how, time.time(), trouble=said)
+        engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+    elif began or seen.state in NODE or seen.state == "PREEMPTED" or watched.cancelled:
+        reason = f": {said}" if said else ""
+        watched.trouble = f"its supervisor on {watched.where} ended without a result ({seen.state}){reason}"
+        _lost(engine, watched)
+    else:
+        reason = said or f"are {engine.store} and its Python there under the same paths?"
+        trouble = f"{watched.where} could not start it ({seen.state}): {reason}"
+        engine.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
+
+
+def see_nodes(engine: SlurmEngine, nodes: Mapping[str, SlurmNode]) -> None:
+    """Which can be used; attempts on those that are lost are given up."""
+    roster = engine.roster
+    roster.away = {}
+    lost = {}
+    for number, host in enumerate(roster.hosts):
+        node = nodes.get(host.name)
+        if node is None:
+            roster.away[number] = lost[host.name] = "not in Slurm any more"
+        elif not node.usable:
+            roster.away[number] = f"{' '.join(sorted(node.states)).lower()}: {node.reason}".rstrip(": ")
+            if node.lost:
+                lost[host.name] = roster.away[number]
+        elif node.cpus < host.cores:
+            roster.away[number] = (
+                f"has {node.cpus} CPUs, had {host.cores}; start tenbin up again when it is idle"
+            )
+    for watched in list(engine.watched.values()):
+        if _stuck(engine, watched):
+            continue
+        gone = next((name for name in watched.cpus if name in lost), None)
+        if gone is not None and watched.fenced_at is None and watched.attempt.result() is None:
+            engine.give_up(watched, f"{gone} is lost: {lost[gone]}")
+
+
+def _stuck(engine: SlurmEngine, watched: Watched) -> bool:
+    """An attempt that waits in Slurm for a node that cannot be used now is taken back."""
+    away = next((name for name in watched.cpus if engine.roster.number[name] in engine.roster.away), None)
+    if away is None or watched.seen is None or watched.seen.state != "PENDING" or not watched.attempt.claim():
+        return False
+    trouble = f"{away} could not be used: {engine.roster.away[engine.roster.number[away]]}"
+    engine.revoke(watched, Report(*watched.key, "lost", time.time(), trouble=trouble))
+    return True

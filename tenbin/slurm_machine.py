@@ -1,0 +1,88 @@
+"""A partition of a Slurm cluster, in the terms that a policy schedules in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from profiles.errors import BadInput, Unavailable
+from scheduler.coordination.sizes import Unit
+from scheduler.engines.slurm import parse
+from scheduler.engines.slurm.engine import Site
+from scheduler.engines.slurm.parse import SlurmNode
+from scheduler.engines.slurm.roster import Host, Roster, remember
+from scheduler.engines.slurm.tools import Slurm
+from scheduler.model import Cluster, Pool
+from scheduler.parameters import split
+from tenbin.machine import Machine, kind_of
+
+OLDEST = (20, 11)
+
+
+def slurm_cluster(
+    policy: str, home: Path, partition: str | None, cores: int | None, lease_s: float
+) -> Machine:
+    """The nodes of a partition.
+
+    A policy that counts units gets whole nodes, or units of so many ``cores`` of one node; one that places on
+    nodes gets the nodes with their cores and memory.
+
+    Args:
+        home: the coordinator's folder, on a disk that all nodes share.
+        partition: None: Slurm's default one.
+
+    Raises:
+        Unavailable: Slurm does not answer, or is too old.
+        BadInput: there is no such partition, or the policy needs what this engine does not have.
+    """
+    conf = os.environ.get("SLURM_CONF")
+    if conf is not None and not Path(conf).is_file():
+        raise BadInput(f"SLURM_CONF={conf}: there is no such file", "name the cluster's slurm.conf")
+    slurm = Slurm()
+    if slurm.version() < OLDEST:
+        raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
+    name, found = nodes_of(slurm, partition)
+    suits = kind_of(split(policy)[0]).suits
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hosts = remember(home / f"nodes-{name}.json", [Host(n.name, n.cpus, n.memory_mb) for n in found])
+    names = tuple(host.name for host in hosts)
+    if "counted" in suits:
+        unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
+        roster = Roster(hosts, unit, whole=cores is None)
+        if not roster.units():
+            raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
+        pool = Pool("node" if cores is None else "unit", roster.units(), names=names)
+    elif "nodes" in suits:
+        if cores is not None:
+            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        unit = Unit(node=True, cores=min(host.cores for host in hosts))
+        roster = Roster(hosts, unit, whole=False)
+        capacities = tuple((float(host.cores), host.memory_mb) for host in hosts)
+        pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacities=capacities, names=names)
+    else:
+        raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
+    return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s))
+
+
+def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:
+    """The partition's name and its nodes, in Slurm's order.
+
+    Raises:
+        BadInput: there is no such partition, or it has no nodes.
+    """
+    partitions = slurm.partitions()
+    if partition is None:
+        partition = next((name for name, words in partitions.items() if words.get("Default") == "YES"), None)
+        if partition is None:
+            raise BadInput(
+                "Slurm has no default partition", f"choose one: --partition {'|'.join(partitions)}"
+            )
+    if partition not in partitions:
+        raise BadInput(f"--partition {partition}: there is none", f"choose one of {', '.join(partitions)}")
+    names = parse.hosts(partitions[partition]["Nodes"])
+    known = {node.name: node for node in slurm.nodes()}
+    found = [known[name] for name in names if name in known]
+    if not found:
+        raise BadInput(f"--partition {partition} has no nodes", f"choose one of {', '.join(partitions)}")
+    return partition, found

@@ -1,0 +1,77 @@
+"""``tenbin up --engine slurm``: what users do works as with this machine alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.coordinator.conftest import Up
+from tests.slurmlab import SlurmLab
+
+START = ("--engine", "slurm")
+COUNTS = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo $i; sleep 0.1; done"
+
+
+def run(up: Up, *words: str) -> str:
+    done = up.run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stage(up: Up, job: int) -> str:
+    return str(up.client.job(job).info()["stage"])
+
+
+def test_jobs_run_on_nodes_of_the_cluster(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    up.start(*START)
+    run(
+        up,
+        "submit",
+        "--array",
+        "1-6",
+        "--chdir",
+        str(tmp_path),
+        "--",
+        "sh",
+        "-c",
+        "hostname; exit $TENBIN_ARRAY_INDEX",
+    )
+    run(
+        up,
+        "submit",
+        "-c",
+        "2",
+        "--time",
+        "10m",
+        "--",
+        "sh",
+        "-c",
+        "hostname >&2; echo $SLURM_JOB_ID $TENBIN_TASKS",
+    )
+    assert [up.client.job(n).result(60) for n in range(1, 8)] == [1, 2, 3, 4, 5, 6, 0]
+    where = [up.client.output(n).decode().strip() for n in range(1, 7)]
+    assert set(where) == set(lab.nodes)
+    assert [up.client.job(n).info()["hosts"] for n in range(1, 7)] == [[name] for name in where]
+    slurm, tasks = up.client.output(7).decode().split()
+    assert tasks == "1" and "tenbin:" in lab.call("scontrol", "show", "job", slurm)
+
+
+def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab) -> None:
+    up.start(*START)
+    run(up, "submit", "-c", "2", "--", "sh", "-c", COUNTS.format(n=40))
+    job = up.client.job(1)
+    up.until(lambda: up.client.output(1).count(b"\n") > 3)
+    run(up, "suspend", "1")
+    up.until(lambda: "SUSPENDED" in lab.call("squeue", "-h", "-o", "%T"))
+    said = up.client.output(1)
+    run(up, "submit", "-c", "2", "--wait", "--", "true")
+    assert up.client.output(1) == said
+    run(up, "resume", "1")
+    assert job.result(60) == 0
+    assert up.client.output(1).split() == [str(n + 1).encode() for n in range(40)]
+    info = job.info()
+    assert info["usage"]["running_s"] < info["usage"]["wall_s"] - 0.5
+    run(up, "submit", "--", "sleep", "100")
+    up.until(lambda: stage(up, 3) == "running")
+    run(up, "cancel", "3")
+    up.until(lambda: stage(up, 3) == "cancelled")
+    up.until(lambda: not lab.call("squeue", "-h", "-o", "%T").strip())
