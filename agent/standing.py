@@ -19,7 +19,7 @@ from pathlib import Path
 
 from agent.emulation import Machine, build, parse
 from profiles.errors import BadInput, TenbinError
-from profiles.files import write_whole
+from profiles.files import take, taken, write_whole
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def standing_node(name: str, store: Path) -> Iterator[Path]:
     with holding(folder):
         with _locked(folder / "starting", fcntl.LOCK_EX):
             where = folder / "where.json"
-            found = json.loads(where.read_text()) if where.exists() and _lives(folder) else None
+            found = json.loads(where.read_text()) if where.exists() and taken(folder / "alive") else None
             if found is not None and found["name"] != name:
                 what = f"--emulate {name}: jobs run on an emulated {found['name']}"
                 raise BadInput(what, "wait for their end")
@@ -78,24 +78,7 @@ def sign_of_life(folder: Path) -> int:
 
 def abandoned(folder: Path) -> int | None:
     """A descriptor that keeps users away, if there are none; else None."""
-    descriptor = os.open(folder / "users", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _lives(folder: Path) -> bool:
-    descriptor = os.open(folder / "alive", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return take(folder / "users")
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Writing so that a half-written file is never seen: aside, fsync, rename."""
+"""Writing so that a half-written file is never seen: aside, fsync, rename; and files that one holds."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Mapping
@@ -22,6 +23,26 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def take(path: Path) -> int | None:
+    """Lock a file for oneself, made if need be: the descriptor to keep open, None if somebody holds it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def taken(path: Path) -> bool:
+    """Whether somebody holds a file."""
+    descriptor = take(path)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -71,6 +71,12 @@ def processes_below() -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture
+def own_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not that of the node: what is measured here need not be right, and others may be measuring."""
+    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
+
+
 @pytest.fixture(scope="session")
 def mpi() -> MpiInstall:
     """The MPI of this environment."""

@@ -31,6 +31,7 @@ from tests.factory import make_inventory
 from tests.jobs import make_job, samples
 from tests.programs import TENBIN, tenbin
 
+pytestmark = pytest.mark.usefixtures("own_lock")
 CPUS = sorted(os.sched_getaffinity(0))
 PROGRAM = """
 import sys, time
@@ -39,11 +40,6 @@ with open(sys.argv[1], "wb") as file:
     file.write(kept[:5_000_000])
 time.sleep(float(sys.argv[2]))
 """
-
-
-@pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
 
 
 def trial(*command: str, limit_s: float = 60.0, cpus: list[int] = CPUS[:1]) -> Ended:

@@ -21,6 +21,7 @@ from tests.conftest import processes_below, require
 from tests.jobs import RUN_S, make_job, over_hosts, samples
 from tests.programs import tenbin
 
+pytestmark = pytest.mark.usefixtures("own_lock")
 CPUS = sorted(os.sched_getaffinity(0))
 
 

@@ -18,13 +18,14 @@ JSON files are written aside and renamed: a half-written one is never seen.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from profiles.files import take, taken
 
 How = Literal[
     "exited",
@@ -183,21 +184,11 @@ class Attempt:
 
     def hold(self) -> int | None:
         """Lock the sign of life; the descriptor to keep open, None if a supervisor lives."""
-        descriptor = os.open(self.path / "alive", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        return take(self.path / "alive")
 
     def lives(self) -> bool:
         """Whether a supervisor lives."""
-        descriptor = self.hold()
-        if descriptor is None:
-            return True
-        os.close(descriptor)
-        return False
+        return taken(self.path / "alive")
 
     def ask(self, request: Request) -> None:
         self._make()  # it may be asked before there was room to place it
