@@ -143,24 +143,9 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     """Run the command to its end; None if this process was told to end."""
     me, cpus = os.getpid(), tuple(order["cpus"])
     before = _io_mb()
-
-    def become() -> None:
-        tree.die_with_parent(me)
-        os.sched_setaffinity(0, cpus)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
     started = time.monotonic()
     try:
-        child = subprocess.Popen(
-            order["command"],
-            cwd=order["folder"],
-            env=os.environ | order["variables"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-            preexec_fn=become,  # noqa: PLW1509 (one thread only)
-        )
+        child = _start(order, errors)
     except OSError as error:
         return Ended(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
     peak_mb, threads, strayed, overdue = 0.0, 0, False, False
@@ -201,6 +186,31 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
         strayed=strayed,
         most_threads=threads,
         overdue=overdue,
+    )
+
+
+def _start(order: dict[str, Any], errors: int) -> subprocess.Popen[bytes]:
+    """The command, on its CPUs; it dies with this process.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    me, cpus = os.getpid(), tuple(order["cpus"])
+
+    def become() -> None:
+        tree.die_with_parent(me)
+        os.sched_setaffinity(0, cpus)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    return subprocess.Popen(
+        order["command"],
+        cwd=order["folder"],
+        env=os.environ | order["variables"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+        preexec_fn=become,  # noqa: PLW1509 (one thread only)
     )
 
 
