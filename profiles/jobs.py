@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from profiles.records import Absent, Coefficient, Condition, Record
+from profiles.records import Absent, Coefficient, Condition, Model, Record
 
 JOB_SCHEMA_VERSION = 1
 COMPROBE_BYTES = 1 << 20  # from each rank to each other: bandwidth decides, not latency
@@ -115,6 +115,9 @@ class JobProfile(Record):
     ranks: int | None = Field(default=None, description="how many, if mpi; cpus are those of one host")
     hosts: tuple[str, ...] = Field(default=(), description="on which the ranks lie; empty: on this node")
     network: NetworkHalf | None = None
+    scaling: Model | None = Field(
+        default=None, description="run time alone over cores (Downey), where that was measured"
+    )
     condition: Condition
     absent: tuple[Absent, ...] = ()
     interrupted: bool = False

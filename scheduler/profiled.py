@@ -98,20 +98,42 @@ def pressure_of(job: JobProfile) -> Pressure | None:
     )
 
 
-def earlier_runs(store: JobStore, kind: NodeKind, name: str) -> list[Run]:
-    """What the job profile of that name, made on this kind of node, says of runs: its median and both ends of
-    its interval, a run each. Empty: there is none, or it cannot be read."""
-    with suppress(BadInput):
-        found = store.load(name, kind.key)
-        if found.kind.key == kind.key:
-            return runs_of(found)
-    return []
+class Measured:
+    """What job profiles made on this kind of node say of jobs by themselves: run times, and how they scale.
+
+    Args:
+        store: None: there are none.
+    """
+
+    def __init__(self, store: JobStore | None = None, kind: NodeKind | None = None) -> None:
+        self._store, self._kind = store, kind
+
+    def runs(self, name: str) -> list[Run]:
+        """The profile's median and both ends of its interval, a run each; empty: there is none."""
+        found = self._find(name)
+        return [] if found is None else runs_of(found)
+
+    def scaling(self, name: str) -> tuple[float, float] | None:
+        """Downey's A and sigma; None: not measured."""
+        found = self._find(name)
+        if found is None or found.scaling is None:
+            return None
+        return found.scaling["A"].value, found.scaling["sigma"].value
+
+    def _find(self, name: str) -> JobProfile | None:
+        if self._store is None or self._kind is None or not name:
+            return None
+        with suppress(BadInput):
+            found = self._store.load(name, self._kind.key)
+            if found.kind.key == self._kind.key and not found.emulated:
+                return found
+        return None
 
 
 def runs_of(job: JobProfile) -> list[Run]:
-    """See ``earlier_runs``."""
+    """See ``Measured.runs``."""
     took = job.need("run_s")
-    if took is None or job.emulated:
+    if took is None:
         return []
     asked = Asked(job.name, program_of(job.command)[1], "", (job.cores, 0))
     times = [took.low, took.high, took.value] if took.low and took.high else [took.value]

@@ -9,7 +9,6 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from scheduler.engines import Engine
 from scheduler.engines.local import SWEEP_S, LocalEngine
 from scheduler.engines.packages import put_back
 from scheduler.engines.slurm.engine import SlurmEngine
-from scheduler.profiled import earlier_runs
+from scheduler.profiled import Measured
 from tenbin import tcp
 from tenbin.api import News, make_api
 from tenbin.client import socket_folder
@@ -64,9 +63,9 @@ def serve(
         engine = make_engine(home, machine, report)
         try:
             profiles, unit = machine.job_profiles, machine.unit
-            profiled = partial(earlier_runs, JobStore(), node_kind())
+            measured = Measured(JobStore(), node_kind())
             coordinator = Coordinator(
-                journal, engine, policy, machine.costs, unit=unit, profiles=profiles, profiled=profiled
+                journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
             )
             door = None
             if place is not None:

@@ -26,17 +26,16 @@ from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.lives import Lives
-from scheduler.coordination.sizes import CORE, Unit
+from scheduler.coordination.sizes import CORE, Unit, sized
 from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
-from scheduler.history import Run
 from scheduler.interference import NOTHING_KNOWN
 from scheduler.model import Placement, instant
 from scheduler.policy import Reason
-from scheduler.profiled import JobProfiles
+from scheduler.profiled import JobProfiles, Measured
 from scheduler.registry import create
 from scheduler.state import RuleBroken, State
 
@@ -54,7 +53,7 @@ class Coordinator:
         clock: seconds since 1970.
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
-        profiled: the runs that a job profile of that name consists of.
+        measured: what job profiles say of jobs by themselves.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -69,12 +68,12 @@ class Coordinator:
         clock: Callable[[], float] = time.time,
         unit: Unit = CORE,
         profiles: JobProfiles | None = None,
-        profiled: Callable[[str], Sequence[Run]] = lambda name: (),
+        measured: Measured = Measured(),  # noqa: B008 (it holds nothing)
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
         self.policy = create(policy)  # a wrong name is refused before anything else
-        self.profiles = profiles
+        self.profiles, self.measured = profiles, measured
         self.beliefs = Beliefs(costs)
         slowdowns = profiles or NOTHING_KNOWN
         self.state = State(engine.cluster, self.beliefs, slowdowns=slowdowns, now=instant(clock()))
@@ -84,7 +83,7 @@ class Coordinator:
         self._happenings: list[Happening] = []
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
-        self.experience = Experience(ended, self.ledger.user, engine.cluster, profiled)
+        self.experience = Experience(ended, self.ledger.user, engine.cluster, measured.runs)
         known = self.foresight, self.experience
         self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
         self._recover()
@@ -107,6 +106,7 @@ class Coordinator:
             NoRoom: the journal cannot be written; nothing was taken in.
         """
         now, waits_for = instant(self.clock()), waits_for or {}
+        specs = [sized(spec, self.measured.scaling, self.ledger.unit) for spec in specs]
         check_order(waits_for, len(specs))
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from scheduler.speeds import CapLine, TabulatedSpeed, scaling
 if TYPE_CHECKING:
     from scheduler.coordination.specs import JobSpec
 
+POINTS = 256  # of a measured speed-up, before the largest size
 SERIAL = 0.05  # share of a job that no further task shortens, where nothing better is known (Amdahl)
 
 
@@ -85,8 +86,8 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
 def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None) -> TabulatedSpeed | None:
     """How fast the job is, against its fewest units under the lowest cap; None where it is always 1.
 
-    Over units: as its owner says (``speedup``), else as the machine was measured to scale, else by Amdahl's
-    law with a serial share of 5 %. Under caps: as measured, else in proportion to the cap.
+    Over units: as its owner or its job profile says (``speedup``), else as the machine was measured to scale,
+    else by Amdahl's law with a serial share of 5 %. Under caps: as measured, else in proportion to the cap.
     """
     caps = unit.caps.get(spec.load) if pool.caps_w else None
     if caps is None and pool.caps_w:
@@ -96,6 +97,25 @@ def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None
     sizes = range(least, (most or least) + 1)
     gains = [_gain(spec, tasks_on(spec, units, unit), units, unit) for units in sizes]
     return TabulatedSpeed(least, tuple(gain / gains[0] for gain in gains), caps)
+
+
+def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], unit: Unit) -> JobSpec:
+    """The job with the speed-up that its job profile has measured, where it has a range of sizes and its
+    owner says none; it belongs to the job from then on, whatever is measured later.
+
+    Args:
+        measured: Downey's A and sigma over cores, by name of a job profile.
+    """
+    least, most = (spec.nodes, spec.max_nodes) if spec.nodes else (spec.tasks, spec.max_tasks)
+    if spec.speedup or not spec.job_profile or least is None or most is None:
+        return spec
+    found = measured(spec.job_profile)
+    if found is None:
+        return spec
+    each = unit.cores if spec.nodes else spec.cores
+    points = {*range(least, min(most, least + POINTS) + 1), most}
+    gains = {n: float(scaling(*found, n * each) / scaling(*found, each)) for n in sorted(points)}
+    return spec.model_copy(update={"speedup": gains})
 
 
 def _gain(spec: JobSpec, tasks: int, units: int, unit: Unit) -> float:

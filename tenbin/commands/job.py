@@ -13,6 +13,7 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from tenbin.commands.job_predict import predict
+from tenbin.commands.job_scale import planned, print_scaling, with_scaling
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
@@ -77,6 +78,12 @@ def profile(
     ] = False,
     limit: Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")] = "10m",
     budget: Annotated[str, typer.Option(help="Begin no further repetition after: 20m.")] = "20m",
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="Also how it speeds up over so many cores: 1,2,4; {n} in the command is the count."
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
@@ -98,26 +105,32 @@ def profile(
       tenbin job profile lu -n 4 --quick -- mpiexec -n 4 ./lu.C.x
 
       tenbin job profile cg -n 8 --hosts node1,node2 -- python cg.py
+
+      tenbin job profile lu -n 2 --mpi --scale 1,2,4 -- python lu.py
     """
     from agent.job_profiler import make_job_profile
+    from agent.job_scaling import on_cores
     from agent.job_session import JobOrder
     from profiles.job_store import JobStore
     from tenbin.commands.profile import terminated_as_interrupted
-    from tenbin.commands.words import duration_s
+    from tenbin.commands.words import counts, duration_s
 
     _check_name(name)
     stored = JobStore(store)
     where = (folder or Path.cwd()).absolute()
     if not where.is_dir():
         raise BadInput(f"--chdir {where}: not a folder", f"mkdir -p {where}")
+    times = duration_s(limit), duration_s(budget)
+    if scale and hosts:
+        raise BadInput("--scale with --hosts: scaling is measured on this node", "leave one of them out")
+    scaling = planned(counts(scale), tuple(command), str(where), times, quick, seed, mpi) if scale else None
     order = JobOrder(
         name,
-        tuple(command),
+        on_cores(command, cores) if scaling else tuple(command),
         str(where),
         cores,
         quick,
-        duration_s(limit),
-        duration_s(budget),
+        *times,
         seed,
         mpi=mpi or hosts is not None,
         hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
@@ -126,6 +139,8 @@ def profile(
     earlier = stored.paths(name=name)
     with terminated_as_interrupted(), _progress() as listener:
         made, samples = make_job_profile(order, listener)
+        if scaling is not None and not made.interrupted:
+            made, samples = with_scaling(made, samples, scaling, listener)
     stored.save(made, samples)
     if json:
         print(made.model_dump_json(indent=1))
@@ -238,6 +253,7 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "mpi_share": share.value if (share := row.need("mpi_share")) else None,
         "hosts": list(row.hosts),
         "clock": row.clock,
+        "parallelism": None if row.scaling is None else row.scaling["A"].value,
         "repetitions": row.repetitions,
         "interrupted": row.interrupted,
         "emulated": row.emulated,
@@ -311,6 +327,8 @@ def print_job(job: JobProfile) -> None:
             _curve(console, curve)
     if job.network:
         _network(console, job.network)
+    if job.scaling is not None:
+        print_scaling(console, job.scaling, _line)
     if job.note:
         console.print(f"\n{job.note}", markup=False)
     for absent in job.absent:

@@ -107,9 +107,9 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[Run]:
     if name:
         from agent.node_kind import node_kind
         from profiles.job_store import JobStore
-        from scheduler.profiled import earlier_runs
+        from scheduler.profiled import Measured
 
-        runs += earlier_runs(JobStore(store), node_kind(), name)
+        runs += Measured(JobStore(store), node_kind()).runs(name)
     user = getpass.getuser()
     has_run = (folder / "journal.sqlite").exists()
     found = (run_of(entry, user) for entry in (ended_jobs(folder, LOOKED_AT) if has_run else ()))

@@ -107,6 +107,19 @@ def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
     return int(found[1]), int(found[2]) if found[2] else None
 
 
+def counts(text: str | None) -> tuple[int, ...]:
+    """``1,2,4`` as numbers; none: empty.
+
+    Raises:
+        BadInput: it is no such list.
+    """
+    if text is None:
+        return ()
+    if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text.replace(" ", "")):
+        raise BadInput(f"--scale {text!r} is no list of counts", "write for instance 1,2,4")
+    return tuple(int(part) for part in text.split(","))
+
+
 def speedups(text: str | None) -> dict[int, float]:
     """``1=1,2=1.9,4=3.5`` as speed by number.
 

@@ -1,0 +1,64 @@
+"""``tenbin job profile --scale``: how a program speeds up over cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from agent.job_scaling import Scaling
+    from agent.job_session import Listener
+    from profiles.jobs import JobProfile
+    from profiles.records import Coefficient, Model
+
+WORDS = {"T1": "run time on one core", "A": "parallelism (A)", "sigma": "its variance (sigma)"}
+
+
+def planned(
+    counts: tuple[int, ...],
+    command: tuple[str, ...],
+    folder: str,
+    times: tuple[float, float],
+    quick: bool,
+    seed: int,
+    mpi: bool,
+) -> Scaling:
+    """What is to be run over cores; BadInput if it cannot be."""
+    from agent.job_scaling import Scaling, check_counts, usable_cpus
+
+    cpus = usable_cpus()
+    return Scaling(command, folder, check_counts(counts, len(cpus)), cpus, *times, quick, seed, mpi)
+
+
+def with_scaling(
+    made: JobProfile, samples: dict[str, pd.DataFrame], scaling: Scaling, listener: Listener
+) -> tuple[JobProfile, dict[str, pd.DataFrame]]:
+    """The profile with its scaling; what was measured before stays, whatever comes of it."""
+    from agent.job_scaling import ScalingFailed, fit, measure
+    from agent.job_session import JobProgress
+    from profiles.records import Absent
+
+    try:
+        table = measure(scaling, lambda doing: listener(JobProgress(doing, 1.0, 0.0)))
+    except KeyboardInterrupt:
+        return made.model_copy(update={"interrupted": True}), samples
+    except ScalingFailed as error:
+        what = f"scaling over {', '.join(map(str, scaling.counts))} cores"
+        absent = Absent(probe="job", what=what, reason=error.what, remedy=error.remedy, failed=True)
+        return made.model_copy(update={"absent": (*made.absent, absent)}), samples
+    return made.model_copy(update={"scaling": fit(table)}), {**samples, "scaling": table}
+
+
+def print_scaling(console: Console, model: Model, line: Callable[[Console, str, Coefficient], None]) -> None:
+    """Verdict and coefficients on the terminal."""
+    from profiles.models.downey import verdict
+
+    console.print("\n[bold]Over cores[/bold]", end="  ")
+    console.print(verdict(model), markup=False)
+    for found in model.coefficients:
+        line(console, WORDS.get(found.name, found.name), found)
+    if model.note:
+        console.print(f"    {model.note}", markup=False)
