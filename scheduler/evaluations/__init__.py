@@ -31,6 +31,7 @@ EVALUATIONS: dict[str, str] = {
     "multiresource": "scheduler.evaluations.multiresource",
     "pairs-on-this-machine": "scheduler.evaluations.pairs_here",
     "power": "scheduler.evaluations.power",
+    "prediction": "scheduler.evaluations.prediction",
     "regions": "scheduler.evaluations.regions",
 }
 
