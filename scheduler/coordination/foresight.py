@@ -62,8 +62,10 @@ class Foresight:
         if job.known is not Known.LIMIT and math.isfinite(whole):
             left = (1.0 - state.done) * whole
             told = entry.predicted["run_s"] if entry.predicted else {}
-            found = told.get(placement.pool) or told.get("")
-            about = {"rests_on": found["rule"]} if found else {}
+            about: dict[str, Any] = {}
+            if (found := told.get(placement.pool) or told.get("")) is not None:
+                about = {"rests_on": found["rule"]}
+                left *= found["middle"] / found["high"] if "" in told else 1.0  # it was planned with more
             self._predict(entry, now, "run-time", left, pool=placement.pool, **about)
             free = estimate_under(job, replace(placement, cap_w=None))
             if placement.cap_w is not None and not state.done:

@@ -27,11 +27,13 @@ from scheduler.workloads.swf import read
 PAPER = "Tsafrir, Etsion, Feitelson: Backfilling using system-generated predictions, IEEE TPDS 18(6), 2007"
 LOGS = {"KTH-SP2-1996-2.swf.gz": 100, "HPC2N-2002-2.1-cln.swf.gz": 240}  # processors
 JOBS: dict[Scale, int] = {"small": 5_000, "full": 60_000}
-RULES = ("requested", "easy++", "history", "exact")
+RULES = ("nothing", "requested", "easy++", "history", "history90", "exact")
 WORDS = {
+    "nothing": "nothing is known",
     "requested": "what users asked for",
     "easy++": "EASY++, the user's last two",
     "history": "tenbin, same request before same user",
+    "history90": "the same, its 90 % quantile (what the coordinator plans with)",
     "exact": "the run time itself",
 }
 
@@ -117,6 +119,9 @@ def _assumptions(found: dict[Case, Figures]) -> tuple[str, ...]:
 
 def _remarks() -> tuple[str, ...]:
     return (
+        "EASY by a prediction of the middle makes jobs wait longer than by requests: half of those that run "
+        "outlive it, count as about to end, and the reserved time is always now. By the 90 % quantile most "
+        "of that is gone; with nothing known hardly anybody passes.",
         "The quantiles hold for runs that are exchangeable; users change their habits, so less is inside.",
     )
 
@@ -136,19 +141,21 @@ def look(case: Case) -> Figures:
     rows = predicted(arrivals, waits_of(path))
     run = np.array([row.run for row in rows])
     said = {
+        "nothing": np.full(len(rows), np.inf),
         "requested": np.array([row.requested for row in rows]),
         "easy++": np.array([row.easy for row in rows]),
         "history": np.array([row.history for row in rows]),
+        "history90": np.array([min(row.high, row.requested) for row in rows]),
         "exact": run,
     }
-    known = [row for row in rows if not math.isnan(row.low)]
+    known = [row for row in rows if row.high < math.inf]
     below = [float(np.mean([row.run <= bound for row, bound in pairs])) for pairs in _bounds(known)]
     planned = {rule: easy(arrivals, times.tolist(), LOGS[case.log]) for rule, times in said.items()}
     return Figures(
         len(rows),
         {rule: float(np.mean(np.minimum(t, run) / np.maximum(t, run))) for rule, t in said.items()},
         {rule: float(np.mean(t < run)) for rule, t in said.items()},
-        {rule: float(np.exp(np.median(abs(np.log(t / run))))) for rule, t in said.items()},
+        {rule: float(np.median(np.maximum(t, run) / np.minimum(t, run))) for rule, t in said.items()},
         (below[0], below[1]),
         {rule: wait for rule, (wait, _) in planned.items()},
         {rule: slowdown for rule, (_, slowdown) in planned.items()},
@@ -182,7 +189,7 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Row]:
         best = alike.predict(asked)
         easy_s = request if last_two is None else min(last_two.middle, request)
         if best is None:
-            rows.append(Row(run_s, request, easy_s, request, math.nan, math.nan))
+            rows.append(Row(run_s, request, easy_s, request, 0.0, math.inf))
         else:
             rows.append(Row(run_s, request, easy_s, min(best.middle, request), best.low, best.high))
         heapq.heappush(ends, (job.submit_s + waits.get(job.id, 0.0) + run_s, job.id, Run(asked, run_s)))

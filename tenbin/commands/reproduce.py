@@ -39,7 +39,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="migration, multiresource, power, interference, regions, prediction; or pairs-on-this-machine.",
+            help="migration, multiresource, power, interference, regions, prediction, pairs-on-this-machine.",
             autocompletion=complete_evaluation,
             metavar="EVALUATION",
         ),
