@@ -22,8 +22,9 @@ from scheduler.coordination.sizes import CORE, sized, speed_of
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Pool
 from scheduler.profiled import Measured
+from tenbin.report import jobs as report
 from tests.conftest import require
-from tests.jobs import make_job
+from tests.jobs import make_job, samples
 
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 AMDAHL = (
@@ -124,6 +125,21 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
         assert sized(other, measured.scaling, CORE) == other
     elsewhere = Measured(JobStore(tmp_path), NodeKind(key="ffffffffffff", title="Other"))
     assert elsewhere.scaling("lu") is None and elsewhere.runs("lu") == []
+
+
+def test_the_report_shows_it() -> None:
+    """A curve as far as it was measured, the verdict, and what it needs of a device."""
+    rows = [(n, float(downey.run_s(n, 10.0, 4.0, 0.0))) for n in (1, 2, 4, 8, 16) for _ in range(4)]
+    model = job_scaling.fit(pd.DataFrame(rows, columns=["cores", "wall_s"]))
+    runs, windows = samples()
+    job = make_job("lu", runs.assign(kernels=40.0, compile_s=0.25), windows, scaling=model)
+    curve = next(one for one in report.figures([job]) if "Speed-up" in one.layout.title.text).data[0]
+    assert curve.x[-1] == 16 and curve.y[1] == pytest.approx(2.0, rel=0.02) and curve.name == "lu"
+    (row,) = report.table([job])
+    assert len(row) == len(report.COLUMNS) and row[-2].startswith("A = ")
+    assert row[-1] == "40 kernels, 0.25 s to build (K)"
+    (plain,) = report.table([make_job("plain")])
+    assert plain[-2:] == ("-", "-")
 
 
 def test_the_command_line_refuses_before_it_measures(tmp_path: Path) -> None:

@@ -86,9 +86,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         findings += [
             Finding(f"{name}: accuracy of EASY++ above users'", None, exactly(gain), "points", (0.0, 100.0)),
             Finding(f"{name}: accuracy of tenbin's above EASY++", None, exactly(own), "points"),
-            Finding(
-                f"{name}: jobs between the 10 and 90 % quantiles", None, exactly(inside), "%", (70.0, 90.0)
-            ),
+            Finding(f"{name}: jobs between the 10 and 90 % quantiles", None, exactly(inside), "%"),
         ]
         for rule in RULES:
             rows.append(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from profiles.jobs import Curve, JobProfile
+from profiles.models.downey import predict, verdict
 from profiles.records import Coefficient
 from tenbin import text
 from tenbin.report.style import COLOURS, figure
@@ -15,11 +16,11 @@ EXPLANATION = (
     "Each program ran alone and beside a probe at graded intensity: memprobe, which writes through memory, "
     "and over hosts comprobe, which communicates all to all. The curves say how much slower the program got "
     "(the bars are 95 % intervals). Over the course of a run memprobe tells when the program presses on "
-    "memory: a mean hides bursts."
+    "memory: a mean hides bursts. What programs need of OpenCL devices was seen by a layer below them."
 )
 COLUMNS = (
     *("job", "alone", "slows memprobe", "in its worst part", "slows comprobe"),
-    *("slowed by memprobe", "slowed by comprobe", "inside MPI"),
+    *("slowed by memprobe", "slowed by comprobe", "inside MPI", "over cores", "OpenCL device"),
 )
 
 
@@ -32,6 +33,7 @@ def figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
         _curves("Slowed down by memprobe", "memprobe's traffic beside nobody, GB/s", memory),
         _curves(f"Slowed down by comprobe{emulated}", "what each rank of comprobe sends, GB/s", network),
         _phases(jobs),
+        _scaling(jobs),
     ]
     return [one for one in drawn if one.data]
 
@@ -59,7 +61,31 @@ def _row(job: JobProfile) -> tuple[str, ...]:
         times(memory.levels[-1].slowdown if memory else None),
         times(network.levels[-1].slowdown if network else None),
         f"{share.value:.0%}" if share else "-",
+        verdict(job.scaling) if job.scaling else "-",
+        _on_device(job),
     )
+
+
+def _on_device(job: JobProfile) -> str:
+    """What it needs of an OpenCL device, in words."""
+    words = {
+        "device_memory_mb": "",
+        "kernels": " kernels",
+        "compile_s": " to build (K)",
+        "drain_s": " to drain",
+    }
+    found = ((job.need(name), unit) for name, unit in words.items())
+    return ", ".join(f"{text.value_with_unit(need)}{unit}" for need, unit in found if need) or "-"
+
+
+def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
+    fig = figure("Speed-up over cores (Downey), as far as it was measured", "cores", "speed-up")
+    for job in jobs:
+        if job.scaling is not None:
+            cores = range(1, int(job.scaling.x_max or 1) + 1)
+            times = [predict(job.scaling, n).value for n in cores]
+            fig.add_scatter(x=list(cores), y=[times[0] / took for took in times], name=job.name)
+    return fig
 
 
 def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
