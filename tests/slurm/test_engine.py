@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 from tests.coordinator.conftest import Up
@@ -75,3 +77,14 @@ def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab) -> None:
     run(up, "cancel", "3")
     up.until(lambda: stage(up, 3) == "cancelled")
     up.until(lambda: not lab.call("squeue", "-h", "-o", "%T").strip())
+
+
+def test_mpi_ranks_on_a_node(up: Up, lab: SlurmLab, mpi: object, tmp_path: Path) -> None:
+    """On several nodes they are refused, not crowded onto one."""
+    up.start(*START)
+    program = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"
+    environment = [f"--env=PATH={os.environ['PATH']}"]
+    run(up, "submit", "-n", "2", "--mpi", *environment, "--wait", "--", sys.executable, "-c", program)
+    assert up.client.output(1).split() == [b"2", b"2"]
+    done = up.run("submit", "-n", "4", "--mpi", "--", "true")
+    assert done.returncode != 0 and "several nodes" in done.stderr

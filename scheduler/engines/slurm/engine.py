@@ -37,6 +37,7 @@ from scheduler.model import Cluster, Placement
 
 LEASE_S = 30.0
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
+ONE_NODE = "ask for as many tasks as one node has room for, or start it by its own mpiexec or srun"
 log = logging.getLogger("tenbin")
 
 
@@ -78,6 +79,9 @@ class SlurmEngine(JobFolders):
     # -- nodes ----------------------------------------------------------------------------------------
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
+        for spec in specs:
+            if spec.mpi and (spec.nodes or spec.tasks * spec.cores > max(h.cores for h in self.roster.hosts)):
+                raise Unavailable("an MPI job on several nodes of Slurm cannot be started yet", ONE_NODE)
         self.orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
@@ -136,6 +140,8 @@ class SlurmEngine(JobFolders):
             self.clerk.do(watched.key, "submit", lambda batch=batch: self.slurm.submit(batch))  # type: ignore[misc]
 
     def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
+        if job.spec.mpi and len(watched.cpus) > 1:
+            raise Unavailable(f"its ranks would lie on several nodes ({watched.where})", ONE_NODE)
         clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
         order = self.orders.order(job, clean, watched.attempt, watched.comment, self._files(job))
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s)
