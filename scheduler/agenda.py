@@ -74,7 +74,7 @@ class Agenda:
         while heap:
             at, order, _, what, version = heap[0]
             if submit < at and submit < disturb:
-                return self._pop_arrival()
+                break
             if type(what) is Live and what.version != version:
                 heappop(heap)
             elif disturb < at or (disturb == at and order > DISTURBANCE):
@@ -84,7 +84,9 @@ class Agenda:
                     self._timers.discard((at, what))
                 return heappop(heap)
         if submit < disturb:
-            return self._pop_arrival()
+            arrival = self.arrival
+            self.fetch_arrival()
+            return submit, SUBMIT, 0, arrival, 0
         if self._disturbance is None:
             return None
         at, event = self._disturbance
@@ -139,11 +141,6 @@ class Agenda:
             if not why:
                 return
             self.refused[why] += 1
-
-    def _pop_arrival(self) -> Entry:
-        arrival, at = self.arrival, self._submit_s
-        self.fetch_arrival()
-        return at, SUBMIT, 0, arrival, 0
 
     def _fetch_disturbance(self) -> None:
         self._disturbance = next(self._disturbances, None)

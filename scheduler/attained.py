@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from scheduler.actions import Action, Resume, Start, Suspend
 from scheduler.costs import Costs
-from scheduler.model import EPSILON, Job, Placement, Pool, Stop, instant
+from scheduler.model import CHECKPOINT, EPSILON, NEVER, Job, Placement, Pool, instant
 
 TICK_S = 1e-6  # of the grid that events lie on: "longer" is longer by a tick
 ROOM = EPSILON / 2  # less than the engine allows, so that it never refuses what was found to fit
@@ -331,7 +331,7 @@ def candidates(node: Node, task: Task, now: float) -> list[Task]:
     for other in node.running:
         if other.began_s > before:
             break
-        if (not task.started or other.ripe_s <= now) and other.job.stop is not Stop.NEVER:
+        if (not task.started or other.ripe_s <= now) and other.job.stop is not NEVER:
             found.append(other)
     return found
 
@@ -340,7 +340,7 @@ def _displace(victim: Task, now: float, costs: Costs, rules: Rules, actions: lis
     served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
     # Pausing frees at once. How long a checkpoint takes is known only when it is done.
-    stops = victim.job.stop is Stop.CHECKPOINT or costs.stop_s(victim.job, victim.placement.pool) > 0
+    stops = victim.job.stop is CHECKPOINT or costs.stop_s(victim.job, victim.placement.pool) > 0
     for part in victim.gang:
         node = part.node
         node.running.remove(part)
@@ -392,7 +392,7 @@ def _next_chance_s(node: Node, task: Task, now: float) -> float:
     later = now + TICK_S / 2
     room: Sequence[float] = node.free
     for at, _, other in eligible:
-        if other.job.stop is not Stop.NEVER:
+        if other.job.stop is not NEVER:
             room = [f + d for f, d in zip(room, other.demand, strict=True)]
             if at > later and covers(room, task.demand):
                 return at

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from scheduler.model import Known, Placement, Pool, instant
-from scheduler.state import JobState, Phase, estimate_under
+from scheduler.state import STOPPING, JobState, estimate_under
 from scheduler.trace import Arrival, Outcome, Segment
 
-LIMIT, STOPPING = Known.LIMIT, Phase.STOPPING
+LIMIT = Known.LIMIT
 made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
@@ -22,19 +22,37 @@ class Live:
         moving_to: where a migration under way leads.
     """
 
-    # Most jobs keep most of these: as the class's they cost nothing to make.
-    progress = saved = saved_service_s = 0.0
-    full_s = run_s = overhead_s = energy_j = 0.0
-    began_s = work_began_s = works_from_s = 0.0
-    killed = False
-    version = 0
-    moving_to: Placement | None = None
+    __slots__ = (
+        "arrival",
+        "began_s",
+        "energy_j",
+        "full_s",
+        "job",
+        "killed",
+        "moving_to",
+        "overhead_s",
+        "progress",
+        "run_s",
+        "saved",
+        "saved_service_s",
+        "segments",
+        "state",
+        "version",
+        "work_began_s",
+        "works_from_s",
+    )
 
     def __init__(self, arrival: Arrival, state: JobState) -> None:
         self.arrival = arrival
         self.job = arrival.job
         self.state = state
         self.segments: list[Segment] = []
+        self.progress = self.saved = self.saved_service_s = 0.0
+        self.full_s = self.run_s = self.overhead_s = self.energy_j = 0.0
+        self.began_s = self.work_began_s = self.works_from_s = 0.0
+        self.killed = False
+        self.version = 0
+        self.moving_to: Placement | None = None
 
     def set_out(self, now: float, cost_s: float) -> None:
         """A segment begins: ``cost_s`` of restart or change, then work."""
@@ -111,10 +129,20 @@ class Live:
         known = self.job.estimate_s is not None or self.job.estimates_s
         return self.saved if known else 0.0
 
+    @property
+    def uneventful(self) -> bool:
+        """Whether the job has run on from its start, at no cost: most do."""
+        return self.version == 1 and self.began_s == self.work_began_s
+
     def outcome(self, now: float) -> Outcome:
-        """What became of the job, which has just left the books."""
+        """What became of the job, which has just left the books: ``uneventful``, or closed."""
         state = self.state
         assert state.start_s is not None
+        if not self.segments:
+            how, began, placement = "killed" if self.killed else "done", self.began_s, state.placement
+            segments = (made(Segment, ("run", placement, began, now)),)
+            row = (self.job, began, now, how, now - began, 0.0, 0.0, 0, 0, 0, 0.0, segments)
+            return made(Outcome, row)
         return made(
             Outcome,
             (

@@ -25,8 +25,8 @@ from scheduler.events import (
     Submitted,
 )
 from scheduler.live import Live
-from scheduler.model import Placement, Stop, instant
-from scheduler.state import JobState, Phase, State
+from scheduler.model import CHECKPOINT, Placement, instant
+from scheduler.state import RUNNING, JobState, State
 from scheduler.trace import Arrival, Outcome
 from scheduler.world import Settings
 
@@ -77,7 +77,8 @@ class Machine:
         """A job ends."""
         job, placement, now = live.job, live.state.placement, self.state.now
         assert placement is not None
-        live.close(now, self._powered.get(placement.pool))
+        if self._powered or not live.uneventful:
+            live.close(now, self._powered.get(placement.pool))
         self.state.finish(live.state)
         del self.live[job.id]
         outcome = live.outcome(now)
@@ -184,7 +185,7 @@ class Machine:
         self._stop(self.live[action.job_id], state)
 
     def _migrate(self, action: act.Migrate) -> None:
-        state = self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
+        state = self.state.check_stop("migrate", action.job_id, CHECKPOINT)
         if not state.job.runs_on(action.placement.pool):
             self.state.broken(action.job_id, "migrate", f"the job cannot run on {action.placement.pool}")
         live = self.live[action.job_id]
@@ -263,6 +264,6 @@ class Machine:
             return
         for other in sorted(self.state.nodes[placement.pool].neighbours(job_id, placement)):
             live = self.live[other]
-            if live.state.phase is Phase.RUNNING:
+            if live.state.phase is RUNNING:
                 live.advance(self.state.now)
                 self._plan(live)

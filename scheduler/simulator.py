@@ -9,8 +9,10 @@ when the last job has ended; timers and disturbances that would come later are f
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from scheduler.agenda import DISTURBANCE, FINISH, SUBMIT, TIMER, Agenda
@@ -25,6 +27,18 @@ from scheduler.world import Settings, Summary
 
 MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
 PROGRESS_EVERY = 5000
+COLLECT_EVERY = 100_000  # objects
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Python seldom looks for garbage in cycles: a simulation makes many objects, and hardly a cycle."""
+    every, *others = gc.get_threshold()
+    gc.set_threshold(max(every, COLLECT_EVERY) if every else 0, *others)  # 0: never, as somebody wants it
+    try:
+        yield
+    finally:
+        gc.set_threshold(every, *others)
 
 
 class Simulator:
@@ -67,6 +81,7 @@ class Simulator:
         self._ended: list[Job] = []
         self._jobs = self._idle = 0
 
+    @_seldom_collecting()
     def run(self) -> Summary:
         """Simulate until the last job has ended.
 

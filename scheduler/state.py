@@ -18,7 +18,7 @@ from scheduler.costs import FREE, Costs
 from scheduler.events import Event
 from scheduler.holdings import Holdings, RuleBroken
 from scheduler.interference import NOTHING_KNOWN, Slowdowns
-from scheduler.model import Cluster, Job, Placement, Stop, instant
+from scheduler.model import CHECKPOINT, NEVER, PAUSE, Cluster, Job, Placement, Stop, instant
 
 if TYPE_CHECKING:
     from profiles.records import Profile
@@ -35,7 +35,7 @@ class Phase(StrEnum):
     SUSPENDED = "suspended"
 
 
-RUNNING = Phase.RUNNING
+WAITING, RUNNING, STOPPING, SUSPENDED = Phase  # looked up in a tenth of the time
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class JobState:
 
     job: Job
     since_s: float
-    phase: Phase = Phase.WAITING
+    phase: Phase = WAITING
     placement: Placement | None = None
     start_s: float | None = None
     works_from_s: float = 0.0
@@ -114,6 +114,7 @@ class State(Holdings):
         self.running: OrderedDict[int, JobState] = OrderedDict()
         self.suspended: OrderedDict[int, JobState] = OrderedDict()
         self._jobs: dict[int, JobState] = {}
+        self._ranked = False  # whether a job ever had a priority
 
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
@@ -151,7 +152,7 @@ class State(Holdings):
         job, before = state.job, state.placement
         assert before is not None
         self._check_shape("resume", job, placement)
-        if job.stop is Stop.PAUSE and (placement.pool, placement.nodes) != (before.pool, before.nodes):
+        if job.stop is PAUSE and (placement.pool, placement.nodes) != (before.pool, before.nodes):
             self.broken(job_id, "resume", "it can only be paused, so it must go on where it was")
         if not job.malleable and placement.units != before.units:
             self.broken(job_id, "resume", f"it ran on {before.units} units, and is not malleable")
@@ -161,27 +162,25 @@ class State(Holdings):
         self._run(state, placement, restart=True)
         return state
 
-    def check_stop(self, rule: str, job_id: int, least: Stop = Stop.PAUSE) -> JobState:
+    def check_stop(self, rule: str, job_id: int, least: Stop = PAUSE) -> JobState:
         """The running job, if it may be stopped."""
         state = self.running.get(job_id)
         if state is None:
             self._not(rule, job_id, "running")
-        if state.phase is Phase.STOPPING:
+        if state.phase is STOPPING:
             self.broken(job_id, rule, "it is already being stopped")
-        if state.job.stop is Stop.NEVER or (least is Stop.CHECKPOINT and state.job.stop is Stop.PAUSE):
+        if state.job.stop is NEVER or (least is CHECKPOINT and state.job.stop is PAUSE):
             self.broken(
                 job_id,
                 rule,
-                "this job can only be paused"
-                if state.job.stop is Stop.PAUSE
-                else "this job cannot be stopped",
+                "this job can only be paused" if state.job.stop is PAUSE else "this job cannot be stopped",
             )
         return state
 
     def begin_stop(self, state: JobState) -> None:
         """The running job gets on no more, but still holds its units."""
         self._settle(state)
-        state.phase = Phase.STOPPING
+        state.phase = STOPPING
         state.since_s = self.now
         state.expected_end_s = math.inf
 
@@ -189,7 +188,7 @@ class State(Holdings):
         """The job's units are free; it is suspended."""
         self._settle(state)
         self._leave(state)
-        state.phase = Phase.SUSPENDED
+        state.phase = SUSPENDED
         state.since_s = self.now
         state.expected_end_s = math.inf
         state.preemptions += 1
@@ -216,9 +215,9 @@ class State(Holdings):
         """After a restart: a job is again what it was; one that runs is charged its units."""
         job, phase = state.job, state.phase
         self._jobs[job.id] = state
-        if phase is Phase.WAITING:
+        if phase is WAITING:
             self._queue(job)
-        elif phase is Phase.SUSPENDED:
+        elif phase is SUSPENDED:
             self.suspended[job.id] = state
         else:
             assert state.placement is not None
@@ -229,11 +228,11 @@ class State(Holdings):
 
     def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
         """The job was lost and waits ahead of its priority, with the share of its work that was kept."""
-        if state.phase is Phase.SUSPENDED:
+        if state.phase is SUSPENDED:
             del self.suspended[state.job.id]
         else:
             self._leave(state)
-        state.phase = Phase.WAITING
+        state.phase = WAITING
         state.since_s = self.now
         state.expected_end_s = math.inf
         state.done, state.served_s = kept, kept_service_s
@@ -255,10 +254,12 @@ class State(Holdings):
 
     def _queue(self, job: Job) -> None:
         """The job waits behind all others; ``overtaken`` if it should not."""
-        last = next(reversed(self.waiting.values()), None)
+        if job.priority or self._ranked:
+            self._ranked = True
+            last = next(reversed(self.waiting.values()), None)
+            if last is not None and last.priority < job.priority:
+                self.overtaken = True
         self.waiting[job.id] = job
-        if last is not None and last.priority < job.priority:
-            self.overtaken = True
 
     # -- changes of running jobs ----------------------------------------------------------------------
 
@@ -313,10 +314,9 @@ class State(Holdings):
     def _run(self, state: JobState, placement: Placement, restart: bool) -> None:
         state.placement = placement
         state.phase = RUNNING
-        state.since_s = self.now
+        now = state.since_s = self.now
         self.running[state.job.id] = state
-        cost = self.costs.restart_s(state.job, placement.pool) if restart else 0.0
-        self.expect(state, self.now + cost)
+        self.expect(state, now + self.costs.restart_s(state.job, placement.pool) if restart else now)
 
     def _settle(self, state: JobState) -> None:
         """Book what the current run has done so far."""
@@ -329,5 +329,5 @@ class State(Holdings):
         assert state.placement is not None
         del self.running[state.job.id]
         self._give(state.job, state.placement)
-        if not self.running:
+        if self._has_power and not self.running:
             self.power_w = 0.0  # no rounding error outlives an idle machine

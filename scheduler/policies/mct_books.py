@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduler.model import Job, Stop, instant
+from scheduler.model import CHECKPOINT, NEVER, PAUSE, Job, instant
 from scheduler.policies.mct_plan import MOMENT_S, Lane, Part, Task
 from scheduler.policy import View
-from scheduler.state import JobState, Phase
+from scheduler.state import STOPPING, WAITING, JobState
 
 LATE_SHARE = 0.1
 LATE_LEAST_S = 1.0
@@ -37,7 +37,7 @@ class Planned:
         """Whether free units of that class may be of use to it: it waits, or runs on another and can move."""
         if not self.job.runs_on(pool):
             return False
-        elsewhere = self.parts[0].pool != pool and self.job.stop is Stop.CHECKPOINT
+        elsewhere = self.parts[0].pool != pool and self.job.stop is CHECKPOINT
         return self.parts[-1].start_s > now or (migrate and self.running and elsewhere)
 
     @property
@@ -53,13 +53,13 @@ def task_of(
 ) -> Task:
     """What is to be planned of a job, on the classes on which it can run."""
     job, costs = planned.job, view.costs
-    tied = job.stop is Stop.PAUSE
+    tied = job.stop is PAUSE
     names: Iterable[str] = job.estimates_s or lanes
-    if tied and state is not None and state.phase is not Phase.WAITING:
+    if tied and state is not None and state.phase is not WAITING:
         names = [pool_of(state)]
     times = {name: job.estimate_on(name) for name in lanes if name in names}
     names = sorted(times, key=times.__getitem__)  # stable: rank breaks ties
-    stoppable = migrate and job.stop is not Stop.NEVER
+    stoppable = migrate and job.stop is not NEVER
     counts = stoppable or state is not None
     task = Task(
         job.units,
@@ -86,9 +86,9 @@ def stays_until(state: JobState, view: View) -> float:
     """Until when a running job holds its units if nothing is done to it."""
     now = view.now
     end = state.expected_end_s
-    if state.phase is Phase.STOPPING:
+    if state.phase is STOPPING:
         end = instant(state.since_s + view.costs.stop_s(state.job, pool_of(state)))
-    if end <= now and state.phase is Phase.STOPPING:
+    if end <= now and state.phase is STOPPING:
         end = instant(now + max(LATE_STOP_S, now - state.since_s))
     elif end <= now:
         end = instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
@@ -104,7 +104,7 @@ def in_order(view: View) -> list[JobState]:
 def _go_on(task: Task, planned: Planned, state: JobState) -> None:
     """Make the task what is left of a job that may have run already."""
     now = task.now
-    task.begun = state.served_s > 0.0 or state.phase is not Phase.WAITING
+    task.begun = state.served_s > 0.0 or state.phase is not WAITING
     task.done = state.done_by(now)
     if planned.stopping:
         task.ready_s = planned.parts[0].end_s

@@ -26,6 +26,7 @@ from scheduler.workloads.files import in_order, lines_of
 
 FIELDS = 18
 NEEDED = 9
+UNKNOWN = ["-1"] * (FIELDS - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
 LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
@@ -101,28 +102,27 @@ def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator
 
 def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
     """The job on a line, or why there is none."""
+    if len(fields) != FIELDS:
+        if len(fields) < NEEDED:
+            return f"fewer than {NEEDED} fields"
+        fields = [*fields, *UNKNOWN][:FIELDS]
+    number, submitted, _, ran, allocated, _, used, requested, asked, memory, _, user, _, program, *_ = fields
     try:
-        number, submitted, _, ran, allocated, _, used, requested, asked, *_ = fields
         job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
         processors = float(requested)
         if processors <= 0:
             processors = float(allocated)
-        kb = float(fields[9]) if len(fields) > NEEDED else -1.0
+        kb = float(memory)
         if kb <= 0:
             kb = float(used)
     except ValueError:
-        return _unreadable(fields)
+        return "a field that is no number"
     if not (0 <= job_id < LARGEST_NUMBER and 0 <= submit < INF and 0 <= run < INF):
         return _unusable(job_id, submit, run)
     if not 1 <= processors < INF:
         return "no processors"
     units = int(processors)
     memory_mb = kb * units * MB_PER_KB if 0 < kb < INF else None
-    user = program = "-1"
-    if len(fields) > 13:
-        user, program = fields[11], fields[13]
-    elif len(fields) > 11:
-        user = fields[11]
     known, estimate = LIMIT, limit if 0 < limit < INF else None
     if parameters.estimate != "requested":
         known, estimate = (EXACT, run) if parameters.estimate == "exact" else (known, None)
@@ -130,10 +130,6 @@ def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
     program = "" if program == "-1" else program
     job = Job(job_id, submit, units, estimate, user, memory_mb, known, program=program)
     return tuple.__new__(Arrival, (job, run, EMPTY, None))  # in half the time of Arrival(job, run)
-
-
-def _unreadable(fields: list[str]) -> str:
-    return f"fewer than {NEEDED} fields" if len(fields) < NEEDED else "a field that is no number"
 
 
 def _unusable(job_id: int, submit: float, run: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
@@ -85,6 +86,16 @@ def test_whatever_a_policy_does_the_books_agree_with_the_audit(kind: str) -> Non
         audit(world, outcomes, sum(summary.refused.values()))
 
     check()
+
+
+def test_the_collector_of_cycles_looks_seldom_meanwhile_and_is_left_as_it_was() -> None:
+    before, seen = gc.get_threshold(), set[tuple[int, int, int]]()
+    simulator = Simulator(
+        COUNTED, [Arrival(Job(1, 0.0), 1.0)], create("fcfs"), observer=lambda _: seen.add(gc.get_threshold())
+    )
+    assert gc.get_threshold() == before
+    simulator.run()
+    assert seen == {(100_000, *before[1:])} and gc.get_threshold() == before
 
 
 def test_migration_costs_and_progress() -> None:

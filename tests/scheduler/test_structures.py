@@ -18,7 +18,7 @@ from profiles.errors import BadInput
 from scheduler.availability import Availability
 from scheduler.clusters import parse_cluster
 from scheduler.metrics import Accumulator
-from scheduler.model import Cluster, Job, Placement, Pool
+from scheduler.model import Cluster, Job, Placement, Pool, instant
 from scheduler.parameters import fill, split
 from scheduler.queue import IndexedQueue
 from scheduler.registry import create
@@ -26,6 +26,14 @@ from scheduler.trace import Outcome, Segment
 
 MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 UNITS, SECONDS = 8, 60
+
+
+@MANY
+@given(st.floats(0, 1e18) | st.floats(0, 1e6), st.integers(0, 10**15))
+def test_instants_are_what_round_gives(time_s: float, half_steps: int) -> None:
+    tie = half_steps / 2e6  # on the grid, or as far as can be from it
+    for at in (time_s, tie, math.nextafter(tie, 0), math.nextafter(tie, math.inf), -tie, math.inf):
+        assert instant(at) == round(at, 6)
 
 
 @st.composite
