@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from scheduler.model import Job, Placement, Stop
+from scheduler.model import PAUSE, Job, Placement
 
 
 class Costs(Protocol):
@@ -64,25 +64,25 @@ class LinearCosts:
     begin_s: Mapping[str, float] = field(default_factory=dict)
 
     def stop_s(self, job: Job, pool: str) -> float:
-        if job.stop is Stop.PAUSE:
+        if job.stop is PAUSE:
             return 0.0
         draining = self.factor * self.drain_s.get(job.program, 0.0) if self.drain_s else 0.0
-        return self._on(self.checkpoint.get(pool, NOTHING), job) + draining
+        slope, offset = self.checkpoint.get(pool, NOTHING)
+        return self.factor * (slope * (job.memory_mb or 0.0) + offset) + draining
 
     def restart_s(self, job: Job, pool: str) -> float:
-        if job.stop is Stop.PAUSE:
+        if job.stop is PAUSE:
             return 0.0
         compiling = self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else 0.0
-        return self._on(self.restart.get(pool, NOTHING), job) + compiling
+        slope, offset = self.restart.get(pool, NOTHING)
+        return self.factor * (slope * (job.memory_mb or 0.0) + offset) + compiling
 
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
-        return self._on(self.resize, job)
+        slope, offset = self.resize
+        return self.factor * (slope * (job.memory_mb or 0.0) + offset)
 
     def cap_s(self, job: Job, placement: Placement) -> float:
         return self.factor * self.cap_change_s
-
-    def _on(self, line: Line, job: Job) -> float:
-        return self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
 
 
 FREE = LinearCosts()

@@ -38,11 +38,11 @@ from profiles.errors import BadInput
 from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
 from scheduler.availability import Availability
 from scheduler.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
-from scheduler.model import Job, Placement, Stop
+from scheduler.model import NEVER, Job, counted
 from scheduler.policies.mct_books import Planned, in_order, pool_of, stays_until, task_of
 from scheduler.policies.mct_plan import Lane, Part, Rules, plan
 from scheduler.policy import Policy, Reason, View, free, units
-from scheduler.state import JobState, Phase
+from scheduler.state import STOPPING, JobState
 
 TRIM_EVERY = 16  # so often what is past is cut off the plans
 ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
@@ -276,14 +276,14 @@ class Mct(Policy):
         job = state.job
         planned = self._plans[job.id] = Planned(job)
         planned.running = job.id in view.running
-        planned.stopping = state.phase is Phase.STOPPING
+        planned.stopping = state.phase is STOPPING
         parts: tuple[Part, ...] = ()
         if planned.running:
             end = stays_until(state, view)
             parts = (Part(pool_of(state), view.now, math.inf, end),)
             late = state.expected_end_s <= view.now
             if not planned.stopping:
-                if job.stop is Stop.NEVER or not self._rules.migrate or late:
+                if job.stop is NEVER or not self._rules.migrate or late:
                     self._adopt(planned, parts)
                     return
                 self._lanes[pool_of(state)].plan.release(view.now, end, job.units)
@@ -309,16 +309,15 @@ class Mct(Policy):
             planned.stopping = True
             planned.version += 1
             actions.append(Suspend(planned.job.id))
-        left = dict(view.free)
+        left = dict(view.free) if starts else {}
         for planned in starts:
-            pool = planned.parts[0].pool
-            if planned.job.units > left[pool]:  # a stop at no cost frees them at this instant
+            job, pool = planned.job, planned.parts[0].pool
+            if job.units > left[pool]:  # a stop at no cost frees them at this instant
                 self._note_due(planned)
                 continue
-            left[pool] -= planned.job.units
-            again = planned.job.id in view.suspended
-            kind = Resume if again else Start
-            actions.append(kind(planned.job.id, Placement(pool, planned.job.units)))
+            left[pool] -= job.units
+            kind = Resume if job.id in view.suspended else Start
+            actions.append(kind(job.id, counted(pool, job.units)))
             planned.running = True
             planned.version += 1
             self._note_due(planned)
@@ -338,14 +337,17 @@ class Mct(Policy):
         stops: list[Planned] = []
         starts: list[Planned] = []
         leaving: dict[str, int] = {}
-        while self._next_due() <= view.now:
-            planned = heappop(self._due)[3]
+        heap, now = self._due, view.now
+        while heap and heap[0][0] <= now:
+            _, _, version, planned = heappop(heap)
+            if planned.version != version:
+                continue
             if not planned.running:
                 starts.append(planned)
                 continue
             stops.append(planned)
             part = planned.parts[0]
-            if part.end_s <= view.now:
+            if part.end_s <= now:
                 leaving[part.pool] = leaving.get(part.pool, 0) + planned.job.units
         return stops, starts, leaving
 
