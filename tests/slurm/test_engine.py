@@ -88,3 +88,21 @@ def test_mpi_ranks_on_a_node(up: Up, lab: SlurmLab, mpi: object, tmp_path: Path)
     assert up.client.output(1).split() == [b"2", b"2"]
     done = up.run("submit", "-n", "4", "--mpi", "--", "true")
     assert done.returncode != 0 and "several nodes" in done.stderr
+
+
+def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """It leaves with a checkpoint and goes on there; a node that nobody knows is refused."""
+    up.start(*START)
+    leaves = 'trap "touch kept; exit 85" URG; hostname >>where; [ -e kept ] && exit 0; '
+    moves = leaves + "while :; do sleep 0.05; done"
+    spec = {"command": ["bash", "-c", moves], "folder": str(tmp_path), "checkpoint_signal": 23}
+    (job,) = up.client.submit_all([spec])
+    where = tmp_path / "where"
+    up.until(lambda: where.exists() and where.read_text())
+    first = where.read_text().strip()
+    target = next(node for node in lab.nodes if node != first)
+    assert "node9" in up.run("migrate", "1", "--to", "node9").stderr
+    run(up, "migrate", "1", "--to", target)
+    assert job.result(60) == 0
+    assert where.read_text().split() == [first, target]
+    assert job.info()["migrations"] == 1 and job.info()["hosts"] == [target]
