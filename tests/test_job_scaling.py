@@ -29,6 +29,7 @@ from tests.jobs import make_job, samples
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 AMDAHL = (
     "import os, time; n = int(os.environ['TENBIN_TASKS']); assert int('{n}') == n; time.sleep(0.3 + 1.2 / n)"
+    "; assert not os.listdir(os.environ['TENBIN_JOB_FOLDER'])"
 )
 
 
