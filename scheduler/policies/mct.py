@@ -15,10 +15,12 @@ Algorithm: each job gets a plan (``mct_plan``) when it is submitted, on what all
    class costs (jobs that wait for it) / (its units) seconds: while a class has a queue, whoever holds it
    for longer delays as many later jobs as wait there now, each by that share of the machine.
 6. A job that ends early gives its time back: when units are free that were given up early, the jobs that
-   wait, for whatever class, or could move there, and are small enough are planned again in the order of
-   submission (the first ``tries``), which is kept where the job ends earlier. When a plan cannot be kept (a
-   job takes longer, nodes or jobs fail), all are made anew in that order; a late job is then believed to
-   need a tenth of its time so far more, and at least a second, and a late checkpoint as long again.
+   wait, for whatever class, and are small enough are planned again in the order of submission (the first
+   ``tries``), which is kept where the job ends earlier. Jobs that run elsewhere are not: where costs are
+   over-estimated they would move again and again, while others wait (at twice the costs +3.1 instead of
+   +1.4 % of mean turnaround, 3,000 jobs of mix (a)). When a plan cannot be kept (a job takes longer, nodes
+   or jobs fail), all are made anew in that order; a late job is then believed to need a tenth of its time
+   so far more, and at least a second, and a late checkpoint as long again.
 
 Guarantee: estimates and costs being exact, no job ever changes what was planned for one submitted earlier,
 and no job of MCTB, MCTM or MCTBM ends later than MCT would let it end beside the same earlier jobs.
@@ -205,16 +207,13 @@ class Mct(Policy):
         tries = self.parameters.tries
         now, spare = view.now, lane.plan.at(view.now)
         moved = False
-        migrate = self._rules.migrate
-        if not any(
-            p.job.units <= spare and p.could_use(lane.name, now, migrate) for p in self._plans.values()
-        ):
+        if not any(p.job.units <= spare and p.could_use(lane.name, now) for p in self._plans.values()):
             return
         lasts = {each.name: each.last_start_s for each in self._lanes.values()}
         for each in self._lanes.values():
             each.last_start_s = now
         for planned in self._plans.values():
-            if planned.job.units <= spare and planned.could_use(lane.name, now, migrate):
+            if planned.job.units <= spare and planned.could_use(lane.name, now):
                 tries -= 1
                 moved = self._move_up(view, planned) or moved
                 spare = lane.plan.at(now)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduler.model import CHECKPOINT, NEVER, PAUSE, Job, instant
+from scheduler.model import NEVER, PAUSE, Job, instant
 from scheduler.policies.mct_plan import MOMENT_S, Lane, Part, Task
 from scheduler.policy import View
 from scheduler.state import STOPPING, WAITING, JobState
@@ -33,12 +33,9 @@ class Planned:
     def end_s(self) -> float:
         return self.parts[-1].end_s
 
-    def could_use(self, pool: str, now: float, migrate: bool) -> bool:
-        """Whether free units of that class may be of use to it: it waits, or runs on another and can move."""
-        if not self.job.runs_on(pool):
-            return False
-        elsewhere = self.parts[0].pool != pool and self.job.stop is CHECKPOINT
-        return self.parts[-1].start_s > now or (migrate and self.running and elsewhere)
+    def could_use(self, pool: str, now: float) -> bool:
+        """Whether free units of that class may be of use to it: it can run there, and waits, wherever for."""
+        return self.job.runs_on(pool) and self.parts[-1].start_s > now
 
     @property
     def due_s(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 
 from profiles.errors import BadInput
 
@@ -34,12 +35,14 @@ def expected(text: str | None) -> dict[str, float]:
         BadInput: it is no such list.
     """
     found = {}
-    if text and "=" not in text and "," not in text:
-        return {"": duration_s(text.strip())}
+    if text and "=" not in text:
+        with suppress(BadInput):
+            return {"": duration_s(text.strip())}
     for part in text.split(",") if text else ():
         device, sign, time = part.partition("=")
         if not sign or not device:
-            raise BadInput(f"--expect {text!r} is no list of times", "write for instance gpu=1m,cpu=10m")
+            remedy = "write for instance 10m, or gpu=1m,cpu=10m"
+            raise BadInput(f"--expect {text!r} is no list of times", remedy)
         found[device.strip()] = duration_s(time.strip())
     return found
 

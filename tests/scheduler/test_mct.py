@@ -359,14 +359,6 @@ def test_a_little_late_does_not_drive_others_away() -> None:
     assert found[3] == about(("high", 15, 27))
 
 
-def test_who_runs_elsewhere_moves_when_units_are_free_early() -> None:
-    # Job 1 is believed to hold high until 1000, and ends at 20. Job 2 has done 20 of 200 s on low: by 22 its
-    # checkpoint is written (88/100 of it are left), by 25 it is on high.
-    world = two(1, 1, (0, 1, 1000, None), (0, 1, 100, 200))
-    found = schedule("mctm", late(world, {1: 0.02}))
-    assert found[2] == about(("low", 0, 22), ("high", 22, 115))
-
-
 @pytest.mark.parametrize("policy", ["mct", "mctb", "mctbm"])
 def test_a_little_late_is_a_little_worse(policy: str) -> None:
     """As long as a class has nothing to do while jobs wait, everything piles up."""
