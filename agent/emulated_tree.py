@@ -142,10 +142,9 @@ class Package:
         return self.cap_w
 
     def adopt(self, load: Load) -> None:
-        """Take a load over; one that comes while the package is stopped stops too."""
+        """Take a load over: it stops or goes on as the package does, whatever it did where it comes from."""
         self.loads.append(load)
-        if self.stopped:
-            load.send(signal.SIGSTOP)
+        load.send(signal.SIGSTOP if self.stopped else signal.SIGCONT)
 
     def free(self) -> None:
         """Let every load go on (at the end of the emulation)."""
