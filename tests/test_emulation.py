@@ -10,12 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from agent.emulation import FAULTS, MACHINES, emulated_node, parse, truth
-from probes.power_loads import Loads
+from agent.emulated_tree import Tree
+from agent.emulation import FAULTS, MACHINES, build, emulated_node, parse, truth
+from agent.jobs.tree import MARK as JOB_MARK
+from probes.power_loads import MARK, Loads
 from probes.powercap import capped, metered, zones
 from profiles.errors import BadInput
+from tests.conftest import require
 
 
 def test_names() -> None:
@@ -122,3 +126,36 @@ with emulated_node("intel-1s") as sysfs, Loads("compute", [int(sys.argv[1])], 1.
     Path(shared).unlink(missing_ok=True)
     assert not Path(sysfs).exists()
     assert not Path(f"/proc/{load}").exists()  # continued, and then found itself orphaned
+
+
+@pytest.mark.computes
+def test_a_load_that_binds_itself_to_cores_of_a_package_that_runs_goes_on(tmp_path: Path) -> None:
+    """Stopped as the first package was, with the second one's cores; it once stayed stopped for ever."""
+    require(len(os.sched_getaffinity(0)) > 1, "two cores, a package each")
+    sysfs, store = tmp_path / "sys", tmp_path / "store"
+    sysfs.mkdir()
+    build(sysfs, parse("intel-2s")[0])
+    machine = Tree(sysfs, "intel-2s", 0, store)
+    first, second = machine.packages.values()
+    marks = {MARK: "compute", JOB_MARK: f"{store}:1:1"}
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as load:
+        try:
+            os.sched_setaffinity(load.pid, first.cores)
+            machine.find_loads()
+            first._stop(True)
+            assert comes_to(load.pid, psutil.STATUS_STOPPED)
+            os.sched_setaffinity(load.pid, second.cores)
+            machine.find_loads()
+            assert comes_to(load.pid, psutil.STATUS_SLEEPING) and not first.loads
+            second._stop(True)
+            assert comes_to(load.pid, psutil.STATUS_STOPPED)
+        finally:
+            load.kill()
+
+
+def comes_to(pid: int, status: str) -> bool:
+    """Whether a process hears its last signal, and is then in that state."""
+    deadline = time.monotonic() + 10
+    while psutil.Process(pid).status() != status and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return str(psutil.Process(pid).status()) == status
