@@ -64,25 +64,34 @@ def main() -> None:
     # A request may reach a supervisor before it is ready: the signal must wait, not kill.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.chdir("/")
-    spare = _fork(address)
+    spare = _ahead(address)
     for line in sys.stdin:
-        while isinstance(spare, int) or not spare.take(line):  # it could not be had, or was killed
-            spare = _fork(address)
-            if isinstance(spare, int):
-                break
-        print(spare if isinstance(spare, int) else spare.pid, flush=True)
-        spare = _fork(address)
+        try:
+            while spare is None or not spare.take(line):  # it could not be had, or was killed
+                spare = _fork(address)
+            answer = spare.pid
+        except OSError as error:
+            answer = -(error.errno or errno.EAGAIN)
+        print(answer, flush=True)
+        spare = _ahead(address)
 
 
-def _fork(address: str) -> Spare | int:
-    """A supervisor that waits for its attempt, or the error number below zero of why there is none."""
+def _ahead(address: str) -> Spare | None:
+    """A supervisor for the next line; None if there can be no more processes now."""
+    with suppress(OSError):
+        return _fork(address)
+    return None
+
+
+def _fork(address: str) -> Spare:
+    """A supervisor that waits for its attempt. OSError if there can be no more processes now."""
     reader, writer = os.pipe()
     try:
         pid = os.fork()
-    except OSError as error:
+    except OSError:
         os.close(reader)
         os.close(writer)
-        return -(error.errno or errno.EAGAIN)
+        raise
     if pid == 0:
         os.close(writer)
         _supervise(reader, address)
