@@ -22,6 +22,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -226,10 +227,32 @@ def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:
     return shape, [float(found) for argument in arguments for found in NUMBER.findall(argument)]
 
 
+@lru_cache(maxsize=KEPT)
 def _student(freedom: int) -> float:
-    from scipy.special import stdtrit
+    """The 90 % quantile of Student's t, by bisection of the angle whose tangent is t / sqrt(freedom).
 
-    return float(stdtrit(freedom, LEVELS[-1]))
+    scipy has it, but a coordinator that imports scipy stands still for a quarter of a second.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        if _within(angle, freedom) < 2 * LEVELS[-1] - 1:
+            low = angle
+        else:
+            high = angle
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """Probability that Student's t lies between -sqrt(freedom) tan(angle) and sqrt(freedom) tan(angle)
+    (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    odd, squared = freedom % 2, math.cos(angle) ** 2
+    term, series = math.cos(angle) ** odd, 0.0
+    for power in range(odd, freedom - 1, 2):
+        series += term
+        term *= squared * (power + 1) / (power + 2)
+    series *= math.sin(angle)
+    return (angle + series) * 2 / math.pi if odd else series
 
 
 def _mean(values: Sequence[float] | deque[float]) -> float:

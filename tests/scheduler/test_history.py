@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from scheduler.history import Asked, History, Run, program_of
+from scheduler.history import KEPT, Asked, History, Run, _student, program_of
 
 pytestmark = pytest.mark.computes
 SIM = Asked("sim", ("--steps", "100"), "ann", (1, 0))
@@ -33,6 +35,31 @@ def test_one_run_two_runs() -> None:
     spread = math.log(12.5 / 8.0) / math.sqrt(2)
     assert two.high == pytest.approx(10.0 * math.exp(3.077684 * spread * math.sqrt(1.5)), rel=1e-5)
     assert two.low == pytest.approx(100.0 / two.high)
+
+
+def test_students_t_is_scipys() -> None:
+    """For as many degrees of freedom as runs are kept; 3.078 and 1.886 are in every table."""
+    from scipy.special import stdtrit
+
+    assert [_student(1), _student(2)] == pytest.approx([3.078, 1.886], abs=5e-4)
+    found = [_student(freedom) for freedom in range(1, KEPT + 1)]
+    assert found == pytest.approx(stdtrit(np.arange(1, KEPT + 1), 0.9), rel=1e-12)
+
+
+def test_a_prediction_imports_nothing() -> None:
+    """It is made in the middle of a coordinator's turn: of the same arguments and scaled, all is there."""
+    program = (
+        "import sys\n"
+        "import scheduler.coordination.coordinator\n"
+        "from scheduler.history import Asked, History, Run\n"
+        "history = History(Run(Asked('sim', (str(n),)), 2.0 * n) for n in (1, 2, 3, 4, 4))\n"
+        "before = set(sys.modules)\n"
+        "for n, basis in ((4, 'arguments'), (6, 'scaled')):\n"
+        "    assert history.predict(Asked('sim', (str(n),))).basis == basis\n"
+        "assert set(sys.modules) == before, set(sys.modules) - before\n"
+        "assert 'scipy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_order_statistics() -> None:
