@@ -22,7 +22,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -92,11 +92,15 @@ class History:
         self._of_program: dict[str, deque[Run]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._last_two: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2))
         self._errors: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=ERRORS_KEPT))
+        self._asked_for: dict[tuple[object, ...], _Alike] = {}
+        self._named: dict[tuple[str, str, Quantity], Prediction | None] = {}
         for run in runs:
             self.add(run)
 
     def add(self, run: Run) -> None:
         """A run has ended."""
+        self._asked_for.clear()
+        self._named.clear()
         self._of_program[run.asked.program].append(run)
         if run.run_s <= 0:
             return
@@ -111,22 +115,35 @@ class History:
 
     def predict(self, asked: Asked, quantity: Quantity = "run_s") -> Prediction | None:
         """What the next run will need; None if nothing is known."""
-        runs = [
-            (run, value)
-            for run in self._of_program.get(asked.program, ())
-            if (value := getattr(run, quantity)) is not None and value > 0
-        ]
-        alike = [(r, v) for r, v in runs if (r.asked.size, r.asked.pool) == (asked.size, asked.pool)]
-        same = [value for run, value in alike if run.asked.arguments == asked.arguments]
-        if same:
+        alike = self._alike(asked, quantity)
+        if same := alike.same.get(asked.arguments):
             return _of_values(same[-RECENT:], "arguments", "same program and arguments")
-        found = _scaled(asked, alike)
-        if found is not None:
-            return found
-        there = [value for run, value in runs if run.asked.pool == asked.pool]
-        if there:
-            return _of_values(there[-RECENT:], "name", "same program, other arguments or another size")
-        return self._of_user(asked.user) if quantity == "run_s" else None
+        found = alike.scaled(asked.arguments) or self._by_name(asked, quantity)
+        return self._of_user(asked.user) if found is None and quantity == "run_s" else found
+
+    def _alike(self, asked: Asked, quantity: Quantity) -> _Alike:
+        """Runs of its program, size and class of device; for all that ask before the next run ends."""
+        key = asked.program, asked.size, asked.pool, quantity
+        if key not in self._asked_for:
+            values = self._values(asked.program, quantity)
+            there = (asked.size, asked.pool)
+            own = [(run, value) for run, value in values if (run.asked.size, run.asked.pool) == there]
+            self._asked_for[key] = _Alike([(run.asked.arguments, value) for run, value in own])
+        return self._asked_for[key]
+
+    def _by_name(self, asked: Asked, quantity: Quantity) -> Prediction | None:
+        key = asked.program, asked.pool, quantity
+        if key not in self._named:
+            values = self._values(asked.program, quantity)
+            there = [value for run, value in values if run.asked.pool == asked.pool][-RECENT:]
+            rule = "same program, other arguments or another size"
+            self._named[key] = _of_values(there, "name", rule) if there else None
+        return self._named[key]
+
+    def _values(self, program: str, quantity: Quantity) -> list[tuple[Run, float]]:
+        """The program's runs of which it is known."""
+        runs = ((run, getattr(run, quantity)) for run in self._of_program.get(program, ()))
+        return [(run, value) for run, value in runs if value is not None and value > 0]
 
     def _of_user(self, user: str) -> Prediction | None:
         last = self._last_two.get(user)
@@ -178,27 +195,82 @@ def _quantiles(values: Iterable[float]) -> list[float]:
     return [float(value) for value in np.interp(LEVELS, places, ordered)]
 
 
-def _scaled(asked: Asked, alike: Sequence[tuple[Run, float]]) -> Prediction | None:
-    """Along the numbers among the arguments; None where they do not explain the values."""
-    shape, wanted = _numbers(asked.arguments)
-    rows = [(_numbers(run.asked.arguments), value) for run, value in alike]
-    points = [(numbers, value) for (form, numbers), value in rows if form == shape]
-    if len(points) < 3 or not wanted or min(min(numbers) for numbers, _ in points) <= 0 or min(wanted) <= 0:
-        return None
-    x = np.log([numbers for numbers, _ in points])
-    y, at = np.log([value for _, value in points]), np.log(wanted)
-    low, high = x.min(axis=0), x.max(axis=0)
-    varies, room = high > low, math.log(BEYOND)
-    outside = np.any((at < low - room) | (at > high + room)) or np.any((at != low) & ~varies)
-    used = int(varies.sum())
-    if outside or not used or len(points) < used + 3:
-        return None
-    return _power_law(x[:, varies], y, at[varies])
+class _Alike:
+    """Runs that differ in their arguments alone: (arguments, value) each, in the order of their ends.
+
+    Attributes:
+        same: values by arguments.
+    """
+
+    def __init__(self, runs: Sequence[tuple[tuple[str, ...], float]]) -> None:
+        self.same: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        self._runs = runs
+        self._laws: dict[tuple[str, ...], _Law | None] = {}
+        for arguments, value in runs:
+            self.same[arguments].append(value)
+
+    @cached_property
+    def _points(self) -> dict[tuple[str, ...], list[tuple[list[float], float]]]:
+        """(numbers, value) by what the arguments are beside their numbers."""
+        points = defaultdict(list)
+        for arguments, value in self._runs:
+            shape, numbers = _numbers(arguments)
+            points[shape].append((numbers, value))
+        return points
+
+    def scaled(self, arguments: tuple[str, ...]) -> Prediction | None:
+        """Along the numbers among the arguments; None where they do not explain the values."""
+        shape, wanted = _numbers(arguments)
+        if not wanted or min(wanted) <= 0:
+            return None
+        if shape not in self._laws:
+            self._laws[shape] = _law(self._points.get(shape, ()))
+        law = self._laws[shape]
+        return None if law is None else law.at(np.log(wanted))
 
 
-def _power_law(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> Prediction | None:
-    """Least squares of y = a + p x and the interval of the next y at ``at``; None if the mean is as good."""
+class _Law(NamedTuple):
+    """y = a + p x, both logarithms; ``at`` tells the next y.
+
+    Attributes:
+        low, high: least and largest x that were seen, of all numbers. varies: which of them count.
+        coefficients, inverse: a and p; the inverse of X'X.
+        spread: standard deviation of y about the line, of ``freedom``. n: runs.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    varies: np.ndarray
+    coefficients: np.ndarray
+    inverse: np.ndarray
+    spread: float
+    freedom: int
+    n: int
+
+    def at(self, x: np.ndarray) -> Prediction | None:
+        """The next value and its interval; None where x lies too far off."""
+        room = math.log(BEYOND)
+        if ((x < self.low - room) | (x > self.high + room) | ((x != self.low) & ~self.varies)).any():
+            return None
+        point = np.concatenate([[1.0], x[self.varies]])
+        half = _student(self.freedom) * self.spread * math.sqrt(1 + float(point @ self.inverse @ point))
+        middle = math.exp(float(point @ self.coefficients))
+        powers = ", ".join(f"{power:.2g}" for power in self.coefficients[1:])
+        rule = f"same program, scaled by the numbers among its arguments (to the power {powers})"
+        return Prediction(middle / math.exp(half), middle, middle * math.exp(half), self.n, "scaled", rule)
+
+
+def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
+    """By least squares, from (numbers, value) each; None if the mean is as good."""
+    if len(points) < 3 or min(min(numbers) for numbers, _ in points) <= 0:
+        return None
+    every, y = np.log([numbers for numbers, _ in points]), np.log([value for _, value in points])
+    low, high = every.min(axis=0), every.max(axis=0)
+    varies = high > low
+    x = every[:, varies]
     n, k = x.shape
+    if not k or n < k + 3:
+        return None
     design = np.column_stack([np.ones(n), x])
     inverse = np.linalg.pinv(design.T @ design)
     if np.linalg.matrix_rank(design) <= k:
@@ -211,14 +283,9 @@ def _power_law(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> Prediction | Non
     alone = (y - y.mean()) * n / (n - 1)  # of the mean of the others
     if np.sum((residuals / left) ** 2) >= np.sum(alone**2):
         return None
-    point = np.concatenate([[1.0], at])
     freedom = n - k - 1
     spread = max(math.sqrt(float(residuals @ residuals) / freedom), LEAST_SPREAD)
-    half = _student(freedom) * spread * math.sqrt(1 + float(point @ inverse @ point))
-    middle = math.exp(float(point @ coefficients))
-    powers = ", ".join(f"{power:.2g}" for power in coefficients[1:])
-    rule = f"same program, scaled by the numbers among its arguments (to the power {powers})"
-    return Prediction(middle / math.exp(half), middle, middle * math.exp(half), n, "scaled", rule)
+    return _Law(low, high, varies, coefficients, inverse, spread, freedom, n)
 
 
 def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:

@@ -148,6 +148,27 @@ def test_another_size_or_device_is_another_thing() -> None:
     assert found is not None and found.middle == 1.0
 
 
+def test_what_was_asked_before_changes_no_answer() -> None:
+    """Predictions after each run are those of somebody who is asked for the first time."""
+    rng = np.random.default_rng(7)
+    runs = [
+        Run(SIM._replace(arguments=(f"--n={n}",), pool=pool), n * rng.lognormal(0, 0.1), memory_mb=10.0 + n)
+        for n, pool in zip(rng.permutation(range(1, 25)), ["", "gpu"] * 12, strict=True)
+    ]
+    questions = [
+        SIM._replace(arguments=(f"--n={n}",), pool=pool) for n in (3, 20, 200) for pool in ("", "gpu")
+    ]
+    history, bases = History(), set()
+    for end, run in enumerate(runs, 1):
+        history.add(run)
+        for asked in questions:
+            told = [history.predict(asked), history.predict(asked, "memory_mb")]
+            anew = History(runs[:end])
+            assert told == [anew.predict(asked), anew.predict(asked, "memory_mb")]
+            bases |= {found.basis for found in told if found is not None}
+    assert bases == {"user", "name", "scaled", "arguments"}
+
+
 def test_last_resort_the_last_two_of_the_user() -> None:
     """EASY++: their mean; its quantiles are those of this rule's own errors."""
     history = known(100.0, 10.0, 20.0)
