@@ -8,7 +8,6 @@ run on the first so many cores only.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,16 +115,8 @@ def _run(what: Scaling, n: int) -> Ended:
     start = plain(on_cores(what.command, n), what.cpus[:n])
     if what.mpi:
         start = as_ranks(find_mpi(), start.command, start.cpus, (), what.limit_s)
-    with (
-        tempfile.TemporaryDirectory(prefix="tenbin-job-") as aside,  # with tenbin.Checkpoint it begins anew
-        Trial(
-            start.command,
-            what.folder,
-            start.cpus,
-            what.limit_s,
-            {**start.variables, **counts, "TENBIN_JOB_FOLDER": aside},
-        ) as trial,
-    ):
+    variables = {**start.variables, **counts}
+    with Trial(start.command, what.folder, start.cpus, what.limit_s, variables) as trial:
         while (ended := trial.ended(1.0)) is None:
             pass
     on = f"on {n} core{'s' * (n > 1)}"

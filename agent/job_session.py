@@ -260,8 +260,8 @@ class Session:
             variables |= self.devices.variables()
         if self.mpi_time:
             variables |= self.mpi_time.variables()
-        limit_s = self.order.limit_s
-        with Trial(self.start.command, self.order.folder, self.start.cpus, limit_s, variables) as trial:
+        where = self.order.folder, self.start.cpus, self.order.limit_s
+        with Trial(self.start.command, *where, variables, own_folder=False) as trial:  # it is the devices'
             while (ended := trial.ended(0.0 if stream else WINDOW_S)) is None:
                 rows += stream.step() if stream else []
         return ended, rows

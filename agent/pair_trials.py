@@ -126,8 +126,9 @@ def _together(programs: Sequence[Program], cpus: Sequence[int], limit_s: float) 
         starts = [one.start(cpus, first, limit_s) for one, first in zip(programs, firsts, strict=True)]
 
         def start(i: int) -> Trial:
-            how = starts[i]
-            trial = Trial(how.command, programs[i].folder, how.cpus, limit_s, how.variables)
+            how, one = starts[i], programs[i]
+            own = not one.hosts
+            trial = Trial(how.command, one.folder, how.cpus, limit_s, how.variables, own_folder=own)
             return stack.enter_context(trial)
 
         running = [start(i) for i in range(len(programs))]

@@ -157,6 +157,17 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     assert len(told) == 2 * 4 and not processes_below()
 
 
+def test_every_run_of_a_pair_begins_anew() -> None:
+    """One with tenbin.Checkpoint would go on where the run before was, from a file in its job folder."""
+    require(len(CPUS) > 1, "two CPUs")
+    word = (
+        'test -z "$(ls -A "$TENBIN_JOB_FOLDER")"; echo 1 > "$TENBIN_JOB_FOLDER/checkpoint.tenbin"; sleep 0.2'
+    )
+    programs = [Program(name, ("sh", "-euc", word), "/", 1) for name in ("one", "other")]
+    times = run_pairs(programs, [(0, 1)], CPUS, 2, 60.0)
+    assert len(times.beside["one", "other"]) == 2
+
+
 def test_a_program_that_fails_is_named() -> None:
     with pytest.raises(CommandFailed, match=r"broken: .* did not succeed .*no such grid.*measure it again"):
         broken = Program("broken", ("sh", "-c", "echo no such grid >&2; exit 2"), "/", 1)

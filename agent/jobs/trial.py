@@ -72,6 +72,8 @@ class Trial:
 
     Args:
         variables: of the command's environment, besides those of this process.
+        own_folder: make it an empty ``TENBIN_JOB_FOLDER``, so that one with ``tenbin.Checkpoint`` begins anew
+            and leaves nothing beside itself. Not for ranks over hosts, which need not share it.
     """
 
     def __init__(
@@ -81,7 +83,10 @@ class Trial:
         cpus: Sequence[int],
         limit_s: float,
         variables: Mapping[str, str] | None = None,
+        *,
+        own_folder: bool = True,
     ) -> None:
+        self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-") if own_folder else None
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.jobs.trial", str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -90,7 +95,8 @@ class Trial:
         )
         assert self._process.stdin is not None
         order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
-        order["variables"] = dict(variables or {})
+        own = {"TENBIN_JOB_FOLDER": self._aside.name} if self._aside else {}
+        order["variables"] = {**own, **(variables or {})}
         self._process.stdin.write(json.dumps(order).encode())
         self._process.stdin.close()
 
@@ -113,6 +119,8 @@ class Trial:
             self._process.terminate()
         self._process.wait()
         self._process.stdout.close()
+        if self._aside:
+            self._aside.cleanup()
 
 
 def main() -> int:
@@ -168,9 +176,8 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     tree.kill(me)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     io_mb = [after - was for after, was in zip(_io_mb(), before, strict=True)]
-    if (
-        usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ):  # else it is our own, before exec
+    # What is no more than our own is from before exec.
+    if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
         peak_mb = max(peak_mb, usage.ru_maxrss * 1024 / 1e6)
     return Ended(
         code=os.waitstatus_to_exitcode(status),
