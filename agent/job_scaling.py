@@ -19,7 +19,7 @@ import pandas as pd
 from agent.job_start import as_ranks, plain
 from agent.jobs.trial import Ended, Trial
 from agent.lock import node_lock
-from probes.mpi import find_mpi
+from probes.mpi import MpiInstall, find_mpi
 from probes.topology import read_topology
 from profiles.errors import BadInput, TenbinError
 from profiles.models import downey
@@ -91,6 +91,7 @@ def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> 
         Unavailable: ranks without an MPI.
     """
     rng, rows = np.random.default_rng(what.seed), list[dict[str, float]]()
+    mpi = find_mpi() if what.mpi else None
     until_s = time.monotonic() + what.budget_s
     with node_lock():
         for repetition in range(1, (QUICK if what.quick else MOST) + 1):
@@ -98,7 +99,7 @@ def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> 
                 break
             for n in (int(count) for count in rng.permutation(np.array(what.counts))):
                 tell(f"scaling, repetition {repetition}: alone on {n} core{'s' * (n > 1)}")
-                ended = _run(what, n)
+                ended = _run(what, n, mpi)
                 times = {"wall_s": ended.wall_s, "cpu_s": ended.cpu_s}
                 rows.append({"cores": n, "repetition": repetition, **times})
     return pd.DataFrame(rows)
@@ -110,11 +111,11 @@ def fit(samples: pd.DataFrame) -> Model:
     return downey.fit(*times, probe="job", quantity="run_s", labels={})
 
 
-def _run(what: Scaling, n: int) -> Ended:
+def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> Ended:
     counts = {"TENBIN_TASKS": str(n), "OMP_NUM_THREADS": str(n)}
     start = plain(on_cores(what.command, n), what.cpus[:n])
-    if what.mpi:
-        start = as_ranks(find_mpi(), start.command, start.cpus, (), what.limit_s)
+    if mpi:
+        start = as_ranks(mpi, start.command, start.cpus, (), what.limit_s)
     variables = {**start.variables, **counts}
     with Trial(start.command, what.folder, start.cpus, what.limit_s, variables) as trial:
         while (ended := trial.ended(1.0)) is None:
