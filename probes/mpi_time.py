@@ -8,18 +8,17 @@ Fortran library that calls past it. On other hosts the folder must be the same.
 from __future__ import annotations
 
 import os
-import shutil
 import struct
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from probes import c_library
 from profiles.errors import Unavailable
 
 SOURCE = Path(__file__).with_name("mpi_time.c")
-COMPILERS = ("cc", "gcc", "clang")
+WHAT, REMEDY = "the library that counts the time inside MPI", "apt-get install gcc"
 COUNTS = struct.Struct("=QQ")  # struct counts in the source
 
 
@@ -36,20 +35,9 @@ def build(folder: Path) -> Path:
     Raises:
         Unavailable: there is no C compiler, or not for this machine.
     """
-    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
-    if compiler is None:
-        raise Unavailable(
-            "no C compiler (cc) to build the library that counts", "install one: apt install gcc"
-        )
     if sys.maxsize < 2**63 - 1 or sys.platform != "linux":
-        raise Unavailable("the library that counts is for 64-bit Linux")
-    library = folder / "tenbin_mpi_time.so"
-    command = [compiler, "-std=c11", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
-        raise Unavailable(f"{compiler} cannot build the library that counts ({words})")
-    return library
+        raise Unavailable(f"{WHAT} is for 64-bit Linux")
+    return c_library.build(SOURCE, folder, ["-std=c11", "-ldl"], WHAT, REMEDY)
 
 
 def variables(library: Path, folder: Path) -> dict[str, str]:

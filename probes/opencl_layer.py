@@ -8,14 +8,12 @@ memory, and a build whose end the program does not wait for.
 from __future__ import annotations
 
 import os
-import shutil
 import struct
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from profiles.errors import Unavailable
+from probes import c_library
 from profiles.records import MB
 
 SOURCE = Path(__file__).with_name("opencl_layer.c")
@@ -45,16 +43,7 @@ def build(folder: Path) -> Path:
     Raises:
         Unavailable: no C compiler, no headers, or it fails.
     """
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        raise Unavailable("no C compiler for the OpenCL layer", REMEDY)
-    library = folder / "opencl_layer.so"
-    command = [compiler, "-O2", "-shared", "-fPIC", "-pthread", "-o", str(library), str(SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if "error" in line), "it failed")
-        raise Unavailable(f"the OpenCL layer cannot be compiled: {said.strip()}", REMEDY)
-    return library
+    return c_library.build(SOURCE, folder, ["-pthread"], "the OpenCL layer", REMEDY)
 
 
 def environment(library: Path, folder: Path) -> dict[str, str]:
