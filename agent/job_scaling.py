@@ -7,10 +7,8 @@ run on the first so many cores only.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +18,6 @@ from agent.job_start import as_ranks, plain
 from agent.jobs.trial import Ended, Trial
 from agent.lock import node_lock
 from probes.mpi import MpiInstall, find_mpi
-from probes.topology import read_topology
 from profiles.errors import BadInput, TenbinError
 from profiles.models import downey
 from profiles.records import Model
@@ -53,13 +50,6 @@ class Scaling(NamedTuple):
     quick: bool = False
     seed: int = 1
     mpi: bool = False
-
-
-def usable_cpus() -> tuple[int, ...]:
-    """A logical CPU of each core that this process may use."""
-    allowed = os.sched_getaffinity(0)
-    cores = read_topology(Path("/sys"), allowed).cores
-    return tuple(cpu.index for cpu in cores) or tuple(sorted(allowed))
 
 
 def check_counts(counts: Sequence[int], cores: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probes.mpi import library_name
-from probes.topology import read_topology
+from probes.topology import usable_cores
 from profiles.stats import narrow_enough
 
 if TYPE_CHECKING:
@@ -68,14 +68,13 @@ def identity() -> dict[str, str]:
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 
-    topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
     return {
         "hostname": platform.node(),
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "namespace": str(Path("/proc/self/ns/net").readlink()),
         "tenbin": version("tenbin"),
         "library": library_name(MPI.Get_library_version()),
-        "cores": ",".join(str(cpu.index) for cpu in topology.cores),
+        "cores": ",".join(map(str, usable_cores())),
     }
 
 

@@ -5,6 +5,7 @@ Reads ``sysfs`` and ``procfs`` under given roots, so that another machine's tree
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
@@ -83,6 +84,12 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
     cpus.sort(key=lambda c: (c.node, c.package, -1 if c.llc is None else c.llc, c.core, c.index))
     with_memory = cpu_list(_read(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
     return Topology(tuple(cpus), with_memory, size_mb or None, line or DEFAULT_LINE_BYTES)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """A logical CPU of each core that this process may use."""
+    topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
+    return tuple(cpu.index for cpu in topology.cores)
 
 
 def _last_level(cache: Path) -> Path | None:

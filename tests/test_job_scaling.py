@@ -14,6 +14,7 @@ import pytest
 from agent import job_scaling
 from agent.job_scaling import Scaling, ScalingFailed, check_counts, measure
 from probes.mpi import find_mpi
+from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.jobs import NodeKind
@@ -66,7 +67,7 @@ def test_ranks_are_started_as_many() -> None:
     program = (
         "from mpi4py import MPI; import os; assert MPI.COMM_WORLD.size == int(os.environ['TENBIN_TASKS'])"
     )
-    cpus = job_scaling.usable_cpus()
+    cpus = usable_cores()
     require(len(cpus) > 1, "two cores")
     table = measure(Scaling((sys.executable, "-c", program), "/", (1, 2), cpus, quick=True, mpi=True))
     assert len(table) == 6

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from agent.job_profiler import make_job_profile
 from agent.job_session import JobOrder
 from agent.pair_trials import Program, Times, run_pairs
 from probes.mpi import find_mpi
-from probes.topology import read_topology
+from probes.topology import usable_cores
 from profiles.errors import TenbinError
 from profiles.jobs import JobProfile
 from profiles.models.curve import slowdown_beside
@@ -142,7 +141,6 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
         if jobs[kernel].interrupted:
             raise KeyboardInterrupt
     progress(len(size.kernels), len(size.kernels) + 1, "pairs")
-    cpus = [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
     mpi = find_mpi() if hosts else None
     cores = tuple(cores_of(hosts, mpi)[0]) if mpi else ()
     programs = [
@@ -150,7 +148,7 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
         for job in jobs.values()
     ]
     wanted = list(combinations_with_replacement(range(len(programs)), 2))
-    times = run_pairs(programs, wanted, cpus, size.repetitions, 600.0)
+    times = run_pairs(programs, wanted, usable_cores(), size.repetitions, 600.0)
     if times.interrupted:
         raise KeyboardInterrupt
     return Seen(jobs, times)

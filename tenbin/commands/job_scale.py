@@ -27,9 +27,10 @@ def planned(
     mpi: bool,
 ) -> Scaling:
     """What is to be run over cores; BadInput if it cannot be."""
-    from agent.job_scaling import Scaling, check_counts, usable_cpus
+    from agent.job_scaling import Scaling, check_counts
+    from probes.topology import usable_cores
 
-    cpus = usable_cpus()
+    cpus = usable_cores()
     return Scaling(command, folder, check_counts(counts, len(cpus)), cpus, *times, quick, seed, mpi)
 
 

@@ -109,9 +109,10 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
     from itertools import combinations_with_replacement
 
     from agent.pair_trials import run_pairs
+    from probes.topology import usable_cores
     from tenbin.commands.profile import terminated_as_interrupted
 
-    cpus = _cores_here()
+    cpus = usable_cores()
     programs = _programs(known)
     wanted = list(combinations_with_replacement(range(len(programs)), 2))
     room = min((len(cores) for one in programs for cores in one.host_cores), default=len(cpus))
@@ -130,18 +131,11 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
 def _room(known: list[JobProfile]) -> int | None:
     """Cores of a node, if this one is of the jobs' kind; over hosts, or of another kind, not known."""
     from agent.node_kind import node_kind
+    from probes.topology import usable_cores
 
-    alike = all(job.kind.key == node_kind().key and not job.hosts for job in known)
-    return len(_cores_here()) if alike else None
-
-
-def _cores_here() -> list[int]:
-    import os
-    from pathlib import Path
-
-    from probes.topology import read_topology
-
-    return [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
+    here = node_kind().key
+    alike = all(job.kind.key == here and not job.hosts for job in known)
+    return len(usable_cores()) if alike else None
 
 
 def _programs(known: list[JobProfile]) -> list[Program]:
