@@ -140,3 +140,7 @@ class JobProfile(Record):
     def pressure_by(self, clock: Clock | None = None) -> ProbePressure | None:
         """The pressure by that clock, or by the profile's own."""
         return next((p for p in self.pressure if p.clock == (clock or self.clock)), None)
+
+    def phases_by(self, clock: Clock | None = None) -> Phases | None:
+        """The phases by that clock, or by the profile's own."""
+        return next((p for p in self.phases if p.clock == (clock or self.clock)), None)

@@ -87,8 +87,7 @@ def probes(jobs: Jobs) -> Table:
     rows = []
     for name, job in jobs.items():
         curve, half, share = job.sensitivity_by(), job.network, job.need("mpi_share")
-        phases = next((p for p in job.phases if p.clock == job.clock), None)
-        pressure = job.pressure_by()
+        phases, pressure = job.phases_by(), job.pressure_by()
         network = half.sensitivity if half else None
         rows.append(
             (

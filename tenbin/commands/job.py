@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from agent.job_session import JobProgress, Listener
-    from profiles.jobs import Curve, JobProfile, NetworkHalf, Phases
+    from profiles.jobs import Clock, Curve, JobProfile, NetworkHalf, Phases, ProbePressure
     from profiles.records import Coefficient
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ WORDS = {
     "compile_s": "building kernels (K)",
     "drain_s": "longest wait for a queue",
 }
-CLOCKS = {"wall": "run time", "cpu": "CPU time"}
+CLOCKS: dict[Clock, str] = {"wall": "run time", "cpu": "CPU time"}
 
 
 def complete_name(incomplete: str) -> list[str]:
@@ -311,17 +311,12 @@ def print_job(job: JobProfile) -> None:
         _line(console, WORDS.get(need.name, need.name), need)
     for clock, words in CLOCKS.items():
         mark = " [dim](predictions go by this)[/dim]" if clock == job.clock else ""
-        pressure = next((p for p in job.pressure if p.clock == clock), None)
-        curve = next((c for c in job.sensitivity if c.clock == clock), None)
+        pressure, curve = job.pressure_by(clock), job.sensitivity_by(clock)
         if pressure or curve:
             console.print(f"\n[bold]Beside memprobe, by {words}[/bold]{mark}")
         if pressure:
-            _line(console, "memprobe is slowed down", pressure.slowdown, "x")
-            if pressure.equivalent_gbs:
-                _line(console, "  as beside memprobe at", pressure.equivalent_gbs)
-            elif pressure.note:
-                console.print(f"    {pressure.note}", markup=False)
-        if phases := next((p for p in job.phases if p.clock == clock), None):
+            _pressure(console, "memprobe", pressure)
+        if phases := job.phases_by(clock):
             _phases(console, phases)
         if curve:
             _curve(console, curve)
@@ -333,6 +328,14 @@ def print_job(job: JobProfile) -> None:
         console.print(f"\n{job.note}", markup=False)
     for absent in job.absent:
         console.print(f"Not measured: {absent.what}: {absent.reason}", markup=False)
+
+
+def _pressure(console: Console, probe: str, found: ProbePressure) -> None:
+    _line(console, f"{probe} is slowed down", found.slowdown, "x")
+    if found.equivalent_gbs:
+        _line(console, f"  as beside {probe} at", found.equivalent_gbs)
+    elif found.note:
+        console.print(f"    {found.note}", markup=False)
 
 
 def _phases(console: Console, phases: Phases) -> None:
@@ -349,11 +352,7 @@ def _network(console: Console, half: NetworkHalf) -> None:
     mark = " (EMULATED: the hosts are one machine's)" if half.emulated else ""
     console.print(f"\n[bold]Beside comprobe, by run time[/bold]{mark}")
     if half.pressure:
-        _line(console, "comprobe is slowed down", half.pressure.slowdown, "x")
-        if half.pressure.equivalent_gbs:
-            _line(console, "  as beside comprobe at", half.pressure.equivalent_gbs)
-        elif half.pressure.note:
-            console.print(f"    {half.pressure.note}", markup=False)
+        _pressure(console, "comprobe", half.pressure)
     if half.sensitivity:
         _curve(console, half.sensitivity)
     if half.note:

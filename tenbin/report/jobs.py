@@ -48,8 +48,7 @@ def _row(job: JobProfile) -> tuple[str, ...]:
         return "-" if found is None else f"{found.value:.2f}x ({text.interval(found)})"
 
     run, share, pressure = job.need("run_s"), job.need("mpi_share"), job.pressure_by()
-    phases = next((one for one in job.phases if one.clock == job.clock), None)
-    half, memory = job.network, job.sensitivity_by()
+    phases, half, memory = job.phases_by(), job.network, job.sensitivity_by()
     network = half.sensitivity if half else None
     peak = times(phases.peak if phases else None)
     return (
@@ -109,9 +108,8 @@ def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
 def _phases(jobs: Sequence[JobProfile]) -> go.Figure:
     fig = figure("memprobe over the course of a run", "share of the run, %", "memprobe slowed down")
     for job in jobs:
-        for phases in job.phases:
-            if phases.clock == job.clock:
-                parts = len(phases.slowdown)
-                x = [100 * (part + 0.5) / parts for part in range(parts)]
-                fig.add_scatter(x=x, y=phases.slowdown, name=job.name, line_shape="hvh")
+        if phases := job.phases_by():
+            parts = len(phases.slowdown)
+            x = [100 * (part + 0.5) / parts for part in range(parts)]
+            fig.add_scatter(x=x, y=phases.slowdown, name=job.name, line_shape="hvh")
     return fig
