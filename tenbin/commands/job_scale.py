@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
     from agent.job_scaling import Scaling
     from agent.job_session import Listener
     from profiles.jobs import JobProfile
-    from profiles.records import Coefficient, Model
-
-WORDS = {"T1": "run time on one core", "A": "parallelism (A)", "sigma": "its variance (sigma)"}
 
 
 def planned(
@@ -51,15 +46,3 @@ def with_scaling(
         absent = Absent(probe="job", what=what, reason=error.what, remedy=error.remedy, failed=True)
         return made.model_copy(update={"absent": (*made.absent, absent)}), samples
     return made.model_copy(update={"scaling": fit(table)}), {**samples, "scaling": table}
-
-
-def print_scaling(console: Console, model: Model, line: Callable[[Console, str, Coefficient], None]) -> None:
-    """Verdict and coefficients on the terminal."""
-    from profiles.models.downey import verdict
-
-    console.print("\n[bold]Over cores[/bold]", end="  ")
-    console.print(verdict(model), markup=False)
-    for found in model.coefficients:
-        line(console, WORDS.get(found.name, found.name), found)
-    if model.note:
-        console.print(f"    {model.note}", markup=False)

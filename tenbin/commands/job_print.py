@@ -1,0 +1,154 @@
+"""Job profiles on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from profiles.jobs import Clock, Curve, JobProfile, NetworkHalf, Phases, ProbePressure
+    from profiles.records import Coefficient, Model
+
+WORDS = {
+    "run_s": "run time",
+    "cpu_s": "CPU time",
+    "peak_memory_mb": "peak memory",
+    "read_mb": "reads",
+    "written_mb": "writes",
+    "disk_read_mb": "  from storage",
+    "disk_written_mb": "  to storage",
+    "mpi_share": "share of time inside MPI",
+    "device_memory_mb": "device memory (M_max)",
+    "registered_mb": "  in a checkpoint (M)",
+    "kernels": "kernels run",
+    "compile_s": "building kernels (K)",
+    "drain_s": "longest wait for a queue",
+}
+CLOCKS: dict[Clock, str] = {"wall": "run time", "cpu": "CPU time"}
+SCALING = {"T1": "run time on one core", "A": "parallelism (A)", "sigma": "its variance (sigma)"}
+
+
+def print_list(rows: list[JobProfile], here: str) -> None:
+    """The stored job profiles; ``here``: this kind of node."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        print("No job profile yet; make one with 'tenbin job profile NAME -- CMD...'.")
+        return
+    table = Table(box=None, padding=(0, 1))
+    for column in ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", ""):
+        table.add_column(column, justify="left" if column in ("name", "made", "") else "right")
+    for row in rows:
+        run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+        marks = {"interrupted": row.interrupted, "EMULATED": row.emulated, "other node": row.kind.key != here}
+        table.add_row(
+            row.name,
+            row.id,
+            str(row.cores),
+            f"{run.value:.3g} s" if run else "-",
+            f"{pressure.slowdown.value:.2f}x" if pressure else "-",
+            f"{curve.levels[-1].slowdown.value:.2f}x" if curve else "-",
+            " ".join(mark for mark, on in marks.items() if on),
+        )
+    Console(highlight=False).print(table)
+
+
+def print_job(job: JobProfile) -> None:
+    """The job profile on the terminal."""
+    from rich.console import Console
+
+    from tenbin.text import duration
+
+    console = Console(highlight=False)
+    kind = "quick" if job.quick else "full"
+    made = job.created.astimezone().strftime("%Y-%m-%d %H:%M")
+    marks = "".join(
+        f" ({m})" for m, on in (("EMULATED", job.emulated), ("interrupted", job.interrupted)) if on
+    )
+    title = f"{job.name}: {kind} job profile {job.id}, made {made} in {duration(job.duration_s)}{marks}"
+    console.print(f"[bold]{title}[/bold]")
+    cpus, probes = (", ".join(map(str, some)) for some in (job.cpus, job.probe_cpus))
+    memprobe = f"; memprobe on {probes}" if probes else ""
+    ranks = f"{job.ranks} ranks on {', '.join(job.hosts) or 'this node'}, " if job.mpi else ""
+    console.print(
+        f"  cores      {ranks}{job.cores} (CPU {cpus}{memprobe}), {job.repetitions} repetitions", markup=False
+    )
+    console.print("\n[bold]Alone[/bold]  [dim](median, 95 % interval, n, quality)[/dim]")
+    for need in job.alone:
+        _line(console, WORDS.get(need.name, need.name), need)
+    for clock, words in CLOCKS.items():
+        mark = " [dim](predictions go by this)[/dim]" if clock == job.clock else ""
+        pressure, curve = job.pressure_by(clock), job.sensitivity_by(clock)
+        if pressure or curve:
+            console.print(f"\n[bold]Beside memprobe, by {words}[/bold]{mark}")
+        if pressure:
+            _pressure(console, "memprobe", pressure)
+        if phases := job.phases_by(clock):
+            _phases(console, phases)
+        if curve:
+            _curve(console, curve)
+    if job.network:
+        _network(console, job.network)
+    if job.scaling is not None:
+        _scaling(console, job.scaling)
+    if job.note:
+        console.print(f"\n{job.note}", markup=False)
+    for absent in job.absent:
+        console.print(f"Not measured: {absent.what}: {absent.reason}", markup=False)
+
+
+def _pressure(console: Console, probe: str, found: ProbePressure) -> None:
+    _line(console, f"{probe} is slowed down", found.slowdown, "x")
+    if found.equivalent_gbs:
+        _line(console, f"  as beside {probe} at", found.equivalent_gbs)
+    elif found.note:
+        console.print(f"    {found.note}", markup=False)
+
+
+def _phases(console: Console, phases: Phases) -> None:
+    from tenbin.text import sparkline
+
+    _line(console, "  in the worst part of its run", phases.peak, "x")
+    seen = [value for value in phases.slowdown if value is not None]
+    words = "in bursts" if phases.bursts else "no bursts that stand out"
+    console.print(f"  over its run, parts of {phases.bin_s:.3g} s: {words}", markup=False)
+    console.print(f"    {sparkline(phases.slowdown)}  {min(seen):.2f} .. {max(seen):.2f}x", markup=False)
+
+
+def _network(console: Console, half: NetworkHalf) -> None:
+    mark = " (EMULATED: the hosts are one machine's)" if half.emulated else ""
+    console.print(f"\n[bold]Beside comprobe, by run time[/bold]{mark}")
+    if half.pressure:
+        _pressure(console, "comprobe", half.pressure)
+    if half.sensitivity:
+        _curve(console, half.sensitivity)
+    if half.note:
+        console.print(f"  {half.note}", markup=False)
+
+
+def _curve(console: Console, curve: Curve) -> None:
+    for level in curve.levels[1:]:
+        words = f"slowed down at {level.intensity_percent:.0f} %, {level.offered_gbs:.3g} GB/s"
+        _line(console, words, level.slowdown, "x")
+
+
+def _scaling(console: Console, model: Model) -> None:
+    from profiles.models.downey import verdict
+
+    console.print("\n[bold]Over cores[/bold]", end="  ")
+    console.print(verdict(model), markup=False)
+    for found in model.coefficients:
+        _line(console, SCALING.get(found.name, found.name), found)
+    if model.note:
+        console.print(f"    {model.note}", markup=False)
+
+
+def _line(console: Console, words: str, found: Coefficient, unit: str = "") -> None:
+    from tenbin.commands.show import QUALITY_STYLE
+    from tenbin.text import interval, value_with_unit
+
+    value = f"{value_with_unit(found)}{unit}"
+    quality = f"[{QUALITY_STYLE[found.quality]}]{found.quality}[/]"
+    console.print(f"  {words:<34} {value:>12} {interval(found):>20} {found.n:>4} {quality}", soft_wrap=True)
