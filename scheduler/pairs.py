@@ -6,7 +6,7 @@ measured over hosts share these, and the network between them; the time is that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations
@@ -106,10 +106,12 @@ def _costs(
 
     @cache
     def factor(member: int, others: tuple[int, ...]) -> float | None:
-        found = slowdown_beside(jobs[member], [jobs[other] for other in others], network) if others else None
-        return 1.0 if not others else None if found is None else max(found.value, 1.0)
+        found = slowdown_beside(jobs[member], [jobs[other] for other in others], network)
+        return None if found is None else max(found.value, 1.0)
 
-    return {group: _node_s(jobs, group, factor) for group in groups}
+    runs = [job.need("run_s") for job in jobs]
+    alone_s = [run.value if run else 0.0 for run in runs]
+    return {group: together_s({member: alone_s[member] for member in group}, factor) for group in groups}
 
 
 def node_s(jobs: Sequence[JobProfile]) -> float:
@@ -118,18 +120,20 @@ def node_s(jobs: Sequence[JobProfile]) -> float:
     return _costs(jobs, [whole], over_network(jobs))[whole]
 
 
-def _node_s(
-    jobs: Sequence[JobProfile], group: tuple[int, ...], factor: Callable[[int, tuple[int, ...]], float | None]
-) -> float:
-    left = {member: run.value if (run := jobs[member].need("run_s")) else 0.0 for member in group}
-    total, alone_s = 0.0, sum(left.values())
-    while left:
+def together_s(alone_s: Mapping[int, float], factor: Callable[[int, tuple[int, ...]], float | None]) -> float:
+    """How long jobs that begin together have the node.
+
+    Args:
+        alone_s: run time of each. factor: slow-down of one beside others; None: not known, no gain is promised.
+    """
+    left, total = dict(alone_s), 0.0
+    while len(left) > 1:
         factors = {m: factor(m, tuple(other for other in left if other != m)) for m in left}
         known = {m: f for m, f in factors.items() if f is not None}
         if len(known) < len(left):
-            return alone_s  # nothing is known: no gain is promised
+            return sum(alone_s.values())
         first = min(left, key=lambda m: left[m] * known[m])
         step = left[first] * known[first]
         total += step
         left = {m: max(rest - step / known[m], 0.0) for m, rest in left.items() if m != first}
-    return total
+    return total + sum(left.values())

@@ -29,6 +29,7 @@ from scheduler.evaluations import Evaluation, Progress, Scale
 from scheduler.evaluations import pairs_here_tables as tables
 from scheduler.interference import Pressure
 from scheduler.pairing import by_probes, ends_inwards, pairings
+from scheduler.pairs import over_network, together_s
 from scheduler.profiled import pressure_of
 
 PAPER = (
@@ -72,7 +73,7 @@ class Seen:
 
     def predicted(self, a: str, b: str) -> float:
         """By the profiles; 1 where they do not say."""
-        network = all(job.network is not None for job in self.jobs.values())
+        network = over_network(tuple(self.jobs.values()))
         found = slowdown_beside(self.jobs[a], [self.jobs[b]], network)
         return 1.0 if found is None else found.value
 
@@ -186,11 +187,8 @@ def noise_floor(seen: Seen) -> list[float]:
 
 def group_s(seen: Seen, a: str, b: str, factor: Factor) -> float:
     """How long two jobs that begin together have the node; the longer one ends undisturbed."""
-    f = {(a, b): max(factor(a, b), 1e-9), (b, a): max(factor(b, a), 1e-9)}
-    (short, own), (long, other) = sorted(
-        ((seen.alone_s(a), f[a, b]), (seen.alone_s(b), f[b, a])), key=lambda one: one[0] * one[1]
-    )
-    return short * own + long - short * own / other
+    slowed = factor(a, b), factor(b, a)
+    return together_s({0: seen.alone_s(a), 1: seen.alone_s(b)}, lambda member, others: slowed[member])
 
 
 def choices(seen: Seen) -> dict[str, tuple[Pairs, float]]:
