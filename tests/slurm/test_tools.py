@@ -25,7 +25,8 @@ NODE = (
 
 def test_a_node() -> None:
     (node,) = parse.nodes(NODE + "\n")
-    assert (node.name, node.cpus, node.cpus_used, node.address) == ("node1", 2, 1, "10.0.0.11")
+    assert (node.name, node.cpus, node.cpus_used) == ("node1", 2, 1)
+    assert parse.words_of(NODE)["NodeAddr"] == "10.0.0.11"
     assert node.memory_mb == pytest.approx(2000 * 2**20 / 1e6) and node.partitions == ("main", "big")
     assert node.states == {"IDLE", "DRAIN"} and not node.usable and not node.lost
     assert node.reason == "disk full State=DOWN"

@@ -31,7 +31,7 @@ from scheduler.engines.slurm import judging
 from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import Steering
-from scheduler.engines.slurm.tools import Batch, Slurm, SlurmError, SlurmSilent
+from scheduler.engines.slurm.tools import Batch, Slurm, SlurmSilent
 from scheduler.engines.slurm.watched import Watched
 from scheduler.model import Cluster, Placement
 
@@ -193,7 +193,7 @@ class SlurmEngine(JobFolders):
         comment = f"tenbin:{self._name}:{job.id}:{job.attempt}"
         attempt = self._attempt(job)
         cpus = self.roster.shares(job.cores)
-        watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s, job.spec.mpi)
+        watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
         self.watched[watched.key] = watched
         self.clerk.folders[watched.key] = attempt.path
         return watched
@@ -298,6 +298,3 @@ def _own_name(file: Path) -> str:
         name = f"{os.getuid()}-{uuid.uuid4().hex[:12]}"
         write_whole(file, json.dumps({"name": name}))
         return name
-
-
-__all__ = ["LEASE_S", "Site", "SlurmEngine", "SlurmError"]

@@ -46,7 +46,6 @@ class SlurmNode(NamedTuple):
     Attributes:
         states: the state and its flags, in capitals ("IDLE", "DRAIN", "NOT_RESPONDING", ...).
         cpus, memory_mb: what it has; cpus_used: what Slurm has given to jobs that are not suspended.
-        address, port: of its slurmd.
     """
 
     name: str
@@ -54,9 +53,6 @@ class SlurmNode(NamedTuple):
     cpus: int
     cpus_used: int
     memory_mb: float
-    memory_used_mb: float
-    address: str
-    port: int
     partitions: tuple[str, ...]
     reason: str
 
@@ -104,7 +100,7 @@ def nodes(text: str) -> list[SlurmNode]:
 
 
 def _node(line: str) -> SlurmNode:
-    words = _words(line)
+    words = words_of(line)
     said = re.search(r" Reason=(.*?)(?: \[[^\]]*\])?\s*$", line)
     states = re.sub(r"[*~#!%$@^-]", lambda mark: FLAGS.get(mark[0], ""), words["State"])
     return SlurmNode(
@@ -113,9 +109,6 @@ def _node(line: str) -> SlurmNode:
         int(words["CPUTot"]),
         int(words["CPUAlloc"]),
         float(words["RealMemory"]) * MIB,
-        float(words.get("AllocMem", "0")) * MIB,
-        words.get("NodeAddr", words["NodeName"]),
-        int(words.get("Port", "6818")),
         tuple(words.get("Partitions", "").split(",")) if words.get("Partitions") else (),
         said[1] if said else "",
     )
@@ -129,7 +122,7 @@ def partitions(text: str) -> dict[str, Mapping[str, str]]:
     found = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith("No partitions"):
-            words = _words(line)
+            words = words_of(line)
             if "PartitionName" not in words or "Nodes" not in words:
                 raise unknown("scontrol show partition", line)
             found[words["PartitionName"]] = words
@@ -196,7 +189,7 @@ def _expand(text: str) -> list[str]:
     return [name + end for name in names for end in _expand(after)]
 
 
-def _words(line: str) -> Mapping[str, str]:
+def words_of(line: str) -> Mapping[str, str]:
     """``key=value`` words; of a key that comes twice (in a comment, a reason) the first counts."""
     found: dict[str, str] = {}
     for key, value in re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line):

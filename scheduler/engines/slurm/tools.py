@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,16 +78,10 @@ class Batch:
 
 
 class Slurm:
-    """The tools; safe to be used by several threads.
-
-    Attributes:
-        calls: how many there have been.
-    """
+    """The tools; safe to be used by several threads."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
-        self.calls = 0
-        self._counting = threading.Lock()
         # What the environment says of other jobs, or of defaults (SBATCH_PARTITION), must not come into ours.
         self.environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"LC_ALL": "C"}
 
@@ -130,18 +123,12 @@ class Slurm:
     def cancel(self, jobs: Sequence[int]) -> None:
         self.call("scancel", *map(str, jobs))
 
-    def give_up(self, node: str, reason: str) -> None:
-        """Nobody is sent there until it reports again."""
-        self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
-
     def call(self, *command: str, given: str = "") -> str:
         """What a tool prints.
 
         Raises:
             SlurmSilent, SlurmForbidden, SlurmError: as they say.
         """
-        with self._counting:
-            self.calls += 1
         path = shutil.which(command[0], path=self.environment.get("PATH"))
         if path is None:
             raise SlurmError(

@@ -38,7 +38,6 @@ class Watched:
     comment: str
     cpus: dict[str, int]
     grace_s: float
-    mpi: bool = False
     batch: Batch | None = None
     slurm: int | None = None
     seen: SlurmJob | None = None
