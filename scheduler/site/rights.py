@@ -1,4 +1,4 @@
-"""What this user may do in Slurm, and what tenbin cannot do for want of the rest.
+"""What this user may do in Slurm, and what he cannot do for want of rights.
 
 Tried with Slurm 22.05: a plain user may hold, pin, release, requeue and cancel his own jobs; an operator may
 also suspend, and steer everybody's jobs; partitions and node states take an administrator, SlurmUser or root.
@@ -14,7 +14,7 @@ from agent.doctor.finding import Finding, limited, ok
 STEPS = (
     ("submit, pin, requeue and cancel jobs of one's own", 0),
     ("suspend and resume jobs, steer other users' jobs, reservations", 1),
-    ("set dead nodes down (fail-over in a second), partitions (regions)", 2),
+    ("set dead nodes down, so that their jobs need not wait for SlurmdTimeout; make partitions", 2),
 )
 RANKS = {"Operator": 1, "Administrator": 2, "Admin": 2}
 TITLES = {0: "a plain user", 1: "an operator", 2: "an administrator"}

@@ -73,7 +73,7 @@ def _return(config: Config) -> Iterator[Finding]:
     if _seconds(value) == 2:
         yield ok("settings", "ReturnToService is 2: a node that comes back is used again")
         return
-    left = "stays down" if _seconds(value) == 0 else "stays down if somebody, as tenbin does, had set it down"
+    left = "stays down" if _seconds(value) == 0 else "stays down if somebody had set it down"
     reason = f"a node that was lost and comes back {left} until an administrator resumes it"
     yield limited("settings", f"ReturnToService is {value}", reason, f"ReturnToService=2 {APPLY}")
 
@@ -124,9 +124,7 @@ def _timeout(config: Config) -> Iterator[Finding]:
         reason = "Slurm never gives up a node that does not answer"
         yield limited("settings", "SlurmdTimeout is 0", reason, f"SlurmdTimeout=30 {APPLY}")
     elif timeout is not None and timeout > MOST_TIMEOUT_S:
-        reason = (
-            "Slurm itself gives up a dead node only then; tenbin is faster only where it may set nodes down"
-        )
+        reason = "Slurm gives up a dead node only then, and its jobs run elsewhere after that"
         yield limited("settings", f"SlurmdTimeout is {timeout} s", reason, f"SlurmdTimeout=30 {APPLY}")
 
 
