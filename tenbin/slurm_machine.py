@@ -17,8 +17,6 @@ from scheduler.model import Cluster, Pool
 from scheduler.parameters import split
 from tenbin.machine import Machine, kind_of
 
-OLDEST = (20, 11)
-
 
 def slurm_cluster(
     policy: str, home: Path, partition: str | None, cores: int | None, lease_s: float
@@ -40,7 +38,7 @@ def slurm_cluster(
     if conf is not None and not Path(conf).is_file():
         raise BadInput(f"SLURM_CONF={conf}: there is no such file", "name the cluster's slurm.conf")
     slurm = Slurm()
-    if slurm.version() < OLDEST:
+    if slurm.version() < parse.OLDEST:
         raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
     name, found = nodes_of(slurm, partition)
     suits = kind_of(split(policy)[0]).suits

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from agent.doctor.finding import Finding, limited, missing, ok
 from profiles.errors import Unavailable
-from scheduler.engines.slurm.parse import SlurmNode
+from scheduler.engines.slurm.parse import OLDEST, SlurmNode
 from scheduler.engines.slurm.tools import Slurm
 from scheduler.site import reach, rights, settings
 
 TOOLS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun", "salloc")
 TRIED = {(22, 5)}  # versions on which tenbin's tests run
-OLDEST = (20, 11)
 INSTALL = "install Slurm's tools (Debian: apt install slurm-client), or: module load slurm"
 
 
@@ -120,9 +119,8 @@ def _nodes(nodes: list[SlurmNode]) -> Iterator[Finding]:
         yield ok("nodes", f"{len(good)} of {len(nodes)} can take jobs")
     for node in nodes:
         if not node.usable:
-            state = "+".join(sorted(node.states)).lower()
             remedy = f"scontrol update NodeName={node.name} State=RESUME, when it is well again"
-            yield limited("nodes", f"{node.name} is {state}", node.reason, remedy)
+            yield limited("nodes", f"{node.name} is {node.state}", node.reason, remedy)
 
 
 def _mpi(slurm: Slurm) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from agent.node_kind import node_kind
 from profiles.inventory import Inventory
 from profiles.records import Profile, Quality
 from profiles.siblings import Odd
+from scheduler.engines.slurm import parse
 
 OURS = "tb_"
 MEMORY_KEPT = 0.01  # a kernel may tell a little less after an update, and slurmd then refuses the node
@@ -33,16 +34,10 @@ class NodeLine:
         return " ".join([f"NodeName={self.name}", *(f"{k}={v}" for k, v in self.settings.items())])
 
 
-def existing(text: str) -> dict[str, dict[str, str]]:
+def existing(text: str) -> dict[str, Mapping[str, str]]:
     """What ``scontrol -o show node`` says of each node: words by name."""
-    found = {}
-    for line in text.splitlines():
-        words: dict[str, str] = {}
-        for key, value in re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line):
-            words.setdefault(key, "" if value in ("(null)", "N/A") else value)
-        if "NodeName" in words:
-            found[words["NodeName"]] = words
-    return found
+    found = map(parse.words_of, text.splitlines())
+    return {words["NodeName"]: words for words in found if "NodeName" in words}
 
 
 def node_lines(
@@ -74,7 +69,7 @@ def _line(
         if known.get(key, name) != name:
             settings[written] = known[key]
     settings |= _processors(i)
-    settings["RealMemory"] = str(int(i.memory_mb * 1e6 / 2**20 * (1 - MEMORY_KEPT)) // 100 * 100)
+    settings["RealMemory"] = str(int(i.memory_mb / parse.MIB * (1 - MEMORY_KEPT)) // 100 * 100)
     theirs = [word for word in known.get("AvailableFeatures", "").split(",") if word]
     features = [word for word in theirs if not word.startswith(OURS)] + _features(profile, memory_gbs)
     settings["Feature"] = ",".join(dict.fromkeys(features))

@@ -39,9 +39,8 @@ def sorted_out(nodes: Sequence[SlurmNode]) -> tuple[list[SlurmNode], list[Refuse
     """Those that are free, and the others with the reason."""
     free, refused = [], []
     for node in nodes:
-        state = "+".join(sorted(node.states)).lower()
         if not node.usable:
-            why = f"it is {state}" + (f" ({node.reason})" if node.reason else "")
+            why = f"it is {node.state}" + (f" ({node.reason})" if node.reason else "")
             refused.append(Refused(node=node.name, reason=why, remedy=f"see: scontrol show node {node.name}"))
         elif node.cpus_used:
             why = f"it runs jobs ({node.cpus_used} of {node.cpus} CPUs)"

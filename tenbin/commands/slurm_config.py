@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,7 @@ def slurm_config(
     _write(output, {"nodes.conf": nodes} | ({"gres.conf": gres} if gres else {}))
 
 
-def _known_to_slurm() -> dict[str, dict[str, str]]:
+def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
     from scheduler.engines.slurm.tools import Slurm
     from scheduler.site.lines import existing
 

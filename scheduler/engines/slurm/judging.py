@@ -141,7 +141,7 @@ def see_nodes(engine: SlurmEngine, nodes: Mapping[str, SlurmNode]) -> None:
         if node is None:
             roster.away[number] = lost[host.name] = "not in Slurm any more"
         elif not node.usable:
-            roster.away[number] = f"{' '.join(sorted(node.states)).lower()}: {node.reason}".rstrip(": ")
+            roster.away[number] = f"{node.state.replace('+', ' ')}: {node.reason}".rstrip(": ")
             if node.lost:
                 lost[host.name] = roster.away[number]
         elif node.cpus < host.cores:

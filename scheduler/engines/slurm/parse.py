@@ -12,6 +12,7 @@ from typing import NamedTuple
 from profiles.errors import Unavailable
 
 SQUEUE_FORMAT = "%i|%T|%r|%N|%k"
+OLDEST = (20, 11)  # version whose answers are known
 MIB = 2**20 / 1e6  # megabytes in what Slurm calls one
 FINAL = frozenset(
     {
@@ -55,6 +56,11 @@ class SlurmNode(NamedTuple):
     memory_mb: float
     partitions: tuple[str, ...]
     reason: str
+
+    @property
+    def state(self) -> str:
+        """``states`` in words ("drain+idle")."""
+        return "+".join(sorted(self.states)).lower()
 
     @property
     def lost(self) -> bool:
@@ -193,7 +199,7 @@ def words_of(line: str) -> Mapping[str, str]:
     """``key=value`` words; of a key that comes twice (in a comment, a reason) the first counts."""
     found: dict[str, str] = {}
     for key, value in re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line):
-        found.setdefault(key, "" if value == "(null)" else value)
+        found.setdefault(key, "" if value in ("(null)", "N/A") else value)
     return found
 
 
