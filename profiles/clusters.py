@@ -51,19 +51,23 @@ class Survey(Record):
 
     def between(self, quantity: str, *nodes: str) -> Model | None:
         """The model of a quantity of the all-to-all between just these nodes, in whatever order."""
-        for model in self.models:
-            # Where there was no time for large messages, the largest say nothing of bandwidth.
-            large = quantity != "network_bandwidth_gbs" or model.labels.get("size", "").endswith("MiB")
-            of = set(model.labels.get("hosts", "").split(","))
-            if model.quantity == quantity and of == set(nodes) and large:
-                return model
-        return None
+        return self._by_nodes(quantity).get(frozenset(nodes))
 
     def pairs(self, quantity: str) -> Iterator[tuple[str, str, Coefficient]]:
         """Every pair of nodes that was measured, with the value of the quantity."""
+        known = self._by_nodes(quantity)
         for a, b in combinations(sorted(self.nodes), 2):
-            if model := self.between(quantity, a, b):
+            if model := known.get(frozenset((a, b))):
                 yield a, b, model.coefficients[0]
+
+    def _by_nodes(self, quantity: str) -> dict[frozenset[str], Model]:
+        found: dict[frozenset[str], Model] = {}
+        for model in self.models:
+            # Where there was no time for large messages, the largest say nothing of bandwidth.
+            large = quantity != "network_bandwidth_gbs" or model.labels.get("size", "").endswith("MiB")
+            if model.quantity == quantity and large:
+                found.setdefault(frozenset(model.labels.get("hosts", "").split(",")), model)
+        return found
 
 
 class ClusterStore:
