@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -23,6 +23,21 @@ from profiles.store import Store, default_root
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class Between(NamedTuple):
+    """A quantity of pairs of nodes as people read it: times ``scale``, in ``unit``."""
+
+    quantity: str
+    what: str
+    scale: float
+    unit: str
+
+
+BETWEEN = (
+    Between("network_bandwidth_gbs", "bandwidth", 1.0, "GB/s"),
+    Between("network_latency_s", "latency", 1e6, "µs"),
+)
 
 
 class Refused(Record):

@@ -10,7 +10,7 @@ is a guess, so among them it takes ``LEAST_OF_FEW``. Fewer than ``FEWEST`` canno
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from profiles.clusters import Survey
@@ -143,11 +143,15 @@ def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]
             count[key] = count.get(key, 0) + 1
             if key not in worst or abs(odd.ratio - 1) > abs(worst[key].ratio - 1):
                 worst[key] = odd
-    found = [
-        Odd(one.value, one.siblings_median, one.siblings, one.spreads, count[key] - 1)
-        for key, one in worst.items()
-    ]
+    found = [replace(one, also=count[key] - 1) for key, one in worst.items()]
     return sorted(found, key=lambda one: -abs(one.ratio - 1))
+
+
+def nobody(nodes: int) -> str:
+    """What is said where no node is odd."""
+    if nodes < FEWEST:
+        return "Fewer than three nodes: none can be called odd."
+    return "None: every node measures as its siblings do."
 
 
 def judge(column: Sequence[Value]) -> Iterator[Odd]:

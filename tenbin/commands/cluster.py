@@ -11,7 +11,9 @@ import typer
 from profiles.errors import INTERRUPTED, BadInput, Unavailable
 
 if TYPE_CHECKING:
-    from profiles.clusters import Survey
+    from rich.console import Console
+
+    from profiles.clusters import Between, Survey
     from profiles.records import Profile, Settings
     from profiles.siblings import Odd, Value
 
@@ -117,26 +119,23 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         return
     from rich.console import Console
 
+    from profiles.clusters import BETWEEN
+
     console = Console(highlight=False)
     marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
     title = f"{survey.cluster}: {len(survey.nodes)} nodes, {survey.id}"
     console.print(f"[bold]{title}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
     if survey.nodes:
         _print_nodes(console, survey, every, odd)
-        for quantity, scale, unit in (
-            ("network_bandwidth_gbs", 1.0, "GB/s"),
-            ("network_latency_s", 1e6, "µs"),
-        ):
-            _print_pairs(console, survey, quantity, scale, unit)
+        for of in BETWEEN:
+            _print_pairs(console, survey, of)
         _print_odd(console, survey, odd)
-    for one in survey.refused:
-        console.print(f"[yellow]not measured[/]  {one.node}: {one.reason}", soft_wrap=True)
-        if one.remedy:
-            console.print(f"  -> {one.remedy}", soft_wrap=True, markup=False)
-    for gap in survey.absent:
-        console.print(f"[yellow]not measured[/]  {gap.what}: {gap.reason}", soft_wrap=True)
-        if gap.remedy:
-            console.print(f"  -> {gap.remedy}", soft_wrap=True, markup=False)
+    missing = [(one.node, one.reason, one.remedy) for one in survey.refused]
+    missing += [(one.what, one.reason, one.remedy) for one in survey.absent]
+    for what, reason, remedy in missing:
+        console.print(f"[yellow]not measured[/]  {what}: {reason}", soft_wrap=True)
+        if remedy:
+            console.print(f"  -> {remedy}", soft_wrap=True, markup=False)
     if survey.nodes:
         first = next(iter(survey.nodes))
         console.print(
@@ -144,75 +143,65 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         )
 
 
-def _print_nodes(console: object, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
-    from rich.console import Console
+def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
     from rich.table import Table
 
     from tenbin.text import number
 
-    assert isinstance(console, Console)
     strange = {(one.value.node, one.value.quantity) for one in odd}
     local = [value for value in every if value.subject != "to other nodes"]
     table = Table(box=None, padding=(0, 1))
     table.add_column("node")
-    shown = [quantity for quantity in COLUMNS if any(v.quantity == quantity for v in local)]
-    subjects = {q: [v.subject for v in local if v.quantity == q][-1] for q in shown}
-    for quantity in shown:
-        unit = next(v.unit for v in local if v.quantity == quantity)
-        named = COLUMNS[quantity] if unit == "1" else f"{COLUMNS[quantity]}, {unit}"
-        table.add_column(f"{named}\n[dim]{subjects[quantity]}[/]", justify="right")
+    known = {(v.node, *v.column): v for v in local}
+    last = {v.quantity: v for v in local}
+    shown = [last[quantity] for quantity in COLUMNS if quantity in last]
+    for of in shown:
+        named = COLUMNS[of.quantity] if of.unit == "1" else f"{COLUMNS[of.quantity]}, {of.unit}"
+        table.add_column(f"{named}\n[dim]{of.subject}[/]", justify="right")
     for node in survey.nodes:
         cells = []
-        for quantity in shown:
-            column = (quantity, subjects[quantity])
-            v = next((v for v in local if v.node == node and v.column == column), None)
-            style = "red" if (node, quantity) in strange else "dim" if v and v.poor else "none"
+        for of in shown:
+            v = known.get((node, *of.column))
+            style = "red" if (node, of.quantity) in strange else "dim" if v and v.poor else "none"
             cells.append(f"[{style}]{number(v.value if v else None)}[/]")
         table.add_row(node, *cells)
     console.print(table)
 
 
-def _print_pairs(console: object, survey: Survey, quantity: str, scale: float, unit: str) -> None:
-    from rich.console import Console
+def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
     from rich.table import Table
 
     from tenbin.text import number
 
-    assert isinstance(console, Console)
-    pairs = {(a, b): c.value for a, b, c in survey.pairs(quantity)}
+    pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
     if not pairs:
         return
-    among_all = survey.between(quantity, *survey.nodes)
-    what = "bandwidth" if scale == 1.0 else "latency"
+    among_all = survey.between(of.quantity, *survey.nodes)
     all_words = (
-        f"; among all {len(survey.nodes)}: {number(scale * among_all.coefficients[0].value)} {unit}"
+        f"; among all {len(survey.nodes)}: {number(of.scale * among_all.coefficients[0].value)} {of.unit}"
         if among_all and len(survey.nodes) > 2
         else ""
     )
     if len(survey.nodes) > MOST_IN_SQUARE:
-        worst, best = min(pairs.values()) * scale, max(pairs.values()) * scale
-        span = f"{number(worst)} to {number(best)} {unit}"
-        console.print(f"\n[bold]{what} between {len(pairs)} pairs[/bold]: {span}{all_words}")
+        span = f"{number(min(pairs.values()))} to {number(max(pairs.values()))} {of.unit}"
+        console.print(f"\n[bold]{of.what} between {len(pairs)} pairs[/bold]: {span}{all_words}")
         return
-    console.print(f"\n[bold]{what} between pairs, {unit}[/bold]{all_words}")
+    console.print(f"\n[bold]{of.what} between pairs, {of.unit}[/bold]{all_words}")
     table = Table(box=None, padding=(0, 1))
     table.add_column("")
     for node in survey.nodes:
         table.add_column(node, justify="right")
     for a in survey.nodes:
         row = [pairs.get((min(a, b), max(a, b))) for b in survey.nodes]
-        table.add_row(a, *(number(scale * value) if value else "" for value in row))
+        table.add_row(a, *(number(value) if value else "" for value in row))
     console.print(table)
 
 
-def _print_odd(console: object, survey: Survey, odd: list[Odd]) -> None:
-    from rich.console import Console
+def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
+    from profiles.siblings import nobody
 
-    assert isinstance(console, Console)
     console.print("\n[bold]Odd nodes[/bold]")
     for one in odd:
         console.print(f"  {one}", soft_wrap=True, markup=False)
     if not odd:
-        from tenbin.report.cluster import nobody
-
         console.print(f"  {nobody(len(survey.nodes))}")

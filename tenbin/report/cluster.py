@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from jinja2 import Template
 from plotly.offline import get_plotlyjs
 
-from profiles.clusters import Survey
-from profiles.siblings import Odd, Value
+from profiles.clusters import BETWEEN, Between, Survey
+from profiles.siblings import Odd, Value, nobody
 from tenbin.report.style import figure
 from tenbin.text import number
 
@@ -36,7 +36,8 @@ td,th{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid #dfe5ea}.so
 
 def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Mapping[str, str]) -> str:
     """One self-contained HTML page; ``kinds``: of each node."""
-    drawn = [nodes_figure(values, kinds), *(f for f in map(survey_figure, *_pairs(survey)) if f)]
+    squares = (pairs_figure(survey, of) for of in BETWEEN)
+    drawn = [nodes_figure(values, kinds), *(square for square in squares if square)]
     rows = [(f"node {one.node}", one.reason, one.remedy) for one in survey.refused]
     rows += [(one.what, one.reason, one.remedy) for one in survey.absent]
     emulated = " (EMULATED)" if survey.emulated else ""
@@ -50,12 +51,6 @@ def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Map
         rows=rows,
     )
     return text
-
-
-def nobody(nodes: int) -> str:
-    """What is said where no node is odd."""
-    few = "Fewer than three nodes: none can be called odd."
-    return few if nodes < 3 else "None: every node measures as its siblings do."
 
 
 def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure:
@@ -101,33 +96,22 @@ def _worse(v: Value, middle: float) -> float:
     return -change if v.quantity.endswith(HIGHER_IS_BETTER) else change
 
 
-def _pairs(survey: Survey) -> tuple[list[Survey], list[str]]:
-    return [survey, survey], ["network_bandwidth_gbs", "network_latency_s"]
-
-
-def survey_figure(survey: Survey, quantity: str) -> go.Figure | None:
+def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
     """A square of all pairs of nodes; None where none was measured."""
-    pairs = {(a, b): c.value for a, b, c in survey.pairs(quantity)}
+    pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
     if not pairs:
         return None
-    scale, unit, title = {
-        "network_bandwidth_gbs": (1.0, "GB/s", "Bandwidth between pairs of nodes"),
-        "network_latency_s": (1e6, "µs", "Latency between pairs of nodes"),
-    }[quantity]
     nodes = sorted(survey.nodes)
-    square = [
-        [scale * value if (value := pairs.get((min(a, b), max(a, b)))) else None for b in nodes]
-        for a in nodes
-    ]
-    fig = figure(f"{title}, {unit}", "", "")
+    square = [[pairs.get((min(a, b), max(a, b))) for b in nodes] for a in nodes]
+    fig = figure(f"{of.what.capitalize()} between pairs of nodes, {of.unit}", "", "")
     fig.add_heatmap(
         z=square,
         x=nodes,
         y=nodes,
         texttemplate="%{z:.3g}" if len(nodes) <= 16 else None,
-        colorscale="Cividis" if scale == 1.0 else "Cividis_r",
-        colorbar={"title": unit},
-        hovertemplate="%{x} and %{y}: %{z:.3g} " + unit + "<extra></extra>",
+        colorscale="Cividis" if of.quantity.endswith(HIGHER_IS_BETTER) else "Cividis_r",
+        colorbar={"title": of.unit},
+        hovertemplate="%{x} and %{y}: %{z:.3g} " + of.unit + "<extra></extra>",
     )
     fig.update_yaxes(autorange="reversed", automargin=True)
     fig.update_layout(height=max(420, 160 + ROW_PX * len(nodes)))
