@@ -74,74 +74,60 @@ def expected_s(count: int, quick: bool) -> float:
     return len(rounds(count)) * (pair + START_S) + (among_all + START_S) * (count > 2)
 
 
-def measure(
-    allocation: Allocation,
-    nodes: Sequence[SlurmNode],
-    library: str,
-    settings: Settings,
-    emit: Callable[[Event], None],
-    stopped: Callable[[], bool],
-) -> None:
-    """Sample all-to-alls; events (samples, what is absent, progress) go to ``emit``, from several threads."""
-    among_all, pair_s = BUDGET_S[settings.quick]
-    if len(nodes) > 2:
-        _attempt(allocation, nodes, library, among_all, settings, emit, stopped)
-    tournament = rounds(len(nodes), settings.seed)
-    if len(tournament) == MOST_ROUNDS and len(nodes) > MOST_ROUNDS + 1:
-        run = Run("network", settings, emit)
-        run.absent("some pairs of nodes", f"each node was paired with about {MOST_ROUNDS} others", "")
-    for pairs in tournament:
-        if stopped():
-            return
-        with ThreadPoolExecutor(len(pairs)) as pool:
-            done = [
-                pool.submit(
-                    _attempt,
-                    allocation,
-                    (nodes[a], nodes[b]),
-                    library,
-                    pair_s,
-                    settings,
-                    emit,
-                    stopped,
+@dataclass(frozen=True)
+class Exchange:
+    """All-to-alls between nodes of an allocation.
+
+    Attributes:
+        library: the MPI of the nodes.
+        emit: takes events (samples, what is absent, progress), from several threads.
+        stopped: whether to end early.
+    """
+
+    allocation: Allocation
+    library: str
+    settings: Settings
+    emit: Callable[[Event], None]
+    stopped: Callable[[], bool]
+
+    def measure(self, nodes: Sequence[SlurmNode]) -> None:
+        """Sample among all, then between pairs."""
+        among_all_s, pair_s = BUDGET_S[self.settings.quick]
+        if len(nodes) > 2:
+            self._attempt(nodes, among_all_s)
+        tournament = rounds(len(nodes), self.settings.seed)
+        if len(tournament) == MOST_ROUNDS and len(nodes) > MOST_ROUNDS + 1:
+            run = Run("network", self.settings, self.emit)
+            run.absent("some pairs of nodes", f"each node was paired with about {MOST_ROUNDS} others", "")
+        for pairs in tournament:
+            if self.stopped():
+                return
+            with ThreadPoolExecutor(len(pairs)) as pool:
+                list(pool.map(lambda pair: self._attempt([nodes[i] for i in pair], pair_s), pairs))
+
+    def _attempt(self, nodes: Sequence[SlurmNode], budget_s: float) -> None:
+        """One exchange; its failure is told and does not cost the others."""
+        names = [node.name for node in nodes]
+        what = f"all-to-all over {', '.join(names)}"
+        run = Run("network", self.settings.model_copy(update={"budget_s": budget_s}), self.emit)
+        run.progress(what)
+        listener = Listener(run, what, len(nodes), names, self.library)
+        limit_s = budget_s + GRACE_S
+        plan = Plan(len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True)
+        program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network_rank", plan.to_json()]
+        launch = Launch(self.allocation, tuple(nodes), kind_of(self.library))
+
+        def hear(line: str) -> None:
+            if line.startswith('{"event": "world"'):
+                raise Unavailable(
+                    f"srun --mpi={launch.kind} started {len(nodes)} ranks of {self.library}, but each is alone",
+                    f"install Slurm's {launch.kind} plugin and the MPI's side of it; see: srun --mpi=list",
                 )
-                for a, b in pairs
-            ]
-            for one in done:
-                one.result()
+            listener.line(line)
 
-
-def _attempt(
-    allocation: Allocation,
-    nodes: Sequence[SlurmNode],
-    library: str,
-    budget_s: float,
-    settings: Settings,
-    emit: Callable[[Event], None],
-    stopped: Callable[[], bool],
-) -> None:
-    """One exchange; its failure is told and does not cost the others."""
-    names = [node.name for node in nodes]
-    what = f"all-to-all over {', '.join(names)}"
-    run = Run("network", settings.model_copy(update={"budget_s": budget_s}), emit)
-    run.progress(what)
-    listener = Listener(run, what, len(nodes), names, library)
-    limit_s = budget_s + GRACE_S
-    plan = Plan(len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True)
-    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network_rank", plan.to_json()]
-    launch = Launch(allocation, tuple(nodes), kind_of(library))
-
-    def hear(line: str) -> None:
-        if line.startswith('{"event": "world"'):
-            raise Unavailable(
-                f"srun --mpi={launch.kind} started {len(nodes)} ranks of {library}, but each is alone",
-                f"install Slurm's {launch.kind} plugin and the MPI's side of it; see: srun --mpi=list",
-            )
-        listener.line(line)
-
-    try:
-        run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=environment())
-        listener.ended()
-    except TenbinError as error:
-        if not stopped():
-            run.absent(what, error.what, error.remedy)
+        try:
+            run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=environment())
+            listener.ended()
+        except TenbinError as error:
+            if not self.stopped():
+                run.absent(what, error.what, error.remedy)

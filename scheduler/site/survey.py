@@ -150,11 +150,8 @@ def _exchange(
     expected_s = exchange.expected_s(len(nodes), settings.quick)
     tell(f"all-to-all between {len(nodes)} nodes (about {expected_s:.0f} s)")
 
-    def work() -> None:
-        stopped = lambda: found.interrupted  # noqa: E731
-        exchange.measure(allocation, nodes, mpi.library, settings, found.hear, stopped)
-
-    thread = threading.Thread(target=work, daemon=True)
+    everyone = exchange.Exchange(allocation, mpi.library, settings, found.hear, lambda: found.interrupted)
+    thread = threading.Thread(target=everyone.measure, args=[nodes], daemon=True)
     thread.start()
     _watched([thread], allocation, found, 4 * expected_s + 120)
 
