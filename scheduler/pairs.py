@@ -124,7 +124,8 @@ def together_s(alone_s: Mapping[int, float], factor: Callable[[int, tuple[int, .
     """How long jobs that begin together have the node.
 
     Args:
-        alone_s: run time of each. factor: slow-down of one beside others; None: not known, no gain is promised.
+        alone_s: run time of each.
+        factor: slow-down of one beside others; None: not known, no gain is promised.
     """
     left, total = dict(alone_s), 0.0
     while len(left) > 1:

@@ -120,7 +120,7 @@ class Exchange:
         def hear(line: str) -> None:
             if line.startswith('{"event": "world"'):
                 raise Unavailable(
-                    f"srun --mpi={launch.kind} started {len(nodes)} ranks of {self.library}, but each is alone",
+                    f"srun --mpi={launch.kind} started {len(nodes)} ranks of {self.library}, each alone",
                     f"install Slurm's {launch.kind} plugin and the MPI's side of it; see: srun --mpi=list",
                 )
             listener.line(line)
