@@ -42,17 +42,22 @@ Factor = Callable[[str, str], float]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run: kernels and their classes, seconds of a run at least, repetitions of each pair."""
+    """How much is run: kernels and their classes, seconds of a run at least, repetitions of each pair.
+
+    Attributes:
+        budget_s: no further repetition of a job profile is begun after this time.
+    """
 
     kernels: Mapping[str, str]
     least_s: float
     repetitions: int
+    budget_s: float
     quick: bool
 
 
 SIZES: dict[Scale, Size] = {
-    "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, quick=True),
-    "full": Size({"ep": "W", "cg": "W", "ft": "W", "mg": "W", "lu": "W"}, 6.0, 10, quick=False),
+    "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, 60.0, quick=True),
+    "full": Size({"ep": "W", "cg": "W", "ft": "W", "mg": "W", "lu": "W"}, 3.0, 8, 300.0, quick=False),
 }
 
 
@@ -135,6 +140,7 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
             "/",
             len(hosts) or 1,
             quick=size.quick,
+            budget_s=size.budget_s,
             mpi=bool(hosts),
             hosts=hosts,
         )
