@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.node_kind import node_kind
 from probes.topology import read_topology
@@ -18,13 +18,15 @@ from profiles.records import Profile
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines.packages import Packages
-from scheduler.engines.slurm.engine import Site
 from scheduler.measured import measured
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split, unknown
 from scheduler.policy import Policy
 from scheduler.profiled import JobProfiles
 from scheduler.registry import POLICIES, create
+
+if TYPE_CHECKING:
+    from scheduler.engines.slurm.engine import Site  # most coordinators have no Slurm
 
 SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
 

@@ -22,7 +22,6 @@ from scheduler.coordination.journal import Journal
 from scheduler.engines import Engine
 from scheduler.engines.local import SWEEP_S, LocalEngine
 from scheduler.engines.packages import put_back
-from scheduler.engines.slurm.engine import SlurmEngine
 from scheduler.profiled import Measured
 from tenbin import tcp
 from tenbin.api import News, make_api
@@ -82,6 +81,8 @@ def serve(
 def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
     """What carries decisions out on that machine; supervisors of this one tell at ``report``."""
     if machine.slurm is not None:
+        from scheduler.engines.slurm.engine import SlurmEngine
+
         return SlurmEngine(home, machine.cluster, machine.slurm, machine.unit)
     cores, devices = machine.cores, machine.devices
     return LocalEngine(home, report, machine.cluster, cores, devices, machine.unit, machine.packages)

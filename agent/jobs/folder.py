@@ -84,6 +84,11 @@ class Order:
     inherit: tuple[str, ...] = ()
     lease_s: float | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether it needs nothing of its supervisor but that it waits: no thread, group or package."""
+        return not (self.mpi or self.sysfs or self.memory_limit_mb is not None or self.lease_s is not None)
+
 
 @dataclass(frozen=True)
 class Request:

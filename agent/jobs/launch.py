@@ -20,8 +20,10 @@ from agent.jobs.folder import Order
 DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 
 
-def launch(order: Order) -> int:
-    """Start the command, in a session of its own, so that it is killed should this process die; its number.
+def launch(order: Order) -> tuple[int, list[int]]:
+    """Start the command, in a session of its own, so that it is killed should this process die.
+
+    Returns: its number, and descriptors to be closed when it is reaped.
 
     Raises:
         OSError: it cannot be started; ``filename`` is what of the order is to blame.
@@ -56,8 +58,7 @@ def launch(order: Order) -> int:
             number = error.errno if isinstance(error, OSError) else errno.EINVAL
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise OSError(number, reason, order.command[0]) from error
-    tree.die_with_me(pid)
-    return pid
+    return pid, tree.die_with_me(pid)
 
 
 def _find(command: str, path: str) -> str:

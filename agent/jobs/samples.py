@@ -6,7 +6,6 @@ Everything below the supervisor counts, and everything that it or its descendant
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,9 +44,8 @@ class Sample(NamedTuple):
     energy_j: float | None = None
 
 
-def look(root: int, energy_j: float | None = None) -> Sample:
-    """Look at all below ``root``, which must be this process; what ends meanwhile may be missed."""
-    reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+def look(root: int, reaped: tree.Reaped, energy_j: float | None = None) -> Sample:
+    """Look at all below ``root``; what ends meanwhile may be missed."""
     ticks = pages = threads = bytes_read = bytes_written = 0
     below = tree.descendants(root)
     for pid in below:
@@ -62,10 +60,10 @@ def look(root: int, energy_j: float | None = None) -> Sample:
                 bytes_written += int(value) if name == b"write_bytes:" else 0
     return Sample(
         time.time(),
-        reaped.ru_utime + reaped.ru_stime + ticks * TICK_S,
+        reaped.user_s + reaped.system_s + ticks * TICK_S,
         pages * PAGE_MB,
-        (reaped.ru_inblock * 512 + bytes_read) / 1e6,
-        (reaped.ru_oublock * 512 + bytes_written) / 1e6,
+        reaped.read_mb + bytes_read / 1e6,
+        reaped.written_mb + bytes_written / 1e6,
         len(below),
         threads,
         energy_j,
@@ -78,6 +76,7 @@ class Sampler:
     Args:
         file: where to.
         root: this process, below which the job is.
+        reaped: what of it was reaped.
         meter: joules that the job has used so far; None: not known.
         steady: look every second, however large the job.
 
@@ -88,9 +87,14 @@ class Sampler:
     """
 
     def __init__(
-        self, file: Path, root: int, meter: Callable[[], float | None] = lambda: None, steady: bool = False
+        self,
+        file: Path,
+        root: int,
+        reaped: tree.Reaped,
+        meter: Callable[[], float | None] = lambda: None,
+        steady: bool = False,
     ) -> None:
-        self.file, self.root, self.meter, self.steady = file, root, meter, steady
+        self.file, self.root, self.reaped, self.meter, self.steady = file, root, reaped, meter, steady
         self.wait_s = FIRST_S
         self.due = time.monotonic() + FIRST_S
         self.peak_mb = 0.0
@@ -103,7 +107,7 @@ class Sampler:
     def look(self) -> Sample:
         """Look now; what is counted never falls."""
         began = time.thread_time()
-        found, last = look(self.root, self.meter()), self._last
+        found, last = look(self.root, self.reaped, self.meter()), self._last
         if last is not None:
             found = found._replace(
                 cpu_s=max(found.cpu_s, last.cpu_s),
@@ -126,7 +130,7 @@ class Sampler:
         self._row_s = 0.0
         if self.rows:
             return self.look()
-        return look(self.root, self.meter())
+        return look(self.root, self.reaped, self.meter())
 
     def _append(self, found: Sample, now: float) -> None:
         head = "" if self.rows else ",".join(Sample._fields) + "\n"

@@ -7,7 +7,6 @@ that) and no result is written: the coordinator then kills what is left and runs
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -32,14 +31,16 @@ LONG_S = 3600.0  # nothing is awaited but signals
 Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
 
 
-def supervise(attempt: Attempt, report: Report) -> None:
-    """Run the attempt's order if nobody has claimed it, until its result is on disk."""
+def supervise(attempt: Attempt, report: Report) -> bool:
+    """Run the attempt's order if nobody has claimed it, until its result is on disk.
+
+    Returns: whether this process is as it was before, so that it can run another one.
+    """
     descriptor = attempt.hold()
     if descriptor is None:
-        return
+        return True
     try:
-        if attempt.claim():
-            Supervisor(attempt, attempt.order(), report).run()
+        return not attempt.claim() or Supervisor(attempt, attempt.order(), report).run()
     finally:
         os.close(descriptor)
 
@@ -51,10 +52,12 @@ class Supervisor:
         self.attempt, self.order, self.report = attempt, order, report
         self.me = os.getpid()
         self.pid = 0
+        self.ties: list[int] = []  # descriptors that tie the main process's life to this one's
+        self.reaped = tree.Reaped()
         self.began = time.monotonic()
         self.ran_s = 0.0  # up to the last pause
         self.runs_since: float | None = None  # None: paused
-        self.sampler = Sampler(attempt.samples, self.me, self._energy_j)
+        self.sampler = Sampler(attempt.samples, self.me, self.reaped, self._energy_j)
         self.group: limits.Group | None = None  # holds the memory limit; None: by looking
         self.ending: How | None = None
         self.kill_at: float | None = None
@@ -63,9 +66,9 @@ class Supervisor:
         self.started_s = 0.0
         self.power: Power | None = None
 
-    def run(self) -> None:
-        """From the start of the command to its result."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    def run(self) -> bool:
+        """From the start of the command to its result; whether it has left nothing in this process."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         tree.adopt_orphans()
         reserved = self.attempt.reserve()  # its room is there since the order is
         try:
@@ -95,6 +98,11 @@ class Supervisor:
         _until_it_can(self.attempt.publish)
         self.report("ended")
         _until_it_can(lambda: self.attempt.settle(reserved))
+        for descriptor in (reserved, *self.ties):
+            os.close(descriptor)
+        again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return again
 
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
@@ -121,7 +129,7 @@ class Supervisor:
         """Do what is asked and mind the limits until the main process has ended; its status."""
         while True:
             got = signal.sigtimedwait(AWAITED, self._patience())
-            status = tree.reap(self.pid)
+            status = tree.reap(self.pid, self.reaped)
             if status is not None:
                 return status
             if got is not None and got.si_signo in ASKS:
@@ -145,10 +153,10 @@ class Supervisor:
         """Start the command. OSError if it cannot be."""
         began, began_s = time.monotonic(), time.time()  # before the start: no run is taken for shorter
         with self._held():
-            self.pid = launch(self.order)
+            self.pid, self.ties = launch(self.order)
         self.runs_since, self.started_s = began, began_s
         steady = self.order.memory_limit_mb is not None and self.group is None
-        self.sampler = Sampler(self.attempt.samples, self.me, self._energy_j, steady)
+        self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady)
         self._tell()
 
     @contextmanager
@@ -244,9 +252,8 @@ class Supervisor:
         return max(wait, 0.001)
 
     def _result(self, status: int) -> Result:
-        ended = time.time()
-        usage, last = resource.getrusage(resource.RUSAGE_CHILDREN), self.sampler.end()
-        peak_mb = max(self.sampler.peak_mb, usage.ru_maxrss * 1024 / 1e6)
+        ended, last = time.time(), self.sampler.end()
+        peak_mb = max(self.sampler.peak_mb, self.reaped.peak_mb)
         code = os.waitstatus_to_exitcode(status)
         how: How = "exited" if code >= 0 else "signalled"
         if self.ending is not None:
@@ -260,8 +267,8 @@ class Supervisor:
         used = Usage(
             wall_s=time.monotonic() - self.began,
             running_s=self._running_s(),
-            user_s=usage.ru_utime,
-            system_s=usage.ru_stime,
+            user_s=self.reaped.user_s,
+            system_s=self.reaped.system_s,
             peak_memory_mb=peak_mb,
             read_mb=last.read_mb,
             written_mb=last.written_mb,
@@ -285,6 +292,14 @@ class Supervisor:
         if self.order.memory_limit_mb is None:
             return ""
         return "looking" if self.group is None else self.group.version
+
+
+def _told_to_end() -> bool:
+    """Whether a signal says so that came when there was no job any more; others were about the job."""
+    told = False
+    while (got := signal.sigtimedwait(AWAITED, 0)) is not None:
+        told = told or got.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return told
 
 
 def _until_it_can(step: Callable[[], None]) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import resource
 import signal
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETSIG = 10  # which signal tells a file's news; the module fcntl lacks it
 MARK = "TENBIN_MARK"
+BLOCK_MB = 512 / 1e6
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,22 +35,27 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def die_with_me(pid: int) -> None:
+def die_with_me(pid: int) -> list[int]:
     """Have a process killed when this one dies, however; for one that was started without a fork.
+
+    Returns: descriptors, to be closed when the process is dead and reaped, not before.
 
     Only itself could ask for ``PR_SET_PDEATHSIG``. So it owns the news of two pipes that nobody else has:
     SIGKILL tells it that a writing end has closed. Two, because their numbers decide which end the kernel
     closes first; the one whose reading end goes first has no news.
     """
+    pipes: list[int] = []
     for writer_last in (True, False):
         reader, writer = os.pipe()
         if not writer_last:
             low, reader = reader, fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, writer)
             os.close(low)
+        pipes += [reader, writer]
         with suppress(ProcessLookupError):  # it has ended
             fcntl.fcntl(reader, fcntl.F_SETOWN, pid)
             fcntl.fcntl(reader, F_SETSIG, signal.SIGKILL)
             fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
+    return pipes
 
 
 def end_with_parent(parent: int) -> None:
@@ -105,24 +113,45 @@ def stop(root: int) -> None:
         stopped.update(fresh)
 
 
-def reap(main: int = 0) -> int | None:
-    """Collect this process's dead; the status of ``main`` if it is among them."""
+@dataclass
+class Reaped:
+    """What processes have used that were reaped, with all that they had reaped themselves."""
+
+    user_s: float = 0.0
+    system_s: float = 0.0
+    peak_mb: float = 0.0  # the largest one's resident memory
+    read_mb: float = 0.0
+    written_mb: float = 0.0
+
+    def add(self, usage: resource.struct_rusage) -> None:
+        """Another one."""
+        self.user_s += usage.ru_utime
+        self.system_s += usage.ru_stime
+        self.peak_mb = max(self.peak_mb, usage.ru_maxrss * 1024 / 1e6)
+        self.read_mb += usage.ru_inblock * BLOCK_MB
+        self.written_mb += usage.ru_oublock * BLOCK_MB
+
+
+def reap(main: int = 0, reaped: Reaped | None = None) -> int | None:
+    """Collect this process's dead, and what they used; the status of ``main`` if it is among them."""
     status = None
     with suppress(ChildProcessError):
         while True:
-            pid, found = os.waitpid(-1, os.WNOHANG)
+            pid, found, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 break
+            if reaped is not None:
+                reaped.add(usage)
             if pid == main:
                 status = found
     return status
 
 
-def kill(root: int) -> None:
+def kill(root: int, reaped: Reaped | None = None) -> None:
     """Kill everything below ``root`` and reap it; ``root`` must be this process."""
     while alive := descendants(root):
         send(alive, signal.SIGKILL)
-        reap()
+        reap(0, reaped)
         time.sleep(0.001)
 
 

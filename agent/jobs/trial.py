@@ -150,20 +150,20 @@ def _last_words(lines: list[str], code: int) -> str:
 def _run(order: dict[str, Any], errors: int) -> Ended | None:
     """Run the command to its end; None if this process was told to end."""
     me, cpus = os.getpid(), tuple(order["cpus"])
-    before = _io_mb()
+    before, reaped = _io_mb(), tree.Reaped()
     started = time.monotonic()
     try:
         child = _start(order, errors)
     except OSError as error:
         return Ended(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
     peak_mb, threads, strayed, overdue = 0.0, 0, False, False
-    while (status := tree.reap(child.pid)) is None:
+    while (status := tree.reap(child.pid, reaped)) is None:
         found = signal.sigtimedwait(AWAITED, SAMPLE_S)
         if found is not None and found.si_signo != signal.SIGCHLD:
             tree.kill(me)
             return None
         pids = tree.descendants(me)
-        seen = look(me)
+        seen = look(me, reaped)
         peak_mb, threads = max(peak_mb, seen.memory_mb), max(threads, seen.threads)
         if any(not _keeps(pid, cpus) for pid in pids):
             strayed = True
@@ -172,18 +172,17 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
             overdue = True
             tree.send(pids, signal.SIGKILL)
     ended = time.monotonic()
-    left = _linger(me)
-    tree.kill(me)
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    left = _linger(me, reaped)
+    tree.kill(me, reaped)
     io_mb = [after - was for after, was in zip(_io_mb(), before, strict=True)]
     # What is no more than our own is from before exec.
-    if usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
-        peak_mb = max(peak_mb, usage.ru_maxrss * 1024 / 1e6)
+    if reaped.peak_mb > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6:
+        peak_mb = max(peak_mb, reaped.peak_mb)
     return Ended(
         code=os.waitstatus_to_exitcode(status),
         started_s=started,
         ended_s=ended,
-        cpu_s=usage.ru_utime + usage.ru_stime,
+        cpu_s=reaped.user_s + reaped.system_s,
         peak_memory_mb=peak_mb,
         read_mb=io_mb[0],
         written_mb=io_mb[1],
@@ -221,11 +220,11 @@ def _start(order: dict[str, Any], errors: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _linger(me: int) -> int:
+def _linger(me: int, reaped: tree.Reaped) -> int:
     """How many processes are left a moment after the end of the main one."""
     deadline = time.monotonic() + LINGER_S
     while tree.descendants(me):
-        tree.reap()
+        tree.reap(0, reaped)
         if time.monotonic() > deadline:
             return len(tree.descendants(me))
         time.sleep(0.005)

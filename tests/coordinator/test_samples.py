@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import samples
+from agent.jobs import samples, tree
 from agent.jobs.samples import Sample, Sampler
 from tests.coordinator.conftest import Up
 from tests.coordinator.test_supervisor import Start, start
@@ -78,13 +78,13 @@ def test_the_file_is_bounded_and_keeps_the_extremes(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(samples, "LATER_S", 0.001)
     seen: list[Sample] = []
 
-    def look(root: int, energy_j: float | None) -> Sample:
+    def look(root: int, reaped: tree.Reaped, energy_j: float | None) -> Sample:
         number = len(seen)
         seen.append(Sample(1e9 + number, number, (number * 7919) % 1009, 0, 2 * number, 1, 1, energy_j))
         return seen[-1]
 
     monkeypatch.setattr(samples, "look", look)
-    sampler = Sampler(tmp_path / "s.csv", os.getpid(), meter=lambda: 3.0 * len(seen))
+    sampler = Sampler(tmp_path / "s.csv", os.getpid(), tree.Reaped(), meter=lambda: 3.0 * len(seen))
     while len(seen) < 300:
         while time.monotonic() < sampler.due:
             pass
