@@ -41,6 +41,12 @@ def test_errors_are_those_that_were_put_in() -> None:
     assert noise_floor(seen) == pytest.approx([0.0] * 9)
 
 
+@pytest.mark.parametrize(("slowed", "quiet"), [((0.5, -1.0, 2.0), True), ((8.0, -20.0, 30.0), False)])
+def test_where_nothing_disturbs_it_is_said(slowed: tuple[float, ...], quiet: bool) -> None:
+    said = pairs_here_tables.remarks(world().jobs, slowed, (3.0, -4.0, 5.0))
+    assert any("do not disturb each other" in remark for remark in said) == quiet
+
+
 def test_bandwidths_that_fit_together_slow_nobody_down() -> None:
     """memprobe writes 10 GB/s, and 10 / 1.5 beside itself: 13.3 GB/s in all; a and b want 17."""
     seen = world()

@@ -125,7 +125,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             tables.choices(chosen),
         ),
         pictures=(tables.picture(names, seen.measured, seen.predicted),),
-        remarks=tables.remarks(seen.jobs),
+        remarks=tables.remarks(seen.jobs, errors["no slow-down"], floor),
     )
 
 

@@ -151,9 +151,21 @@ def picture(
     return Picture("Slow-downs of all pairs", "measured", "predicted", tuple(series), "points")
 
 
-def remarks(jobs: Jobs) -> tuple[str, ...]:
-    """What makes the figures doubtful."""
-    return tuple(f"{name}: {job.note}" for name, job in jobs.items() if job.note)
+def remarks(jobs: Jobs, slowed: Sequence[float], floor: Sequence[float]) -> tuple[str, ...]:
+    """What makes the figures doubtful.
+
+    Args:
+        slowed: errors of predicting no slow-down, in %. floor: those of the same pairs against themselves.
+    """
+    found = [f"{name}: {job.note}" for name, job in jobs.items() if job.note]
+    there, noise = (float(np.median(np.abs(errors))) for errors in (slowed, floor))
+    if there <= noise:
+        found.append(
+            f"Beside each other the kernels' times change by {there:.1f} % (median), and by {noise:.1f} % "
+            "when nothing changes: they do not disturb each other here, no prediction can be better than "
+            "none, and the regrets are noise."
+        )
+    return tuple(found)
 
 
 def _percent(found: Coefficient) -> Estimate:
