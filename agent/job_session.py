@@ -29,11 +29,14 @@ from profiles.records import Absent
 from profiles.stats import narrow_enough
 
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
+QUICK_INTENSITIES = (0.0, 50.0, 100.0)
 ALONE, MEMORY, NETWORK = "", "memory", "network"
 LEAST_RUN_S = 5 * WINDOW_S
 REFERENCE_WINDOWS = 3
 LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
+QUICK_LEAST, QUICK_MOST = 2, 3
+QUICK_S = 50.0  # a quick profile begins no third repetition that ends later: a minute in all, of 5 s runs
 TOLERANCE = 0.05
 NOTABLE_S = 0.05  # of building kernels
 COMPROBE_S = 2.0  # to start one, and its windows
@@ -48,6 +51,7 @@ class JobOrder:
     """What to measure.
 
     Attributes:
+        quick: at 50 and 100 % only, two repetitions or three: the intervals are as wide as that makes them.
         cores: how many the job gets, pinned; memprobe writes on as many beside it, or on those left. With
             ``mpi``: its ranks, one a core.
         mpi: the command is started as so many ranks.
@@ -105,6 +109,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     run_s: float = 0.0
+    fraction: float = 0.0
     first_compile_s: float | None = None
 
     def run(self) -> None:
@@ -126,7 +131,7 @@ class Session:
             self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
         repetition = 0
         try:
-            while self._goes_on(repetition):
+            while goes_on(self.order, repetition, time.monotonic() - self.began, self._narrow):
                 repetition += 1
                 self._repeat(repetition)
         except KeyboardInterrupt:
@@ -162,17 +167,12 @@ class Session:
     def steps(self) -> list[tuple[str, float]]:
         """What the job is run beside in one repetition: probe and intensity."""
         probes = [probe for probe, there in ((MEMORY, self.probes), (NETWORK, self.network)) if there]
-        return [(ALONE, 0.0), *((probe, i) for probe in probes for i in INTENSITIES[1:])]
+        return [(ALONE, 0.0), *((probe, i) for probe in probes for i in self.intensities[1:])]
 
-    def _goes_on(self, done: int) -> bool:
-        """Whether another repetition is worth its time."""
-        least = LEAST_REPETITIONS if self.order.quick else FULL_REPETITIONS
-        spent_s = time.monotonic() - self.began
-        if done < LEAST_REPETITIONS:
-            return True
-        if done >= MOST_REPETITIONS or spent_s * (done + 1) / done > self.order.budget_s:
-            return False
-        return done < least or not (self.order.quick or self._narrow())
+    @property
+    def intensities(self) -> tuple[float, ...]:
+        """Of each probe, from 0."""
+        return QUICK_INTENSITIES if self.order.quick else INTENSITIES
 
     def _narrow(self) -> bool:
         times = pd.DataFrame(self.runs).pivot(
@@ -185,11 +185,12 @@ class Session:
         """One repetition: the references, then the job once beside each intensity of each probe."""
         if self.probes:
             self._tell(f"repetition {repetition}: memprobe beside itself", self._fraction(repetition, 0))
-            for intensity in self.rng.permutation(INTENSITIES):
+            self.pool.prepare([*self.probes, *self.job])  # all at once: gigabytes take seconds to come to be
+            for intensity in self.rng.permutation(self.intensities):
                 self._refer(repetition, float(intensity))
         if self.network:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
-            self.network.refer(repetition, [float(i) for i in self.rng.permutation(INTENSITIES)])
+            self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
         steps = self.steps
         for place, i in enumerate(self.rng.permutation(len(steps))):
             beside, intensity = steps[i]
@@ -318,19 +319,38 @@ class Session:
                 raise KeyboardInterrupt
             raise CommandFailed(self.absent[-1].reason)
 
+    @property
+    def _planned(self) -> int:
+        """Repetitions at least, unless the time runs out."""
+        return QUICK_LEAST if self.order.quick else FULL_REPETITIONS
+
     def _fraction(self, repetition: int, step: int) -> float:
         """Of the least work that is still to be done."""
-        least = LEAST_REPETITIONS if self.order.quick else FULL_REPETITIONS
-        steps = len(self.steps)
+        least, steps = self._planned, len(self.steps)
         return min(((repetition - 1) * steps + step) / (max(least, repetition) * steps), 1.0)
 
     def _tell(self, doing: str, fraction: float) -> None:
-        least = LEAST_REPETITIONS if self.order.quick else FULL_REPETITIONS
         one_s = len(self.steps) * (self.run_s + 3 * WINDOW_S)
-        one_s += len(INTENSITIES) * (REFERENCE_WINDOWS * WINDOW_S if self.probes else 0.0)
-        one_s += 2 * len(INTENSITIES) * COMPROBE_S if self.network else 0.0
-        left_s = one_s * least * (1 - fraction)
-        self.listener(JobProgress(doing, fraction, left_s if self.run_s else 0.0))
+        one_s += len(self.intensities) * (REFERENCE_WINDOWS * WINDOW_S if self.probes else 0.0)
+        one_s += 2 * len(self.intensities) * COMPROBE_S if self.network else 0.0
+        self.fraction = max(self.fraction, fraction)  # one more repetition than planned takes nothing back
+        left_s = one_s * self._planned * (1 - self.fraction)
+        self.listener(JobProgress(doing, self.fraction, left_s if self.run_s else 0.0))
+
+
+def goes_on(order: JobOrder, done: int, spent_s: float, narrow: Callable[[], bool]) -> bool:
+    """Whether another repetition is worth its time, after so many in so many seconds.
+
+    Args:
+        narrow: whether every slow-down is known well enough; asked only where that decides.
+    """
+    least, most = (QUICK_LEAST, QUICK_MOST) if order.quick else (LEAST_REPETITIONS, MOST_REPETITIONS)
+    budget_s = min(order.budget_s, QUICK_S) if order.quick else order.budget_s
+    if done < least:
+        return True
+    if done >= most or spent_s * (done + 1) / done > budget_s:
+        return False
+    return order.quick or done < FULL_REPETITIONS or not narrow()
 
 
 def check(ended: Ended, limit_s: float) -> None:

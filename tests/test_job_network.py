@@ -157,7 +157,8 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(job_session, "LEAST_REPETITIONS", 1)
+    monkeypatch.setattr(job_session, "QUICK_LEAST", 1)
+    monkeypatch.setattr(job_session, "QUICK_MOST", 1)
     command = (sys.executable, "-P", "-c", WAITING, str(tmp_path))
     made, tables = make_job_profile(JobOrder("waiting", command, "/", quick=True, mpi=True))
     share = made.need("mpi_share")
@@ -206,8 +207,9 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(job_session, "LEAST_REPETITIONS", 1)
-    monkeypatch.setattr(job_session, "INTENSITIES", (0.0, 100.0))
+    monkeypatch.setattr(job_session, "QUICK_LEAST", 1)
+    monkeypatch.setattr(job_session, "QUICK_MOST", 1)
+    monkeypatch.setattr(job_session, "QUICK_INTENSITIES", (0.0, 100.0))
     command = (sys.executable, "-P", "-c", EXCHANGE)
     told: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)

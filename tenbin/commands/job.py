@@ -56,7 +56,8 @@ def profile(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Three repetitions of each intensity, wider intervals.")
+        bool,
+        typer.Option("--quick", help="Fewer intensities and repetitions: a minute for runs of 5 s."),
     ] = False,
     limit: Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")] = "10m",
     budget: Annotated[str, typer.Option(help="Begin no further repetition after: 20m.")] = "20m",
@@ -77,8 +78,8 @@ def profile(
 
     The program is not changed. It runs on cores of its own, its input empty and its output thrown away.
     It should take 5 seconds to a few minutes, with the same work each time: 3 to 20 repetitions of five runs,
-    nine with --hosts. Of an MPI program the share of time inside MPI is measured too.
-    Ctrl-C ends it early and keeps what was measured. Run it while the machine is quiet.
+    nine with --hosts; with --quick two or three of three runs. Of an MPI program the share of time inside MPI
+    is measured too. Ctrl-C ends it early and keeps what was measured. Run it while the machine is quiet.
 
     [bold]Examples[/bold]
 

@@ -89,6 +89,8 @@ def print_job(job: JobProfile) -> None:
             _phases(console, phases)
         if curve:
             _curve(console, curve)
+    if job.quick:
+        console.print(f"\n{unmeasured(job)}", markup=False, soft_wrap=True)
     if job.network:
         _network(console, job.network)
     if job.scaling is not None:
@@ -97,6 +99,16 @@ def print_job(job: JobProfile) -> None:
         console.print(f"\n{job.note}", markup=False)
     for absent in job.absent:
         console.print(f"Not measured: {absent.what}: {absent.reason}", markup=False)
+
+
+def unmeasured(job: JobProfile) -> str:
+    """What a quick profile takes for granted, said by its curve."""
+    curve = job.sensitivity_by()
+    at = [f"{level.intensity_percent:.0f}" for level in curve.levels] if curve else ["0", "100"]
+    return (
+        f"Quick: {job.repetitions} repetitions; sensitivity is taken to be straight between "
+        f"{', '.join(at[:-1])} and {at[-1]} %."
+    )
 
 
 def _pressure(console: Console, probe: str, found: ProbePressure) -> None:

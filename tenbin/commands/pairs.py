@@ -228,6 +228,8 @@ def _print(
             console.print(f"  not together, because of the network, if avoidable: {passed}", markup=False)
     if not over_network(known) and any(job.network for job in known):
         console.print("\nWithout the network: not all of them were measured over hosts.", markup=False)
+    if quick := [job.name for job in known if job.quick]:
+        console.print(f"\nFrom quick profiles, few repetitions and levels: {', '.join(quick)}", markup=False)
     doubtful = [job.name for job in known if job.note]
     if doubtful:
         console.print(f"\nDoubtful, see tenbin job show: {', '.join(doubtful)}", markup=False)
