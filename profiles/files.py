@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,4 +95,6 @@ def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame]
     except OSError as error:
         raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
     finally:
+        import shutil  # a supervisor, which writes no profiles, starts the sooner
+
         shutil.rmtree(aside, ignore_errors=True)

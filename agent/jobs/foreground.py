@@ -1,20 +1,11 @@
-"""One attempt in this process, as ``tenbin agent exec`` runs it.
-
-    python -P -m agent.jobs.foreground FOLDER
-
-does the same in an eighth of the time, because it imports no command line; batch scripts use it.
-"""
+"""One attempt in this process, as ``tenbin agent exec`` runs it, and a batch process (``relay``)."""
 
 from __future__ import annotations
 
 import signal
-import sys
-from pathlib import Path
 
 from agent.jobs.folder import Attempt, Result
 from agent.jobs.supervisor import supervise
-
-ELSEWHERE = 3  # exit code: somebody else runs it, or it was given up
 
 
 def run(attempt: Attempt) -> Result | None:
@@ -26,16 +17,3 @@ def run(attempt: Attempt) -> Result | None:
     if attempt.result() is None:
         supervise(attempt, lambda _: None)
     return attempt.result()
-
-
-def main() -> int:
-    result = run(Attempt(Path(sys.argv[1])))
-    if result is None:
-        return ELSEWHERE
-    if result.signal is not None:
-        return 128 + result.signal
-    return 125 if result.code is None else result.code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -65,6 +64,14 @@ def _find(command: str, path: str) -> str:
     """The program's file, as a shell finds it."""
     if "/" in command:
         return command
+    for folder in path.split(os.pathsep):  # most are found so, and shutil takes its time to be imported
+        file = f"{folder}/{command}"
+        if not folder:
+            break
+        if os.access(file, os.X_OK) and not os.path.isdir(file):  # noqa: PTH112
+            return file
+    import shutil
+
     found = shutil.which(command, path=path)
     if found is None:
         number = errno.ENOENT if shutil.which(command, os.F_OK, path) is None else errno.EACCES

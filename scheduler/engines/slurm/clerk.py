@@ -17,7 +17,7 @@ from scheduler.engines.slurm.tools import Slurm, SlurmError
 
 BUSY_S = 2.0  # between looks at Slurm while there is something to see
 IDLE_S = 10.0
-LOOKS_S = 0.05  # between looks at the folders of attempts
+LOOKS_S = 0.02, 0.1  # between looks at the folders of attempts: while there is news, and long after
 COST_S = 2e-3  # so long again for each folder: many of them are looked at less often
 Key = tuple[int, int]
 log = logging.getLogger("tenbin")
@@ -56,7 +56,7 @@ class Clerk:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signs: dict[Key, tuple[int, bool]] = {}
-        self._picture_at = self._look_at = 0.0
+        self._picture_at = self._look_at = self._news_at = 0.0
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def begin(self) -> None:
@@ -104,12 +104,13 @@ class Clerk:
         return min(self._look_at, self._picture_at) if self.folders else self._picture_at
 
     def _look_around(self) -> None:
-        folders = list(self.folders.items())
-        self._look_at = time.monotonic() + max(LOOKS_S, COST_S * len(folders))
+        folders, now = list(self.folders.items()), time.monotonic()
         signs = {key: _sign(folder) for key, folder in folders}
         if signs != self._signs:
-            self._signs = signs
+            self._signs, self._news_at = signs, now
             self._ring()
+        soon, late = LOOKS_S
+        self._look_at = now + max(min(soon + (now - self._news_at) / 100, late), COST_S * len(folders))
 
     def _advance(self, at: float) -> None:
         self._picture_at = min(self._picture_at, at)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.jobs import relay
 from agent.jobs.folder import LOG, Request, Want
 from profiles.errors import Unavailable
 from profiles.files import write_whole
@@ -29,6 +30,7 @@ from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
 from scheduler.engines.slurm import judging
 from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
+from scheduler.engines.slurm.relays import Relays, passed_on_to
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import Steering
 from scheduler.engines.slurm.tools import Batch, Slurm, SlurmSilent
@@ -71,7 +73,7 @@ class SlurmEngine(JobFolders):
         self.watched: dict[tuple[int, int], Watched] = {}
         self.reports: list[Report] = []
         self.clerk = Clerk(site.slurm)
-        self.steering = Steering(self.clerk)
+        self.steering, self.relays = Steering(self.clerk), Relays()
         self.silent = ""  # why Slurm does not answer
         self._name = _own_name(store / "slurm.json")
         self.clerk.begin()
@@ -134,6 +136,9 @@ class SlurmEngine(JobFolders):
                 trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
                 self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
         for watched in placed:
+            if self.relays.take(watched):
+                continue
+            self.relays.dismiss(watched)
             batch = watched.batch
             assert batch is not None
             watched.calling = True
@@ -153,7 +158,7 @@ class SlurmEngine(JobFolders):
         folder = watched.attempt.path
         most = max(watched.cpus.values())
         each = job.spec.cores if most % job.spec.cores == 0 else most
-        words = [sys.executable, "-P", "-m", "agent.jobs.foreground", str(folder)]
+        words = [sys.executable, "-I", "-S", relay.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
         return Batch(
@@ -185,6 +190,8 @@ class SlurmEngine(JobFolders):
         if not watched.attempt.path.exists():
             self.end(watched, Report(*watched.key, "never", time.time()))
             return
+        if other := passed_on_to(watched.attempt):
+            watched.comment, watched.passed_on = other, True
         watched.started = watched.attempt.state() is not None
         if watched.attempt.fence.exists():
             self.give_up(watched, "its node was lost")
@@ -283,6 +290,8 @@ class SlurmEngine(JobFolders):
 
     def end(self, watched: Watched, report: Report) -> None:
         self.reports.append(report)
+        if report.result is not None and watched.key in self.watched:
+            self.relays.offer(watched, report.result)
         self.watched.pop(watched.key, None)
         self.clerk.folders.pop(watched.key, None)
 

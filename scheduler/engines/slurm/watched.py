@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from agent.jobs.folder import Attempt, Want
 from scheduler.engines.slurm.clerk import Key
@@ -19,6 +20,8 @@ class Watched:
         cpus: on each node, by name.
         batch: how to submit it; None: found again after a restart.
         slurm: its number in Slurm; None: not known (yet).
+        since: when its Slurm job was submitted (monotonic).
+        passed_on: to a Slurm job that had been another attempt's.
         seen: as Slurm had it last.
         suspended: by Slurm, which has its CPUs back then.
         request, want: the last request to its supervisor, which is told of it (again) from wake_at on.
@@ -40,6 +43,8 @@ class Watched:
     grace_s: float
     batch: Batch | None = None
     slurm: int | None = None
+    since: float = field(default_factory=time.monotonic)
+    passed_on: bool = False
     seen: SlurmJob | None = None
     suspended: bool = False
     request: int = 0
