@@ -55,12 +55,14 @@ def _start(name: str, store: Path, machine: Machine, faults: frozenset[str]) -> 
     memory = Path("/dev/shm")
     sysfs = Path(tempfile.mkdtemp(prefix="tenbin-emulated-", dir=memory if memory.is_dir() else None))
     build(sysfs, machine, faults)
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "agent.emulated_tree", str(sysfs), name, str(store)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    with (store / "emulated" / "log").open("ab") as log:  # it must not hold on to its starter's output
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agent.emulated_tree", str(sysfs), name, str(store)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
     assert process.stdout is not None
     if not process.stdout.readline():
         shutil.rmtree(sysfs, ignore_errors=True)

@@ -282,6 +282,16 @@ def test_a_job_goes_on_under_its_cap_without_a_coordinator(capped: Capped) -> No
     assert job.wait(30)["stage"] == "done"
 
 
+@pytest.mark.timeout(120)
+def test_a_daemon_lets_go_of_its_starter(capped: Capped) -> None:
+    """Neither it nor the emulation keeps the pipe that ``tenbin up`` wrote to: this comes back."""
+    done = capped.up.run(
+        "up", "--daemon", "--policy", "fifo-min", "--power-budget", "200", "--emulate", "intel-2s"
+    )
+    assert done.returncode == 0 and "runs" in done.stdout, done.stderr
+    assert capped.up.run("down").returncode == 0
+
+
 @pytest.mark.computes
 def test_refusals(up: Up) -> None:
     for options, message in (
