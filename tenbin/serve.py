@@ -62,7 +62,7 @@ def serve(
         engine = make_engine(home, machine, report)
         try:
             profiles, unit = machine.job_profiles, machine.unit
-            measured = Measured(JobStore(), node_kind())
+            measured = Measured(JobStore(), profiles.kind if profiles is not None else node_kind())
             coordinator = Coordinator(
                 journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
             )

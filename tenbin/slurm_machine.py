@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import BadInput, Unavailable
+from profiles.job_store import JobStore
 from scheduler.coordination.sizes import Unit
 from scheduler.engines.slurm import parse
 from scheduler.engines.slurm.engine import Site
@@ -15,6 +16,9 @@ from scheduler.engines.slurm.roster import Host, Roster, remember
 from scheduler.engines.slurm.tools import Slurm
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split
+from scheduler.profiled import JobProfiles
+from scheduler.registry import create
+from scheduler.site.kinds import kind_of as kind_of_nodes
 from tenbin.machine import Machine, kind_of
 
 
@@ -58,9 +62,51 @@ def slurm_cluster(
         roster = Roster(hosts, unit, whole=False)
         capacities = tuple((float(host.cores), host.memory_mb) for host in hosts)
         pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacities=capacities, names=names)
+    elif "sharing" in suits:
+        if cores is not None:
+            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        return _shared(policy, home, slurm, name, found, lease_s)
     else:
         raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
     return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s))
+
+
+def _shared(
+    policy: str, home: Path, slurm: Slurm, partition: str, found: Sequence[SlurmNode], lease_s: float
+) -> Machine:
+    """Nodes that jobs share, each on whole cores of its own, as job profiles are measured.
+
+    Raises:
+        BadInput: the nodes are not alike, or have too few cores.
+    """
+    whole = "" if slurm.config().get("SelectType") != "select/linear" else "SelectType=select/linear"
+    if slurm.partitions()[partition].get("OverSubscribe") == "EXCLUSIVE":
+        whole = f"OverSubscribe=EXCLUSIVE of partition {partition}"
+    if whole:
+        raise BadInput(
+            f"{whole}: Slurm gives whole nodes", "set OverSubscribe=NO, SelectType=select/cons_tres"
+        )
+    sizes = {(node.cpus, node.threads) for node in found}
+    if len(sizes) > 1:
+        what = f"policy {policy} needs equal nodes, these have {', '.join(f'{n} CPUs' for n, _ in sizes)}"
+        raise BadInput(what, "choose nodes alike: --partition")
+    cpus, threads = sizes.pop()
+    most, cores = getattr(create(policy), "most", 1), cpus // threads
+    if cores < most:
+        raise BadInput(
+            f"policy {policy}: a node has {cores} cores, too few for {most} jobs", "choose another policy"
+        )
+    kind = kind_of_nodes(found, home / f"kinds-{partition}.json")
+    memory_mb = min(node.memory_mb for node in found)
+    known = [Host(node.name, cores, memory_mb) for node in found]
+    hosts = remember(home / f"nodes-{partition}-shared.json", known)
+    unit = Unit(node=True, cores=cores)
+    capacity = (float(cores), memory_mb)
+    names = tuple(host.name for host in hosts)
+    pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacity=capacity, names=names)
+    site = Site(slurm, partition, Roster(hosts, unit, whole=False), lease_s, shared=True, threads=threads)
+    profiles = JobProfiles(JobStore(), kind)
+    return Machine(Cluster((pool,)), [], unit=unit, slurm=site, job_profiles=profiles)
 
 
 def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:

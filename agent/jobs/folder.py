@@ -52,6 +52,8 @@ class Order:
         command, environment, folder: as for ``execvpe``, in that working directory.
         stdout, stderr: files that output is appended to.
         cores: numbers of the logical CPUs that it may use; empty: all.
+        places: its whole cores of this node, counted from 0 (``agent.jobs.binding``), where only the node
+            knows which CPUs these are; empty: ``cores`` says all.
         time_limit_s: of running, without the time it was paused; None: none.
         memory_limit_mb: resident memory of the whole process tree; None: none.
         checkpoint_signal: asks the job for a checkpoint; None: it cannot make one.
@@ -83,6 +85,7 @@ class Order:
     emulated: bool = False
     inherit: tuple[str, ...] = ()
     lease_s: float | None = None
+    places: tuple[int, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -92,7 +95,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Request:
-    """What the coordinator wants of a running attempt, and for ``run`` on which cores (none: as before)."""
+    """What is wanted of a running attempt, and for ``run`` on which cores or places (none: as before)."""
 
     number: int
     want: Want
@@ -168,8 +171,8 @@ class Attempt:
     def order(self) -> Order:
         found = self._read("order.json")
         assert found is not None
-        lists = {name: tuple(found[name]) for name in ("command", "cores")}
-        return Order(**{**found, **lists, "inherit": tuple(found.get("inherit", ()))})
+        lists = {name: tuple(found.get(name, ())) for name in ("command", "cores", "inherit", "places")}
+        return Order(**{**found, **lists})
 
     def claim(self) -> bool:
         """Whether the caller is the first: only then it may run, or revoke, the attempt."""

@@ -38,8 +38,8 @@ def launch(order: Order) -> tuple[int, list[int]]:
             opened = os.open(path, flags | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, opened)
             files.append((os.POSIX_SPAWN_DUP2, opened, descriptor))
-        if order.cores:
-            stack.enter_context(_on_cores(order.cores))
+        if cores := cpus_for(order, order.places):
+            stack.enter_context(_on_cores(cores))
         given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
         environment = {**given, **order.environment, tree.MARK: order.mark}
         program = _find(order.command[0], environment.get("PATH", os.defpath))
@@ -58,6 +58,15 @@ def launch(order: Order) -> tuple[int, list[int]]:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise OSError(number, reason, order.command[0]) from error
     return pid, tree.die_with_me(pid)
+
+
+def cpus_for(order: Order, places: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of the logical CPUs that the job is bound to now; empty: to none."""
+    if not order.places:
+        return order.cores
+    from agent.jobs.binding import cpus_of  # few jobs share nodes that are not this machine
+
+    return cpus_of(places)
 
 
 def _find(command: str, path: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from agent.jobs import limits, ranks, tree
 from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
-from agent.jobs.launch import launch
+from agent.jobs.launch import cpus_for, launch
 from agent.jobs.samples import Sampler
 from profiles.errors import TenbinError
 
@@ -191,7 +191,8 @@ class Supervisor:
             self.ran_s += time.monotonic() - self.runs_since
             self.runs_since = None
         elif request.want == "run":
-            tree.pin(tree.descendants(self.me), request.cores)
+            cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
+            tree.pin(tree.descendants(self.me), cores)
             if self.power is not None and self.runs_since is None:
                 self.power.begin()
             self._go_on()

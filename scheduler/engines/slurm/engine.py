@@ -28,7 +28,7 @@ from scheduler.engines import Report
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
-from scheduler.engines.slurm import judging
+from scheduler.engines.slurm import judging, parse
 from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
 from scheduler.engines.slurm.relays import Relays, passed_on_to
 from scheduler.engines.slurm.roster import Roster
@@ -49,6 +49,7 @@ class Site:
 
     Attributes:
         partition: its jobs go there.
+        shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
         lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
     """
 
@@ -56,6 +57,8 @@ class Site:
     partition: str
     roster: Roster
     lease_s: float = LEASE_S
+    shared: bool = False
+    threads: int = 1
 
 
 class SlurmEngine(JobFolders):
@@ -149,15 +152,21 @@ class SlurmEngine(JobFolders):
             raise Unavailable(f"its ranks would lie on several nodes ({watched.where})", ONE_NODE)
         clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
         order = self.orders.order(job, clean, watched.attempt, watched.comment, self._files(job))
-        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s)
+        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self._places(job))
         watched.attempt.place(order)
         watched.batch = self._batch(job, watched, order.memory_limit_mb)
+
+    def _places(self, job: Entry) -> tuple[int, ...]:
+        """What it is bound to on its node, where Slurm does not see to that."""
+        one = self.site.shared and len(self.roster.shares(job.cores)) == 1
+        return self.roster.places(job.cores) if one else ()
 
     def _batch(self, job: Entry, watched: Watched, memory_mb: float | None) -> Batch:
         """Slurm holds as many cores of each node as of the one that gives most."""
         folder = watched.attempt.path
         most = max(watched.cpus.values())
-        each = job.spec.cores if most % job.spec.cores == 0 else most
+        each = job.spec.cores * self.site.threads
+        each = each if most % each == 0 else most
         words = [sys.executable, "-I", "-S", relay.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
@@ -169,15 +178,22 @@ class SlurmEngine(JobFolders):
             tuple(watched.cpus),
             most // each * len(watched.cpus),
             each,
-            None if memory_mb is None else memory_mb / len(watched.cpus),
+            self._memory_mb(job, memory_mb, len(watched.cpus)),
             None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             folder / LOG,
         )
 
+    def _memory_mb(self, job: Entry, total_mb: float | None, nodes: int) -> float | None:
+        """On each node. Where jobs share it, one that says nothing holds as much of it as of its cores."""
+        if total_mb is None and self.site.shared:
+            host = self.roster.hosts[0]
+            return max(self.roster.shares(job.cores).values()) / host.cores * host.memory_mb - parse.MIB
+        return None if total_mb is None else total_mb / nodes
+
     def ask(self, job: Entry, want: Want) -> None:
         watched = self.watched.get((job.id, job.attempt))
         if watched is not None:
-            watched.attempt.ask(Request(job.request, want))
+            watched.attempt.ask(Request(job.request, want, self._places(job)))
             watched.want, watched.request = want, job.request
             watched.asked_at, watched.wake_at = time.monotonic(), 0.0
             self._look(watched)
@@ -199,7 +215,7 @@ class SlurmEngine(JobFolders):
     def _watch(self, job: Entry) -> Watched:
         comment = f"tenbin:{self._name}:{job.id}:{job.attempt}"
         attempt = self._attempt(job)
-        cpus = self.roster.shares(job.cores)
+        cpus = {name: n * self.site.threads for name, n in self.roster.shares(job.cores).items()}
         watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
         self.watched[watched.key] = watched
         self.clerk.folders[watched.key] = attempt.path

@@ -47,6 +47,7 @@ class SlurmNode(NamedTuple):
     Attributes:
         states: the state and its flags, in capitals ("IDLE", "DRAIN", "NOT_RESPONDING", ...).
         cpus, memory_mb: what it has; cpus_used: what Slurm has given to jobs that are not suspended.
+        threads: CPUs of each core.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SlurmNode(NamedTuple):
     memory_mb: float
     partitions: tuple[str, ...]
     reason: str
+    threads: int = 1
 
     @property
     def state(self) -> str:
@@ -117,6 +119,7 @@ def _node(line: str) -> SlurmNode:
         float(words["RealMemory"]) * MIB,
         tuple(words.get("Partitions", "").split(",")) if words.get("Partitions") else (),
         said[1] if said else "",
+        int(words.get("ThreadsPerCore") or 1),
     )
 
 

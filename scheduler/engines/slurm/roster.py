@@ -95,6 +95,10 @@ class Roster:
             found[name] = found.get(name, 0) + 1
         return found
 
+    def places(self, cores: Iterable[int]) -> tuple[int, ...]:
+        """The same cores, counted on their node from 0."""
+        return tuple(core - self._cores[self.node_of[core]][0] for core in cores)
+
     def _take(self, node: int, count: int) -> list[int]:
         taken = self._free[node][:count]
         del self._free[node][:count]
