@@ -6,7 +6,12 @@ needs no root, and it takes a *share* of whatever time the machine gives the loa
 time, whether or not another process had the core: so a busy machine does not move the knee.
 
 Its loads are marked descendants of its owner; or, where it stands for a coordinator (``agent.standing``), the
-processes of the jobs in a store, except while they are paused.
+processes of the jobs in a store, except while they are paused. On a node of a cluster they are those of all
+jobs there:
+
+    python -P -m agent.emulated_tree SYSFS MACHINE --node
+
+makes the tree in the folder SYSFS, and keeps it until SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +29,7 @@ from types import FrameType
 
 import psutil
 
-from agent.emulation import Machine, cores_of, parse, zone_folders
+from agent.emulation import Machine, build, cores_of, parse, zone_folders
 from agent.jobs.folder import Attempt
 from agent.jobs.tree import MARK as JOB_MARK
 from agent.standing import abandoned, sign_of_life
@@ -38,6 +43,7 @@ CREDIT_S = 0.05  # of running time: the most that is saved up while less than th
 START_UJ = 1_000_000_000
 WRAP_IN_UJ = 20_000_000
 DIGITS = 16
+FOLDER = "TENBIN_JOB_FOLDER"
 
 
 @dataclass
@@ -48,7 +54,7 @@ class Load:
     kind: str
     settled_s: float  # all the time it was runnable, when it was last seen not to be
     counted_s: float = 0.0  # runnable time counted since then
-    job: str = ""  # mark of the attempt that it belongs to
+    job: str = ""  # folder of the attempt that it belongs to
     paused: bool = False
 
     def active_s(self, seconds: float) -> float | None:
@@ -183,9 +189,12 @@ class Zone:
 class Tree:
     """All zones and packages of one emulated node, and the loads below its owner."""
 
-    def __init__(self, sysfs: Path, name: str, owner: int, store: Path | None = None) -> None:
+    def __init__(
+        self, sysfs: Path, name: str, owner: int, store: Path | None = None, node: bool = False
+    ) -> None:
+        """Its loads are the jobs of ``store``, or of the whole ``node``; else descendants of ``owner``."""
         self.machine, self.faults = parse(name)
-        self.owner, self.store = owner, store
+        self.owner, self.store, self.node = owner, store, node
         self._known: dict[int, Load | None] = {}
         powercap = sysfs / "class" / "powercap"
         folders = zone_folders(self.machine)
@@ -236,7 +245,7 @@ class Tree:
         return not any(self._known.values())
 
     def _pids(self) -> list[int]:
-        if self.store is not None:
+        if self.store is not None or self.node:
             return psutil.pids()
         try:
             return [process.pid for process in psutil.Process(self.owner).children(recursive=True)]
@@ -245,18 +254,30 @@ class Tree:
 
     def _meet(self, process: psutil.Process) -> None:
         environment = process.environ()
-        kind, job = environment.get(MARK), environment.get(JOB_MARK, "")
+        kind, job = environment.get(MARK), self._job(environment)
         young = time.time() - process.create_time() < 2.0  # it may not have reached its own program yet
-        if kind is None or not (self.store is None or job.startswith(f"{self.store}:")):
+        if kind is None or job is None:
             if not young:
                 self._known[process.pid] = None
             return
         cores = process.cpu_affinity() or []
-        if self.store is None and len(cores) > 1 and young:
+        if not job and len(cores) > 1 and young:
             return  # not pinned yet
-        load = Load(process.pid, kind, runnable_s(process.pid), job=job if self.store else "")
+        load = Load(process.pid, kind, runnable_s(process.pid), job=job)
         self._known[process.pid] = load
         self._home(set(cores)).adopt(load)
+
+    def _job(self, environment: Mapping[str, str]) -> str | None:
+        """Folder of the attempt that a process belongs to; "" where jobs do not count; None: no load."""
+        mark = environment.get(JOB_MARK, "")
+        number, _, attempt = mark.rpartition(":")
+        if self.node:
+            return f"{environment[FOLDER]}/attempt-{attempt}" if FOLDER in environment else None
+        if self.store is None:
+            return ""
+        if not mark.startswith(f"{self.store}:"):
+            return None
+        return f"{self.store}/jobs/{number.rpartition(':')[2]}/attempt-{attempt}"
 
     def _home(self, cores: Set[int]) -> Package:
         homes = [package for package in self.packages.values() if package.cores & cores]
@@ -278,9 +299,7 @@ class Tree:
 
     def _paused(self, job: str) -> bool:
         """What the supervisor says."""
-        assert self.store is not None
-        number, attempt = job.removeprefix(f"{self.store}:").split(":")
-        state = Attempt(self.store / "jobs" / number / f"attempt-{attempt}").state()
+        state = Attempt(Path(job)).state()
         return state is not None and state.paused
 
     def free(self) -> None:
@@ -321,6 +340,28 @@ def stand(sysfs: Path, name: str, store: Path) -> None:
         os.close(alive)
 
 
+def keep(sysfs: Path, name: str) -> None:
+    """Make the tree of a node of a cluster, and keep it alive until SIGTERM; one of before is made anew, as a
+    machine that was started again has its own caps."""
+    machine, faults = parse(name)
+    mark = sysfs / "class/powercap/emulated"
+    if mark.exists():
+        shutil.rmtree(sysfs)
+    sysfs.mkdir(parents=True, exist_ok=True)
+    build(sysfs, machine, faults)
+    for (_, part), folder in zone_folders(machine).items():
+        if not part and machine.cap_w is not None:
+            lowest = sysfs / "class/powercap" / folder / "constraint_0_min_power_uw"
+            lowest.write_text(f"{round(machine.floor_w * 1e6)}\n")
+    mark.write_text(f"{name}\n")
+    _prepare()
+    tree = Tree(sysfs, name, 0, node=True)
+    try:
+        _loop(tree, lambda: True)
+    finally:
+        tree.free()
+
+
 def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which still needs the tree
     signal.signal(signal.SIGTERM, _leave)
@@ -348,7 +389,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
+    if sys.argv[3:] == ["--node"]:
+        keep(Path(sys.argv[1]), sys.argv[2])
+    elif len(sys.argv) > 3:
         stand(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
     else:
         run(Path(sys.argv[1]), sys.argv[2])

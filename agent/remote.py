@@ -24,7 +24,7 @@ from typing import Any
 
 from agent.emulation import emulated_node
 from agent.journal import restore_leftovers
-from agent.paths import state_dir
+from agent.paths import node_states, state_dir
 from agent.profiler import Progress, make_profile
 from profiles.errors import TenbinError
 from profiles.records import Settings
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     for name in [name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"]:
         del os.environ[name]
     # Homes are shared between nodes: what is to be restored here is nobody else's business.
-    os.environ["XDG_STATE_HOME"] = str(state_dir() / "nodes" / platform.node())
+    os.environ["XDG_STATE_HOME"] = str(node_states() / platform.node())
     try:
         settings = Settings.model_validate_json(arguments[0])
         restore_leftovers(state_dir() / "journal")

@@ -301,11 +301,12 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
 
 
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
-    """The budget, and what the caps of the packages in use come to; None where no power is scheduled."""
-    state = coordinator.state
+    """The budget, and what packages in use come to by their caps, with a cluster's nodes at rest; None where
+    no power is scheduled."""
+    state, rest_w = coordinator.state, coordinator.engine.rest_w()
     if state.budget_w is None:
         return None
-    return {"budget_w": state.budget_w, "allotted_w": state.power_w}
+    return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}
 
 
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def capped_packages(
         raise Unavailable("--power-budget: this process may use no core of any package", "see: taskset -p $$")
     pool, unit = _power(used, len(found), profile, emulated), Unit(node=True, cores=size)
     if profile is not None:
-        unit = replace(unit, scaling=scaling_of(profile), caps=_lines(profile, pool, len(found)))
+        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, len(found)))
     least_w = pool.power_w(1, pool.caps_w[0])
     if budget_w < least_w:
         what = f"--power-budget {budget_w:g}: a package at its lowest cap draws {least_w:g} W"
@@ -96,7 +96,7 @@ def _lowest_w(zone: Zone) -> float:
     return LOWEST_SHARE * min(zone.cap_max_w or zone.cap_w or 0.0, zone.cap_w or 0.0)
 
 
-def _lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]:
+def cap_lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]:
     """Speed under a cap, by load, against the lowest cap (paper C, equation 4.5)."""
     found = {}
     for model in profile.models:

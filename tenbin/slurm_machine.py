@@ -49,7 +49,7 @@ def slurm_cluster(
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = remember(home / f"nodes-{name}.json", [Host(n.name, n.cpus, n.memory_mb) for n in found])
     names = tuple(host.name for host in hosts)
-    if "counted" in suits:
+    if "counted" in suits or "power" in suits:
         unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
         roster = Roster(hosts, unit, whole=cores is None)
         if not roster.units():

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,12 +33,18 @@ mount --make-rprivate /
 mount -t tmpfs -o size=256m tmpfs /dev/shm
 mount -t tmpfs -o size=1m tmpfs /run/lock
 mount --bind "%(run)s/hosts" /etc/hosts
+%(power)s
 start() { slurmd -D >>"%(run)s/log/slurmd.$1.out" 2>&1 & echo $! >"%(run)s/pid/slurmd.$1"; }
 trap "start $1" USR1
 start "$1"
 sleep infinity &
 while :; do wait $!; done
 """
+
+# Its power caps: emulated hardware, which is there as long as the node is.
+POWER = (
+    """"%(python)s" -P -m agent.emulated_tree "%(folder)s/$1" %(machine)s --node >>"%(log)s.$1.out" 2>&1 &"""
+)
 
 CONF = """ClusterName=tenbinlab
 SlurmctldHost=%(host)s(%(net)s.1)
@@ -93,10 +100,11 @@ class SlurmLab:
     Attributes:
         folder: shared by all nodes, like the rest of the disk; daemons' logs are in ``folder/log``.
         nodes: names, node1 on.
+        power: folder with the emulated power caps of each node, if there are any.
     """
 
     def __init__(
-        self, folder: Path, nodes: int, cpus: int, memory_mb: int, extra: str, timeout_s: int
+        self, folder: Path, nodes: int, cpus: int, memory_mb: int, extra: str, timeout_s: int, power: str = ""
     ) -> None:
         # Several labs, also of several test runs, must not meet. Names of interfaces: at most 15 characters.
         process, lab = os.getpid() % 4096, next(_numbers) % 4
@@ -106,7 +114,8 @@ class SlurmLab:
         self.nodes = tuple(f"node{number}" for number in range(1, nodes + 1))
         self.conf = folder / "slurm.conf"
         self.env = {"SLURM_CONF": str(self.conf), "UCX_TLS": "tcp,self"}
-        self._extra, self._timeout_s = extra, timeout_s
+        self.power = folder / "power"
+        self._extra, self._timeout_s, self._machine = extra, timeout_s, power
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._me = os.getpid()
 
@@ -204,6 +213,8 @@ class SlurmLab:
         for node in self.nodes:
             self.power_on(node)
         self._until(self._idle)
+        marks = [self.power / node / "class/powercap/emulated" for node in self.nodes if self._machine]
+        self._until(lambda: all(mark.exists() for mark in marks))
 
     def down(self) -> None:
         for name in (*self.nodes, "slurmctld", "munged"):
@@ -269,7 +280,10 @@ class SlurmLab:
         # slurmd looks for control groups even where nothing uses them.
         version = "v1" if Path("/sys/fs/cgroup/freezer").is_dir() else "v2"
         (self.folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/{version}\nCgroupAutomount=no\n")
-        (self.folder / "init").write_text(INIT % {"run": self.folder})
+        power = {"python": sys.executable, "folder": self.power, "machine": self._machine}
+        power |= {"log": self.folder / "log/power"}
+        lines_of_init = {"run": self.folder, "power": POWER % power if self._machine else ""}
+        (self.folder / "init").write_text(INIT % lines_of_init)
         (self.folder / "init").chmod(0o755)
 
     def _launch(self, name: str, *command: str) -> None:
@@ -311,7 +325,13 @@ def require_slurm() -> None:
 
 @contextmanager
 def slurmlab(
-    folder: Path, nodes: int = 3, cpus: int = 2, memory_mb: int = 2000, extra: str = "", timeout_s: int = 15
+    folder: Path,
+    nodes: int = 3,
+    cpus: int = 2,
+    memory_mb: int = 2000,
+    extra: str = "",
+    timeout_s: int = 15,
+    power: str = "",
 ) -> Iterator[SlurmLab]:
     """A cluster, all its nodes idle; everything is taken away afterwards, also when bringing it up fails.
 
@@ -320,8 +340,9 @@ def slurmlab(
         cpus, memory_mb: of each node, as it claims.
         extra: further lines of slurm.conf.
         timeout_s: SlurmdTimeout.
+        power: the machine whose power caps each node emulates (``agent.emulation``); empty: they have none.
     """
-    lab = SlurmLab(folder, nodes, cpus, memory_mb, extra, timeout_s)
+    lab = SlurmLab(folder, nodes, cpus, memory_mb, extra, timeout_s, power)
     try:
         lab.up()
         yield lab

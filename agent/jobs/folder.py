@@ -62,6 +62,9 @@ class Order:
         mpi: the command is an mpiexec, whose ranks have guards.
         sysfs: root of the tree with the packages that it has to itself (``agent.jobs.power``); empty: none.
         emulated: these are emulated.
+        capped_nodes: nodes of a cluster that it has to itself (``agent.jobs.node_power``): ``%N`` in
+            ``sysfs`` is the name of each.
+        states: where each of them keeps what is to be put back.
         inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
         lease_s: it ends itself when the folder could not be looked at for so long; None: it never does.
     """
@@ -86,6 +89,8 @@ class Order:
     inherit: tuple[str, ...] = ()
     lease_s: float | None = None
     places: tuple[int, ...] = ()
+    capped_nodes: tuple[str, ...] = ()
+    states: str = ""
 
     @property
     def plain(self) -> bool:
@@ -172,6 +177,7 @@ class Attempt:
         found = self._read("order.json")
         assert found is not None
         lists = {name: tuple(found.get(name, ())) for name in ("command", "cores", "inherit", "places")}
+        lists["capped_nodes"] = tuple(found.get("capped_nodes", ()))
         return Order(**{**found, **lists})
 
     def claim(self) -> bool:

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import fcntl
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent.controls import read_control, write_control
+from agent.jobs.energy import Energy
 from agent.jobs.folder import Attempt
 from agent.journal import Journal
 from agent.paths import state_dir
-from probes.counters import Counter
 from probes.power_caps import Caps
-from probes.powercap import Zone, metered, zones
+from probes.powercap import Zone, zones
 from profiles.errors import Busy, Unavailable
 from profiles.files import write_whole
 
@@ -81,10 +80,7 @@ class Power:
     def __init__(self, attempt: Attempt, sysfs: Path) -> None:
         self.attempt, self.sysfs = attempt, sysfs
         self._journal = Journal(state_dir() / "journal", watchdog=False)
-        self._counters: list[Counter] = []
-        self._counted_j = 0.0
-        self._known = False
-        self._broken = False
+        self._energy = Energy(sysfs)
 
     def begin(self) -> None:
         """Cap the packages as wished, and count from now on.
@@ -117,51 +113,30 @@ class Power:
             caps.remember()
             caps.set_w(wished.cap_w * len(own))
             _write(self.attempt, Wish(wished.packages, wished.cap_w, wished.packages))
-        self._count(own)
+        self._energy.begin(own)
 
-    def _sample(self) -> None:
-        for counter in self._counters:
-            counter.update()
+    def follow(self) -> None:
+        """A cap that is in force the coordinator changes itself."""
 
     def release(self) -> None:
         """Put everything back, and count no more."""
-        self._settle()
+        self._energy.end()
         with _locked(self.attempt):
             wished = _read(self.attempt)
             if wished is not None:
                 self._put_back(wished)
 
+    def close(self) -> None:
+        """Nothing is left to do after ``release``."""
+
     @property
     def energy_j(self) -> float | None:
-        self._sample()
-        total = self._counted_j + sum(counter.energy_j for counter in self._counters)
-        broken = self._broken or any(counter.breaks for counter in self._counters)
-        return total if self._known and not broken else None
+        return self._energy.joules
 
     def _put_back(self, wished: Wish) -> None:
         self._journal.restore()
         with suppress(OSError):  # a full disk: the coordinator looks whether this supervisor lives, too
             _write(self.attempt, Wish(wished.packages, wished.cap_w))
-
-    def _count(self, own: list[Zone]) -> None:
-        self._settle()
-        below = [z for z in metered(zones(self.sysfs)) if z.is_dram and z.parent in {o.key for o in own}]
-        readable = [zone for zone in [*own, *below] if zone.readable]
-        self._known = bool(readable)
-        self._counters = [
-            Counter(zone.key, _reader(zone.energy_path), 1e-6, zone.energy_range_uj, stall_s=5.0)
-            for zone in readable
-        ]
-        self._sample()
-
-    def _settle(self) -> None:
-        self._sample()
-        self._counted_j += sum(counter.energy_j for counter in self._counters)
-        for counter in self._counters:
-            if counter.breaks:
-                self._broken = True
-                print(f"energy unknown: {counter.name} {dict(counter.troubles)}", file=sys.stderr, flush=True)
-        self._counters = []
 
 
 def _zones(sysfs: Path, keys: Sequence[str]) -> list[Zone]:
@@ -173,10 +148,6 @@ def _set(path: Path, value: str) -> None:
     """As ``Journal.control``, where another process has journalled the original."""
     if read_control(path) != value.strip():
         write_control(path, value)
-
-
-def _reader(path: Path) -> Callable[[], int]:
-    return lambda: int(path.read_text())
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from agent.jobs.samples import Sampler
 from profiles.errors import TenbinError
 
 if TYPE_CHECKING:
+    from agent.jobs.node_power import NodePower
     from agent.jobs.power import Power
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -64,11 +65,12 @@ class Supervisor:
         self.checkpoint_wanted = False  # and not yet asked for
         self.done = 0
         self.started_s = 0.0
-        self.power: Power | None = None
+        self.power: Power | NodePower | None = None
 
     def run(self) -> bool:
         """From the start of the command to its result; whether it has left nothing in this process."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        self._meet_nodes()
         tree.adopt_orphans()
         reserved = self.attempt.reserve()  # its room is there since the order is
         try:
@@ -95,6 +97,7 @@ class Supervisor:
         self._release()
         if self.power is not None:
             self.power.release()
+            self.power.close()
         _until_it_can(self.attempt.publish)
         self.report("ended")
         _until_it_can(lambda: self.attempt.settle(reserved))
@@ -115,11 +118,18 @@ class Supervisor:
         self.ending = "interrupted"
         tree.send(tree.descendants(self.me), signal.SIGKILL)
 
+    def _meet_nodes(self) -> None:
+        if self.order.capped_nodes:
+            from agent.jobs.node_power import NodePower
+
+            self.power = NodePower(self.attempt, self.order, self._lose)
+
     def _take_packages(self) -> None:
-        if self.order.sysfs:
+        if self.order.sysfs and self.power is None:
             from agent.jobs.power import Power  # most jobs have none, and start the sooner
 
             self.power = Power(self.attempt, Path(self.order.sysfs))
+        if self.power is not None:
             self.power.begin()
 
     def _energy_j(self) -> float | None:
@@ -174,7 +184,9 @@ class Supervisor:
                 self.group.leave()
 
     def _obey(self) -> None:
-        """Carry out the last request, once."""
+        """Carry out the last request, once; and the last cap that is wished."""
+        if self.power is not None:
+            self.power.follow()
         request = self.attempt.request()
         if request is None or request.number <= self.done:
             return
@@ -194,6 +206,7 @@ class Supervisor:
             cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
             tree.pin(tree.descendants(self.me), cores)
             if self.power is not None and self.runs_since is None:
+                tree.stop(self.me)  # Slurm lets go on whatever it had suspended
                 self.power.begin()
             self._go_on()
         elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:

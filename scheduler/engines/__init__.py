@@ -69,6 +69,9 @@ class Engine(Protocol):
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         """Bring power caps of running jobs down (or up) to those of their placements, before it returns."""
 
+    def rest_w(self) -> float:
+        """What all nodes draw at rest, where the budget of the cluster is what is left beside that."""
+
     def recover(self, job: Entry) -> None:
         """After a restart: find out what became of the current attempt; a report follows, if it has ended."""
 

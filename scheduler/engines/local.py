@@ -181,6 +181,9 @@ class LocalEngine(JobFolders):
             if lowers(watched.attempt, job.placement.cap_w) == lower:
                 self._wish(job, watched.attempt)
 
+    def rest_w(self) -> float:
+        return 0.0
+
     def ask(self, job: Entry, want: Want) -> None:
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:

@@ -77,12 +77,17 @@ def up(
     ] = False,
     power_budget: Annotated[
         float | None,
-        typer.Option(min=0, help="Cap the packages: those in use draw no more than so many watts together."),
+        typer.Option(
+            min=0,
+            help="Cap the packages: those in use draw no more than so many watts together. With --engine "
+            "slurm: cap the nodes, which draw no more all together, in use or not.",
+        ),
     ] = None,
     emulate: Annotated[
         str | None,
         typer.Option(
-            help="With --power-budget: cap an emulated machine (a demonstration, marked as such): intel-2s.",
+            help="With --power-budget: cap an emulated machine (a demonstration, marked as such): intel-2s. "
+            "With --engine slurm: the folder with the emulated caps of each node.",
             autocompletion=_complete_machines,
         ),
     ] = None,
@@ -127,16 +132,20 @@ def up(
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
-    _check_engine(engine, partition, unit, devices, cores, nodes, power_budget, profile)
+    _check_engine(engine, partition, unit, power_budget, profile, devices, cores, nodes)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
     known = _profile(profile)
-    with _hardware(emulate, folder) as sysfs:
+    with _hardware(emulate if engine is Engines.local else None, folder) as sysfs:
         if engine is Engines.slurm:
             from tenbin.slurm_machine import slurm_cluster
 
             machine = slurm_cluster(policy, folder, partition, unit, lease)
+            if power_budget is not None:
+                from tenbin.slurm_power import capped_nodes
+
+                machine = capped_nodes(machine, folder, policy, power_budget, known, emulate or "")
         elif devices:
             machine = devices_of_machine(policy, known, folder)
         elif power_budget is not None:
@@ -157,11 +166,12 @@ def _tell_url(url: str, folder: Path) -> None:
 
 def _told(machine: Machine) -> str:
     pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
-    if machine.packages is None:
+    power = machine.packages or (machine.slurm.power if machine.slurm is not None else None)
+    if power is None:
         return pools
     caps_w = machine.cluster.pools[0].caps_w
-    emulated = f" EMULATED ({machine.packages.emulated})" if machine.packages.emulated else ""
-    budget_w = machine.cluster.budget_w
+    emulated = f" EMULATED ({power.emulated})" if power.emulated else ""
+    budget_w = (machine.cluster.budget_w or 0.0) + getattr(power, "rest_w", 0.0)
     return f"{pools} under caps of {caps_w[0]:g} to {caps_w[-1]:g} W, {budget_w:g} W together{emulated}"
 
 
@@ -192,7 +202,14 @@ def _check_together(
         raise BadInput("--emulate is of power caps", "add --power-budget")
 
 
-def _check_engine(engine: Engines, partition: str | None, unit: int | None, *others: object) -> None:
+def _check_engine(
+    engine: Engines,
+    partition: str | None,
+    unit: int | None,
+    budget_w: float | None,
+    profile: str | None,
+    *others: object,
+) -> None:
     """Options of one engine with the other.
 
     Raises:
@@ -201,10 +218,14 @@ def _check_engine(engine: Engines, partition: str | None, unit: int | None, *oth
     from profiles.errors import BadInput
 
     if engine is Engines.slurm:
-        names = ("--devices", "--cores", "--nodes", "--power-budget", "--profile")
+        names = ("--devices", "--cores", "--nodes")
         for name, value in zip(names, others, strict=True):
             if value:
                 raise BadInput(f"{name} with --engine slurm: it is of this machine", "leave it out")
+        if profile is not None and budget_w is None:
+            raise BadInput("--profile with --engine slurm is of power caps", "add --power-budget")
+        if unit is not None and budget_w is not None:
+            raise BadInput("--unit with --power-budget: jobs get whole nodes", "leave it out")
     for name, value in (("--partition", partition), ("--unit", unit)):
         if value is not None and engine is not Engines.slurm:
             raise BadInput(f"{name} is of a Slurm cluster", "add --engine slurm")

@@ -27,7 +27,6 @@ def refused(*options: str) -> tuple[object, str]:
     ("options", "said"),
     [
         (("--partition", "nope"), "--partition nope: there is none; choose one of main"),
-        (("--policy", "parm"), "policy parm cannot run jobs on Slurm yet"),
         (("--policy", "nope"), "nope"),
         (("--policy", "las", "--unit", "1"), "places on nodes"),
         (("--unit", "9"), "no node has so many cores"),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from agent.jobs.caps import HELD
 from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
 from scheduler.engines.slurm.tools import Slurm, SlurmError
 
@@ -143,6 +144,7 @@ def _try(key: Key, what: str, call: Callable[[], object]) -> Outcome:
 def _sign(folder: Path) -> tuple[int, bool]:
     """What changes when there is something new in an attempt's folder."""
     told = 0
-    with suppress(OSError):
-        told = (folder / "state.json").stat().st_mtime_ns
+    for name in ("state.json", HELD):
+        with suppress(OSError):
+            told += (folder / name).stat().st_mtime_ns
     return told, (folder / "result.json").exists()

@@ -15,10 +15,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from agent.jobs import relay
 from agent.jobs.folder import LOG, Request, Want
+from probes.power_loads import MARK as LOAD
 from profiles.errors import Unavailable
 from profiles.files import write_whole
 from scheduler.coordination.journal import Entry
@@ -35,6 +37,7 @@ from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import Steering
 from scheduler.engines.slurm.tools import Batch, Slurm, SlurmSilent
 from scheduler.engines.slurm.watched import Watched
+from scheduler.engines.slurm.watts import SitePower, Watts
 from scheduler.model import Cluster, Placement
 
 LEASE_S = 30.0
@@ -51,6 +54,7 @@ class Site:
         partition: its jobs go there.
         shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
         lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
+        power: of its nodes, where they are under caps and one budget.
     """
 
     slurm: Slurm
@@ -59,6 +63,7 @@ class Site:
     lease_s: float = LEASE_S
     shared: bool = False
     threads: int = 1
+    power: SitePower | None = None
 
 
 class SlurmEngine(JobFolders):
@@ -77,6 +82,9 @@ class SlurmEngine(JobFolders):
         self.reports: list[Report] = []
         self.clerk = Clerk(site.slurm)
         self.steering, self.relays = Steering(self.clerk), Relays()
+        self.watts: Watts | None = None
+        if site.power is not None and cluster.budget_w is not None:
+            self.watts = Watts(cluster.pools[0], cluster.budget_w)
         self.silent = ""  # why Slurm does not answer
         self._name = _own_name(store / "slurm.json")
         self.clerk.begin()
@@ -139,21 +147,37 @@ class SlurmEngine(JobFolders):
                 trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
                 self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
         for watched in placed:
-            if self.relays.take(watched):
+            if self.watts is None and self.relays.take(watched):
                 continue
             self.relays.dismiss(watched)
-            batch = watched.batch
-            assert batch is not None
             watched.calling = True
-            self.clerk.do(watched.key, "submit", lambda batch=batch: self.slurm.submit(batch))  # type: ignore[misc]
+            if self.watts is None:
+                self._submit(watched)
+            else:
+                self.watts.when_it_fits(watched.key, partial(self._submit, watched))
+        self._share_watts()
+
+    def _submit(self, watched: Watched) -> None:
+        batch = watched.batch
+        assert batch is not None
+        self.clerk.do(watched.key, "submit", lambda: self.slurm.submit(batch))
 
     def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
         if job.spec.mpi and len(watched.cpus) > 1:
             raise Unavailable(f"its ranks would lie on several nodes ({watched.where})", ONE_NODE)
         clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
+        power = self.site.power
+        if power is not None and power.emulated:
+            clean[LOAD] = job.spec.load
         order = self.orders.order(job, clean, watched.attempt, watched.comment, self._files(job))
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self._places(job))
+        if power is not None:
+            nodes, states = tuple(watched.cpus), str(power.states)
+            order = replace(order, sysfs=power.sysfs, capped_nodes=nodes, states=states)
+            order = replace(order, emulated=bool(power.emulated))
         watched.attempt.place(order)
+        if self.watts is not None:
+            self.watts.enter(watched, self._cap_w(job))
         watched.batch = self._batch(job, watched, order.memory_limit_mb)
 
     def _places(self, job: Entry) -> tuple[int, ...]:
@@ -192,14 +216,57 @@ class SlurmEngine(JobFolders):
 
     def ask(self, job: Entry, want: Want) -> None:
         watched = self.watched.get((job.id, job.attempt))
-        if watched is not None:
-            watched.attempt.ask(Request(job.request, want, self._places(job)))
-            watched.want, watched.request = want, job.request
-            watched.asked_at, watched.wake_at = time.monotonic(), 0.0
-            self._look(watched)
+        if watched is None:
+            return
+        request = partial(self._request, watched, Request(job.request, want, self._places(job)))
+        if self.watts is None:
+            request()
+        elif want == "run":
+            self.watts.decide(watched, self._cap_w(job))
+            self.watts.when_it_fits(watched.key, request)
+            self._share_watts()
+        else:
+            self.watts.wait_no_more(watched.key)
+            request()
+
+    def _request(self, watched: Watched, request: Request) -> None:
+        watched.attempt.ask(request)
+        watched.want, watched.request = request.want, request.number
+        watched.asked_at, watched.wake_at = time.monotonic(), 0.0
+        self._look(watched)
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
-        """No node is capped."""
+        """What is lowered here is so when it is confirmed; only then anything is raised, or starts."""
+        if self.watts is not None and lower:
+            for job in jobs:
+                watched = self.watched.get((job.id, job.attempt))
+                if watched is not None:
+                    self.watts.decide(watched, self._cap_w(job))
+            self._share_watts()
+
+    def _cap_w(self, job: Entry) -> float:
+        assert job.placement is not None
+        cap_w = job.placement.cap_w
+        return self.cluster.pools[0].caps_w[-1] if cap_w is None else cap_w
+
+    def _share_watts(self) -> None:
+        """What cannot be written now is the next time."""
+        if self.watts is not None:
+            try:
+                self.watts.advance(self.watched)
+            except OSError as error:
+                log.error("a power cap cannot be written: %s", error)
+
+    def rest_w(self) -> float:
+        return 0.0 if self.site.power is None else self.site.power.rest_w
+
+    def put_back(self, watched: Watched) -> None:
+        """Its supervisor was killed: the caps that it left are put back on its nodes, if they are free."""
+        power = self.site.power
+        if power is not None:
+            program = [sys.executable, "-P", "-m", "agent.node_power", power.sysfs, str(power.states)]
+            nodes, partition = tuple(watched.cpus), self.site.partition
+            self.clerk.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
 
     def recover(self, job: Entry) -> None:
         watched = self._watch(job)
@@ -209,6 +276,8 @@ class SlurmEngine(JobFolders):
         if other := passed_on_to(watched.attempt):
             watched.comment, watched.passed_on = other, True
         watched.started = watched.attempt.state() is not None
+        if self.watts is not None:
+            self.watts.recover(watched, self._cap_w(job))
         if watched.attempt.fence.exists():
             self.give_up(watched, "its node was lost")
 
@@ -242,6 +311,7 @@ class SlurmEngine(JobFolders):
                 log.error("%s", news)
         for watched in list(self.watched.values()):
             self._look(watched)
+        self._share_watts()
         reports, self.reports = self.reports, []
         return reports
 
@@ -310,6 +380,8 @@ class SlurmEngine(JobFolders):
             self.relays.offer(watched, report.result)
         self.watched.pop(watched.key, None)
         self.clerk.folders.pop(watched.key, None)
+        if self.watts is not None:
+            self.watts.leave(watched.key)
 
     def close(self) -> None:
         self.clerk.close()

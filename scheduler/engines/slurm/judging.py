@@ -114,6 +114,8 @@ def _unknown(engine: SlurmEngine, watched: Watched, before: SlurmJob | None) -> 
 def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
     """Slurm says that it has ended, and there is no result: its supervisor never began, or was killed."""
     began = not watched.attempt.claim()
+    if began:
+        engine.put_back(watched)
     if watched.passed_on and not began:
         engine.end(watched, Report(*watched.key, "never", time.time()))  # that had left: one of its own, now
         return

@@ -24,7 +24,8 @@ class Steering:
     def steer(self, watched: Watched, state: RunState) -> None:
         """Bring what runs closer to what is wanted."""
         number, now = watched.slurm, time.monotonic()
-        if watched.calling or number is None or not watched.want or now < watched.wait_until:
+        told = bool(watched.want or watched.recap)
+        if watched.calling or number is None or not told or now < watched.wait_until:
             return
         obeyed = state.done >= watched.request
         if watched.want == "end" and now > watched.asked_at + watched.grace_s + PATIENCE_S:
@@ -41,7 +42,7 @@ class Steering:
         elif watched.suspended:
             shares = watched.cpus if watched.want == "run" else {}
             self._call(watched, "resume", lambda: resume(self.slurm, number, shares))
-        elif not obeyed:
+        elif not obeyed or watched.recap:
             self._wake(watched, number)
 
     def settle(self, watched: Watched, outcome: Outcome) -> None:

@@ -15,6 +15,7 @@ from scheduler.engines.slurm import parse
 from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
 
 TIMEOUT_S = 20.0
+FREE_S = 5  # until a node on which a job has just ended takes another
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_JWT", "PYTHONPATH", "LD_LIBRARY_PATH", "TZ")
 SILENT = (
     *("Unable to contact slurm controller", "Connection refused", "onnection timed out", "Socket timed out"),
@@ -122,6 +123,27 @@ class Slurm:
 
     def cancel(self, jobs: Sequence[int]) -> None:
         self.call("scancel", *map(str, jobs))
+
+    def run_on(self, nodes: Sequence[str], partition: str, program: Sequence[str]) -> str:
+        """What a short program prints on each of the nodes; SlurmError: they are not free now."""
+        return self.call(*self.step_command(nodes, partition, program))
+
+    def step_command(self, nodes: Sequence[str], partition: str, program: Sequence[str]) -> list[str]:
+        """The command line that does so."""
+        count = len(nodes)
+        return [
+            *(
+                "srun",
+                "--quiet",
+                f"--immediate={FREE_S}",
+                "--mem=64M",
+                "--time=1",
+                "--mpi=none",
+                "--input=none",
+            ),
+            *("--chdir=/", "--job-name=tenbin-node", f"--partition={partition}", "--ntasks-per-node=1"),
+            *(f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(nodes)}", *program),
+        ]
 
     def call(self, *command: str, given: str = "") -> str:
         """What a tool prints.

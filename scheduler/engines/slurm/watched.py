@@ -26,6 +26,7 @@ class Watched:
         suspended: by Slurm, which has its CPUs back then.
         request, want: the last request to its supervisor, which is told of it (again) from wake_at on.
         done: of which it said that it was carried out.
+        recap: its supervisor is to be told of another power cap.
         calling: a call for it is on its way.
         wait_until: monotonic time before which nothing more is tried.
         fenced_at: when it was given up (monotonic); it may run on until the lease has passed.
@@ -51,6 +52,7 @@ class Watched:
     want: Want | str = ""
     wake_at: float = 0.0
     done: int = 0
+    recap: bool = False
     asked_at: float = 0.0
     started: bool = False
     calling: bool = False
