@@ -28,6 +28,7 @@ from tenbin.machine import Machine, kind_of, scaling_of
 
 SIDE_BY_SIDE = 32
 LIMIT_S = 40.0
+REAL = "/sys"
 LEAST_W = 1.0  # that a node in use is charged beyond its rest
 HINT = "caps take root on the nodes, and processors with RAPL; to try it on emulated ones see docs/slurm.md"
 
@@ -53,7 +54,7 @@ def capped_nodes(
     assert site is not None
     if emulated and not Path(emulated).is_dir():
         raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
-    sysfs = f"{Path(emulated).absolute()}/%N" if emulated else "/sys"
+    sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL
     found = _of_nodes(site, sysfs, home / f"power-{site.partition}.json")
     names = {one.emulated for one in found.values()}
     if bool(emulated) != bool(names - {""}) or len(names) > 1:
@@ -102,8 +103,8 @@ def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     Raises:
         Unavailable: nothing is known of any.
     """
-    known = _read(file)
     hosts = {host.name for host in site.roster.hosts}
+    known = {name: one for name, one in _read(file).items() if bool(one.emulated) == (sysfs != REAL)}
     asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
     found = {name: power for name, power in known.items() if name in hosts}
     trouble: dict[str, tuple[str, str]] = {}
