@@ -25,7 +25,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -135,6 +135,20 @@ class MpiInstall:
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
         return [*start, sys.executable, "-I", "-S", rank_guard.__file__, *bound, *program]
+
+    def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
+        """The command line that starts a user's program as so many ranks on each host, in their order.
+
+        How the launcher reaches the hosts is in its environment: ``agent.jobs.reach`` for jobs of Slurm's.
+        """
+        named = ",".join(f"{host}:{count}" for host, count in hosts.items())
+        if self.family == "openmpi":
+            start = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--host", named]
+            start += ["--map-by", "slot"]
+        else:
+            start = ["-launcher", "rsh", "-hosts", named]
+        guard = [*_die_with_parent("KILL"), sys.executable, "-I", "-S", rank_guard.__file__]
+        return [str(self.launcher), *start, "-n", str(sum(hosts.values())), *guard, *program]
 
     def _options(self, hosts: Sequence[str], each: int = 1) -> list[str]:
         launcher = os.environ.get("TENBIN_MPI_LAUNCHER")

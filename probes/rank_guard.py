@@ -11,8 +11,9 @@ the launcher can see it otherwise, because it holds a copy of every file and soc
 it ends itself, in the same way as its rank. It does so a moment later, since the death of one rank can crash
 another at once, whose guard must not hasten the end of all before both have been heard.
 
-What it says is a line, ``RankEnd.to_line``, in the file that ``TENBIN_RANK_REPORTS`` names, else on standard
-error; nothing of a rank that ends with exit code 0.
+What it says is a line, ``RankEnd.to_line``, in the file that ``TENBIN_RANK_REPORTS`` and the node's name are
+(nodes that append to one file over NFS overwrite each other), else on standard error;
+nothing of a rank that ends with exit code 0.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> None:
     code = os.waitstatus_to_exitcode(status)
     if code != 0:
         end = RankEnd(rank, status, time.time(), _boot(), os.uname().nodename)
-        _tell(f"\n{end.to_line()}\n".encode(), reports)
+        _tell(f"\n{end.to_line()}\n".encode(), reports and f"{reports}-{end.host}")
         time.sleep(_HOLD_S)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core dump is enough

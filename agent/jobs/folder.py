@@ -9,6 +9,7 @@
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
+    ranks/        between it and the keepers of ranks on other nodes (``agent.jobs.spread``)
     result.json   how it ended; the supervisor, last, and then to the disk (who takes it into a journal need
                   not wait for that); its room is reserved with the order, so that a
                   full disk does not lose it
@@ -67,6 +68,7 @@ class Order:
         states: where each of them keeps what is to be put back.
         inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
         lease_s: it ends itself when the folder could not be looked at for so long; None: it never does.
+        hosts: how many ranks on which node, if it has more than one (``agent.jobs.spread``).
     """
 
     job_id: int
@@ -91,6 +93,7 @@ class Order:
     places: tuple[int, ...] = ()
     capped_nodes: tuple[str, ...] = ()
     states: str = ""
+    hosts: dict[str, int] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:

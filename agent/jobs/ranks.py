@@ -16,7 +16,7 @@ from agent.jobs import tree
 from probes import rank_guard
 from probes.rank_guard import RankEnd
 
-REPORTS = "rank-ends"  # in the attempt's folder
+REPORTS = "rank-ends"  # in the attempt's folder, of each node
 SHARED = Path("/dev/shm")
 SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.")
 SETTLE_S = 1.0  # in which a new segment is surely mapped by who made it, on a busy machine too
@@ -46,8 +46,9 @@ def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
     from probes.obituary import cause_first, obituary
 
     lines: list[str] = []
-    with suppress(OSError):
-        lines = (attempt / REPORTS).read_text().splitlines()
+    for file in attempt.glob(f"{REPORTS}-*"):
+        with suppress(OSError):
+            lines += file.read_text().splitlines()
     ends = [end for line in lines if (end := RankEnd.from_line(line))]
     sentence = obituary(code, _last_lines(stderr), ends, len(ends) + 1, ())
     return os.waitstatus_to_exitcode(cause_first(ends)[0].wait_status) if ends else code, sentence

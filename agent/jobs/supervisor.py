@@ -23,6 +23,7 @@ from profiles.errors import TenbinError
 if TYPE_CHECKING:
     from agent.jobs.node_power import NodePower
     from agent.jobs.power import Power
+    from agent.jobs.spread import Spread, Wish
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
@@ -66,6 +67,7 @@ class Supervisor:
         self.done = 0
         self.started_s = 0.0
         self.power: Power | NodePower | None = None
+        self.spread: Spread | None = None
 
     def run(self) -> bool:
         """From the start of the command to its result; whether it has left nothing in this process."""
@@ -74,6 +76,7 @@ class Supervisor:
         tree.adopt_orphans()
         reserved = self.attempt.reserve()  # its room is there since the order is
         try:
+            self._reach_out()
             self._confine()
             self._take_packages()
             self._start()
@@ -90,6 +93,8 @@ class Supervisor:
             self.report("started")
             self._obey()  # a request may have come before there was anybody to obey it
             result = self._result(self._wait())
+            if self.spread is not None:
+                result = self.spread.finish(result)
             self.attempt.note(reserved, result)
             tree.kill(self.me)
             if self.order.mpi and result.code != 0:
@@ -106,6 +111,13 @@ class Supervisor:
         again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return again
+
+    def _reach_out(self) -> None:
+        if self.order.hosts:
+            from agent.jobs.spread import Spread, of_this_node  # few jobs need it
+
+            self.spread = Spread(self.attempt, self.order)
+            self.order = of_this_node(self.order)
 
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
@@ -198,6 +210,7 @@ class Supervisor:
     def _carry_out(self, request: Request) -> None:
         if request.want == "pause" and self.runs_since is not None:
             tree.stop(self.me)
+            self._tell_keepers("pause")
             if self.power is not None:
                 self.power.release()
             self.ran_s += time.monotonic() - self.runs_since
@@ -219,6 +232,11 @@ class Supervisor:
         if self.runs_since is None:
             self.runs_since = time.monotonic()
             tree.send(tree.descendants(self.me), signal.SIGCONT)
+            self._tell_keepers("run")
+
+    def _tell_keepers(self, wish: Wish) -> None:
+        if self.spread is not None:
+            self.spread.tell(wish)
 
     def _terminate(self, why: How) -> None:
         """Ask the job to end; after its grace it is killed."""
@@ -229,6 +247,7 @@ class Supervisor:
             addressed = ranks.programs(self.me) if self.order.mpi else below
             tree.send(addressed or below, signal.SIGTERM)
             tree.send(below, signal.SIGCONT)
+            self._tell_keepers("term")
             if self.runs_since is None:
                 self.runs_since = time.monotonic()
 
@@ -239,9 +258,12 @@ class Supervisor:
             self.checkpoint_wanted = False
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             tree.send(tree.descendants(self.me), signal.SIGKILL)
+            self._tell_keepers("end")
             self.kill_at = time.monotonic() + 1.0
         if self.runs_since is None:
             return
+        if self.spread is not None and self.spread.stuck():
+            tree.send(tree.descendants(self.me), signal.SIGKILL)
         if self.order.time_limit_s is not None and self._running_s() >= self.order.time_limit_s:
             self._terminate("time-limit")
         if time.monotonic() >= self.sampler.due:

@@ -19,7 +19,8 @@ def judge(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
         "time-limit": (Stage.KILLED, f"it reached its time limit of {spec.time_s or 0:g} s"),
         "memory-limit": (
             Stage.KILLED,
-            f"it used more than {limit_mb:g} MB ({result.usage.peak_memory_mb:.0f} MB seen)",
+            result.trouble
+            or f"it used more than {limit_mb:g} MB ({result.usage.peak_memory_mb:.0f} MB seen)",
         ),
     }
     if result.how in reasons:

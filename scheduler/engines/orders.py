@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.jobs import ranks
+from agent.jobs import ranks, reach
 from agent.jobs.folder import Attempt, Order
 from probes import rank_guard
 from profiles.errors import Unavailable
@@ -66,9 +66,18 @@ class Orders:
             self._mpi = found
 
     def order(
-        self, job: Entry, environment: dict[str, str], attempt: Attempt, mark: str, files: Files
+        self,
+        job: Entry,
+        environment: dict[str, str],
+        attempt: Attempt,
+        mark: str,
+        files: Files,
+        shares: Mapping[str, int] | None = None,
     ) -> Order:
         """What the attempt's supervisor is to do.
+
+        Args:
+            shares: the job's cores on each node, where it may have several.
 
         Raises:
             Unavailable: it takes an mpiexec, and none was found at its submission.
@@ -79,10 +88,17 @@ class Orders:
         tasks = self._tasks(job)
         environment["TENBIN_TASKS"] = str(tasks)
         command = spec.command
+        hosts: dict[str, int] = {}
         if spec.mpi:
             environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
             environment[rank_guard.REPORTS] = str(attempt.path / ranks.REPORTS)
-            command = tuple(self._known_mpi().job_command(tasks, command, self._bind(job, tasks)))
+            mpi = self._known_mpi()
+            if shares is None or len(shares) == 1:
+                command = tuple(mpi.job_command(tasks, command, self._bind(job, tasks)))
+            else:
+                hosts = ranks_on(shares, spec.cores, tasks)
+                command = tuple(mpi.spread_command(hosts, command))
+                environment |= reach.variables() | {reach.FOLDER: str(attempt.path)}
         if job.devices:
             environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
         if spec.checkpoint_signal is not None:
@@ -110,6 +126,7 @@ class Orders:
             spec.mpi,
             str(self.packages.sysfs) if self.packages else "",
             bool(self.packages and self.packages.emulated),
+            hosts=hosts,
         )
 
     def _tasks(self, job: Entry) -> int:
@@ -138,3 +155,11 @@ class Orders:
                 raise Unavailable(f"{self._mpi_file}: {error}", "submit the job again") from None
             self._mpi = MpiInstall(Path(launcher), family, library)
         return self._mpi
+
+
+def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]:
+    """How many of the ranks, of so many cores each, are on which node; in order, as many as there is room."""
+    found: dict[str, int] = {}
+    for host, cores in shares.items():
+        found[host] = min(cores // each, tasks - sum(found.values()))
+    return {host: count for host, count in found.items() if count}

@@ -80,14 +80,11 @@ def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab) -> None:
 
 
 def test_mpi_ranks_on_a_node(up: Up, lab: SlurmLab, mpi: object, tmp_path: Path) -> None:
-    """On several nodes they are refused, not crowded onto one."""
     up.start(*START)
     program = "import os; from mpi4py import MPI; os.write(1, b'%d\\n' % MPI.COMM_WORLD.allreduce(1))"
     environment = [f"--env=PATH={os.environ['PATH']}"]
     run(up, "submit", "-n", "2", "--mpi", *environment, "--wait", "--", sys.executable, "-c", program)
     assert up.client.output(1).split() == [b"2", b"2"]
-    done = up.run("submit", "-n", "4", "--mpi", "--", "true")
-    assert done.returncode != 0 and "several nodes" in done.stderr
 
 
 def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ from scheduler.model import Cluster, Placement
 
 LEASE_S = 30.0
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
-ONE_NODE = "ask for as many tasks as one node has room for, or start it by its own mpiexec or srun"
 log = logging.getLogger("tenbin")
 
 
@@ -86,15 +85,13 @@ class SlurmEngine(JobFolders):
         if site.power is not None and cluster.budget_w is not None:
             self.watts = Watts(cluster.pools[0], cluster.budget_w)
         self.silent = ""  # why Slurm does not answer
+        self.lost: dict[str, str] = {}  # nodes that Slurm has given up, and why
         self._name = _own_name(store / "slurm.json")
         self.clerk.begin()
 
     # -- nodes ----------------------------------------------------------------------------------------
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
-        for spec in specs:
-            if spec.mpi and (spec.nodes or spec.tasks * spec.cores > max(h.cores for h in self.roster.hosts)):
-                raise Unavailable("an MPI job on several nodes of Slurm cannot be started yet", ONE_NODE)
         self.orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
@@ -163,13 +160,12 @@ class SlurmEngine(JobFolders):
         self.clerk.do(watched.key, "submit", lambda: self.slurm.submit(batch))
 
     def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
-        if job.spec.mpi and len(watched.cpus) > 1:
-            raise Unavailable(f"its ranks would lie on several nodes ({watched.where})", ONE_NODE)
         clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
         power = self.site.power
         if power is not None and power.emulated:
             clean[LOAD] = job.spec.load
-        order = self.orders.order(job, clean, watched.attempt, watched.comment, self._files(job))
+        files, shares = self._files(job), self.roster.shares(job.cores)
+        order = self.orders.order(job, clean, watched.attempt, watched.comment, files, shares)
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self._places(job))
         if power is not None:
             nodes, states = tuple(watched.cpus), str(power.states)
@@ -202,17 +198,19 @@ class SlurmEngine(JobFolders):
             tuple(watched.cpus),
             most // each * len(watched.cpus),
             each,
-            self._memory_mb(job, memory_mb, len(watched.cpus)),
+            self._memory_mb(job, memory_mb),
             None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             folder / LOG,
         )
 
-    def _memory_mb(self, job: Entry, total_mb: float | None, nodes: int) -> float | None:
-        """On each node. Where jobs share it, one that says nothing holds as much of it as of its cores."""
+    def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
+        """On each node, for the one that gives most. Where jobs share nodes, one that says nothing holds as
+        much of a node's memory as of its cores."""
+        most = max(self.roster.shares(job.cores).values())
         if total_mb is None and self.site.shared:
             host = self.roster.hosts[0]
-            return max(self.roster.shares(job.cores).values()) / host.cores * host.memory_mb - parse.MIB
-        return None if total_mb is None else total_mb / nodes
+            return most / host.cores * host.memory_mb - parse.MIB
+        return None if total_mb is None else total_mb * most / len(job.cores)
 
     def ask(self, job: Entry, want: Want) -> None:
         watched = self.watched.get((job.id, job.attempt))

@@ -66,7 +66,10 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
                 watched.verdict_wanted = watched.pictures
                 engine.clerk.look(VERDICT_S)
             return
-    engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+    if result.how == "interrupted" and result.trouble:  # one of its nodes was lost, and has ended it by now
+        engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=result.trouble))
+    else:
+        engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
 
 
 def _lost(engine: SlurmEngine, watched: Watched) -> None:
@@ -121,7 +124,7 @@ def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
         return
     how = ENDS.get(seen.state)
     said = watched.attempt.complaint()
-    if began and seen.state in NODE:
+    if began and (seen.state in NODE or any(name in engine.lost for name in watched.cpus)):
         engine.give_up(watched, f"{watched.where}: lost ({seen.state})")
     elif how is not None and not watched.cancelled:
         result = watched.attempt.last_words() or Result(how, time.time(), trouble=said)
@@ -140,7 +143,7 @@ def see_nodes(engine: SlurmEngine, nodes: Mapping[str, SlurmNode]) -> None:
     """Which can be used; attempts on those that are lost are given up."""
     roster = engine.roster
     roster.away = {}
-    lost = {}
+    engine.lost = lost = {}
     for number, host in enumerate(roster.hosts):
         node = nodes.get(host.name)
         if node is None:
