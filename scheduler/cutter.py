@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from profiles.errors import BadInput
 from scheduler.model import Job, Region, instant
 from scheduler.partition import Layout, Work, layout, region_of
 from scheduler.policy import View
@@ -67,24 +68,32 @@ def _numbers(text: str) -> tuple[int, ...]:
 class Cutter:
     """Keeps the figures of the current period, and the layout that follows from the last one.
 
-    After a restart it knows of the period's jobs only those that still wait or run.
+    After a restart it knows of the period's jobs only those that still wait or run. The machine stays cut as
+    it was, unless another layout is given now or the number of units has changed.
 
     Attributes:
         layout: as the machine is cut now.
         period_end_s: when to call ``end_period``; infinite when the layout is given for ever.
         cuts: how often the machine was cut.
+
+    Raises:
+        BadInput: the layout that is given needs more units than there are.
     """
 
     def __init__(self, rule: CutParameters, view: View, pool: str) -> None:
         self._rule, self._pool, self._given = rule, pool, rule.given()
         self._units = view.cluster[pool].units
+        if self._given and sum(self._given.sizes) > self._units:
+            what = f"sizes={rule.sizes}: regions of {sum(self._given.sizes)} units, {pool} has {self._units}"
+            raise BadInput(what, "make them smaller")
         self._largest = max([rule.largest or 1, *(job.units for job in _jobs(view))])
         self.cuts = 0
         current = view.regions.get(pool, ())
         if current:  # a restart
             self.cuts = int(current[0].name.partition(".")[0])
-            self.layout = Layout(tuple(r.max_units for r in current), tuple(r.units for r in current))
-        else:
+        self.layout = Layout(tuple(r.max_units for r in current), tuple(r.units for r in current))
+        stands = self.layout == self._given if self._given else sum(self.layout.sizes) == self._units
+        if not stands:
             self._cut(self._given or Layout((self._largest,), (self._units,)))
         self._began = {state.job.id: state.since_s for state in view.running.values()}
         self._begin_period(view)

@@ -357,9 +357,11 @@ class Coordinator:
 
     def _recover(self) -> None:
         """Take up what the journal left; the first turn hears what became of each attempt."""
-        for pool, regions in self.journal.regions().items():
-            if any(pool == known.name for known in self.state.cluster.pools):
-                self.state.repartition(pool, regions)
+        regions = self.journal.regions()
+        for pool in self.state.cluster.pools:
+            cut = regions.get(pool.name, ())
+            if cut and sum(region.units for region in cut) <= pool.units:  # else the policy cuts it anew
+                self.state.repartition(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in self.ledger.entries.values())
         for entry in self.ledger.entries.values():

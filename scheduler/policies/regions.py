@@ -73,7 +73,7 @@ class Regions(Policy):
         self._pool = only_counted_pool(view, "regions")
         self._cutter = Cutter(self.parameters, view, self._pool)
         self._orders: list[Action] = []  # to be sent with the next decision
-        if self._pool not in view.regions:
+        if view.regions.get(self._pool) != self._cutter.regions():
             self._orders.append(Repartition(self._pool, self._cutter.regions()))
         if self.parameters.given() is None:
             self._orders.append(WakeAt(self._cutter.period_end_s, CUT))

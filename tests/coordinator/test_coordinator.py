@@ -275,6 +275,15 @@ def test_regions_are_kept_over_a_restart(up: Up) -> None:
     assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
 
 
+def test_regions_are_cut_anew_on_another_number_of_cores(up: Up) -> None:
+    """A region of two cores, then of one, then of two again."""
+    for cores in ("2", "1", "2"):
+        up.start("--cores", cores, "--policy", "regions")
+        assert up.client.submit(["true"], cores=int(cores)).wait(60)["stage"] == "done"
+        up.kill(signal.SIGTERM)
+    assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_running_jobs_survive_the_coordinator(up: Up, number: int, tmp_path: Path) -> None:
     """Killed with a job that ends meanwhile, one that goes on, one paused and two that wait."""

@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
+from scheduler.actions import Repartition, Start
+from scheduler.events import Timer
 from scheduler.model import Cluster, Job, Pool
 from scheduler.partition import Layout, Work, layout, region_bounds, region_of, region_sizes
 from scheduler.policies.regions import Regions, RegionsParameters
-from scheduler.policy import View
+from scheduler.policy import Policy, View
 from scheduler.registry import create
+from scheduler.state import Phase, State
 from scheduler.trace import Arrival
 from tests.scheduler import brute
 from tests.scheduler.audit import audit, starts
@@ -296,6 +299,48 @@ def test_a_restart_changes_nothing_where_regions_do_not_move(world: World, insid
             policy.begin(view)
 
     assert run(policy, world, begin_again)[0] == run(create(text), world)[0]
+
+
+@pytest.mark.parametrize(
+    ("units", "text", "layout_now"),
+    [
+        (20, "regions", ((1,), (20,))),  # as before
+        (20, "regions,bounds=2/8,sizes=5/15", ((2, 8), (5, 15))),
+        (20, "soft-regions,bounds=2/8,sizes=5/15", ((2, 8), (5, 15))),
+        (24, "regions", ((1,), (24,))),  # the machine has grown
+        (24, "regions,bounds=2/8,sizes=5/15", ((2, 8), (5, 15))),
+    ],
+)
+def test_after_a_restart_the_machine_is_cut_as_is_said_now(
+    units: int, text: str, layout_now: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """It was one region of 20 units."""
+    before, after = (State(Cluster((Pool("node", size),))) for size in (20, units))
+    book(before, create("regions"))
+    after.repartition("node", before.regions["node"])
+    after.submit(Job(1, 0.0, 1, 5.0))
+    book(after, create(text))
+    regions = after.regions["node"]
+    assert (tuple(r.max_units for r in regions), tuple(r.units for r in regions)) == layout_now
+    assert after.state(1).phase is Phase.RUNNING
+    assert (regions == before.regions["node"]) == (layout_now[1] == (20,))
+
+
+def book(state: State, policy: Policy) -> None:
+    """The policy begins and decides once."""
+    policy.begin(state)
+    for action in policy.decide(state, Timer(0.0)):
+        if isinstance(action, Repartition):
+            state.repartition(action.pool, action.regions)
+        elif isinstance(action, Start):
+            state.start(action.job_id, action.placement)
+
+
+@pytest.mark.parametrize("name", ["regions", "soft-regions"])
+def test_regions_larger_than_the_machine_are_refused(name: str) -> None:
+    world = World(Cluster((Pool("node", 19),)), (Arrival(Job(1, 0.0, 1, 1.0), 1.0),))
+    with pytest.raises(BadInput, match="sizes=5/15: regions of 20 units, node has 19"):
+        run(create(f"{name},bounds=2/8,sizes=5/15"), world)
 
 
 def test_a_reason_names_the_region() -> None:
