@@ -90,7 +90,8 @@ def refusal(job: Job, cluster: Cluster) -> str:
 
 
 class Places:
-    """Empty nodes, and sets with a share left (``sets``, of all ``shared``); what is taken is gone."""
+    """What is left to take: empty nodes, and of all sets (``shared``) those in service with a share left
+    (``sets``)."""
 
     def __init__(self, view: View, pool: Pool, most: int) -> None:
         self.pool, self.most = pool, most
@@ -104,8 +105,12 @@ class Places:
         for state in view.running.values():
             if state.placement is not None and state.placement.binding in BESIDE:
                 residents.setdefault(tuple(n for n, _ in state.placement.nodes), []).append(state)
-        self.shared = [NodeSet(nodes, tuple(on)) for nodes, on in residents.items()]
-        self.sets = [where for where in self.shared if len(where.residents) < most]
+        self.shared = [NodeSet(numbers, tuple(on)) for numbers, on in residents.items()]
+        self.sets = [
+            where
+            for where in self.shared
+            if len(where.residents) < most and all(nodes.up[node] for node in where.nodes)
+        ]
 
     def __bool__(self) -> bool:
         return bool(self.empty or self.sets)
@@ -158,7 +163,10 @@ class SharingParameters:
 
 
 class Sharing(Policy):
-    """Carries out who is to share with whom, oldest first; a subclass says who."""
+    """Carries out who is to share with whom, oldest first; a subclass says who.
+
+    How often a job was passed is known here alone; whoever begins anew counts the later jobs that still run.
+    """
 
     suits = frozenset({"sharing"})
     parameters: SharingParameters
@@ -240,14 +248,31 @@ class Sharing(Policy):
     def why(self, job: Job, view: View) -> Reason:
         places = Places(view, self.pool, self.most)
         ahead = next(i for i, other in enumerate(view.waiting.values()) if other.id == job.id)
-        ends = [state.expected_end_s for state in view.running.values() if state.expected_end_s < inf]
-        expected = max(min(ends), view.now) if ends and not ahead else None
         before = f"{ahead} job{'s' * (ahead != 1)} submitted before it wait{'s' * (ahead == 1)} too"
         if ahead >= self.parameters.depth:
             return Reason(f"{before}; the first {self.parameters.depth} that wait are considered for a start")
-        whole, share = places.whole(job), places.share(job)
+        whole = places.whole(job)
+        share = None if view.slowdowns.pressure(job.program) is None else places.share(job)
         needs = [f"{whole.nodes} whole nodes"] if whole else []
         if share:
             needs.append(f"a part of {share.nodes} nodes beside a job that it gets on with")
         free = f"{len(places.empty)} nodes are empty, beside {len(places.sets)} running jobs there is room"
+        expected = None if ahead or whole is None else self._expected(whole, share, view)
         return Reason(f"waits for {' or '.join(needs)}; {free}; {before}", expected)
+
+    def _expected(self, whole: Shape, share: Shape | None, view: View) -> float | None:
+        """When there should be room for the first job, on whole nodes or beside another; None: not known."""
+        nodes = view.nodes[self.pool.name]
+        left = {node: len(jobs) for node, jobs in enumerate(nodes.jobs) if nodes.up[node]}
+        empty = sum(not jobs for jobs in left.values())
+        for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
+            if state.expected_end_s == inf or state.placement is None:
+                break
+            here = [node for node, _ in state.placement.nodes if node in left]
+            for node in here:
+                left[node] -= 1
+                empty += not left[node]
+            beside = share is not None and state.placement.binding in BESIDE and len(here) == share.nodes
+            if beside or empty >= whole.nodes:
+                return max(state.expected_end_s, view.now)
+        return None

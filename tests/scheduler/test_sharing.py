@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
+from scheduler.actions import Start
 from scheduler.clusters import parse_cluster
+from scheduler.events import Timer
 from scheduler.interference import BESIDE, PACKED, Disturbed, PairTable, Pressure, load_pairs
 from scheduler.metrics import Accumulator
 from scheduler.model import Cluster, Job, Known, Pool, instant
@@ -20,6 +22,7 @@ from scheduler.policy import View
 from scheduler.registry import create
 from scheduler.sharing import Shape, place, shape
 from scheduler.simulator import Simulator
+from scheduler.state import State
 from scheduler.trace import Arrival, Outcome
 from scheduler.workloads import load
 from scheduler.world import Settings
@@ -178,6 +181,58 @@ def test_programs_that_nobody_measured_are_alone(name: str) -> None:
     )
     outcomes, _ = run(create(name), World(parse_cluster("2xnode[cores=4]"), arrivals))
     assert [o.end_s for o in outcomes] == [10.0, 10.0, 20.0, 20.0, 30.0]
+
+
+@pytest.mark.parametrize("name", ["pair", "match"])
+def test_nobody_joins_on_a_node_that_is_out_of_service(name: str) -> None:
+    """A node that is drained keeps its job; its set takes another only when the node is back."""
+    ep, mg = (arrival.job for arrival in world(4, "EP", "MG").arrivals)
+    policy, state = create(name), State(world(4).cluster, slowdowns=TABLE)
+    policy.begin(state)
+    for job, up, joins in ((ep, True, True), (mg, False, False), (mg, True, True)):
+        if job.id not in state.waiting:
+            state.submit(job)
+        state.set_node("node", 0, up)
+        actions = policy.decide(state, Timer(0.0))
+        assert len(actions) == joins
+        for action in actions:
+            assert isinstance(action, Start)
+            state.start(action.job_id, action.placement)
+
+
+@pytest.mark.parametrize("name", ["exclusive", "pair", "match"])
+def test_the_first_job_is_told_when_there_should_be_room(name: str) -> None:
+    """The third needs both nodes, and they are empty when the second has ended."""
+    jobs = [
+        Job(i, 0.0, units, run_s, known=Known.PREDICTED, demand=(1.0,), program="new")
+        for i, (units, run_s) in enumerate(((4, 10.0), (4, 30.0), (8, 5.0)), 1)
+    ]
+    policy, told = create(name), []
+
+    def ask(view: View) -> None:
+        if view.upcoming is None and 3 in view.waiting:
+            told.append(policy.why(jobs[2], view))
+
+    arrivals = tuple(Arrival(job, job.estimate_on("node")) for job in jobs)
+    run(policy, World(parse_cluster("2xnode[cores=4]"), arrivals), ask)
+    assert {reason.expected_start_s for reason in told} == {30.0}
+    assert all("2 whole nodes" in sentence and "gets on with" not in sentence for sentence, _ in told)
+
+
+@pytest.mark.parametrize("name", ["pair", "match"])
+def test_the_first_job_expects_a_share(name: str) -> None:
+    """Two share all nodes; the third has room when the first of them should end."""
+    jobs, told = world(4, "EP", "MG", "CG"), []
+    policy = create(name)
+
+    def ask(view: View) -> None:
+        if view.upcoming is None and not view.now:
+            ends = [state.expected_end_s for state in view.running.values()]
+            told.append((policy.why(jobs.arrivals[-1].job, view).expected_start_s, min(ends)))
+
+    run(policy, jobs, ask)
+    (expected, first_end), *_ = told
+    assert expected == first_end
 
 
 def test_three_on_a_node() -> None:
