@@ -285,6 +285,9 @@ class TwoLevel(Policy):
         if not node.up:
             return Reason(f"waits for {_name(node)}, which is down")
         free = f"{_share(node.free, node)} free there"
+        if node.stopping:
+            stops = ", ".join(str(other) for other in node.stopping)
+            return Reason(f"waits on {_name(node)} for {wanted}; {free}, job {stops} is being stopped there")
         return Reason(
             f"waits on {_name(node)} for {wanted}; {free}, and pausing those of its {len(node.running)} "
             "running tasks that may be paused for it would not make enough room"

@@ -72,4 +72,7 @@ class Kairos(TwoLevel):
         return best if unfinished[best] < MANY else None
 
     def _full(self) -> str:
-        return f"on every node that could take the first, {self.parameters.queued} tasks wait or are paused"
+        most = self.parameters.queued
+        return (
+            f"on every node that could take the first, {most} tasks or more wait or are paused, or it is down"
+        )

@@ -194,7 +194,12 @@ class Las(TwoLevel):
         return best
 
     def _full(self) -> str:
-        lightest = float(self._load.min())
-        return f"the load of every node that could take the first is above {self.parameters.load_limit:g}" + (
-            f" (the lightest: {lightest:.2f})" if lightest < math.inf else ""
-        )
+        first, limit = self._queue.first(), self.parameters.load_limit
+        loads = self._load if first is None else self._load[self.allowed(Task(first.job))]
+        lightest = float(loads.min(initial=math.inf))
+        if lightest == math.inf:
+            return "every node that could take the first is down"
+        if lightest <= limit:  # of a job of several tasks
+            return f"not all tasks of the first can be sent to nodes of a load of at most {limit:g}"
+        above = f"the load of every node that could take the first is above {limit:g}"
+        return f"{above} (the lightest: {lightest:.2f})"

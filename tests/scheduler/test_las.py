@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from scheduler.attained import Levels, Task, fewest, greedy, sparing
 from scheduler.costs import Line, LinearCosts
-from scheduler.events import NodeDown, NodeUp
+from scheduler.events import NodeDown, NodeUp, Timer
 from scheduler.model import Cluster, Job, Pool, Stop
 from scheduler.policy import View
 from scheduler.registry import create
+from scheduler.state import State
 from scheduler.trace import Arrival, Outcome
 from scheduler.world import Settings
 from tests.scheduler import straight_las
@@ -408,6 +409,37 @@ def test_counted_pools_are_refused() -> None:
     counted = World(Cluster((Pool("node", 4),)), (Arrival(Job(1, 0.0), 1.0),))
     with pytest.raises(BadInput, match="mere count"):
         run(create("las"), counted)
+
+
+@pytest.mark.parametrize(
+    ("down", "said"),
+    [
+        (False, "above 1.5 (the lightest: 1.98)"),  # that of the large node, whose tasks are at sqrt(2) * 1.4
+        (True, "every node that could take the first is down"),
+    ],
+)
+def test_the_queue_is_told_of_nodes_that_could_take_its_first_task(down: bool, said: str) -> None:
+    """An empty node is too small for it."""
+    pool = Pool("node", 2, resources=("cpu", "memory"), capacities=((0.2, 0.2), (1.0, 1.0)))
+    state, policy = State(Cluster((pool,))), create("las")
+    state.set_node("node", 1, not down)
+    for number in range(1, 4):
+        state.submit(Job(number, 0.0, demand=(0.7, 0.7)))
+    policy.begin(state)
+    policy.decide(state, Timer(0.0))
+    assert said in policy.why(state.waiting[3], state).sentence
+
+
+def test_who_waits_for_a_checkpoint_is_told_so() -> None:
+    quiet = world(1, (0, 100, (1, 1)), (10, 20, (1, 1)))
+    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
+    policy, told = create("las"), []
+
+    def ask(view: View) -> None:
+        told.extend(policy.why(job, view).sentence for job in view.waiting.values())
+
+    run(policy, World(quiet.cluster, arrivals, Settings(LinearCosts({"node": Line(0.0, 5.0)}, {}))), ask)
+    assert told and all(sentence.endswith("job 1 is being stopped there") for sentence in told)
 
 
 def test_reasons_name_node_and_need() -> None:
