@@ -22,11 +22,13 @@ from typing import Literal
 
 from scheduler.actions import Action, Start
 from scheduler.events import Event
+from scheduler.holdings import POWER_TOLERANCE_W
 from scheduler.model import Cluster, Job, Placement
 from scheduler.policies.parm import capped_pool, too_hungry
 from scheduler.policy import Policy, Reason, View, units
 
 SAME_SPEED = 1e-9  # relative
+ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the engine allows: it never refuses what was found to fit
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class FifoCap(Policy):
         for job in view.waiting.values():
             placement = self._placement(job, view)
             watts = self.pool.power_w(placement.units, placement.cap_w)
-            if placement.units > left or watts > left_w + SAME_SPEED:
+            if placement.units > left or watts > left_w + ROUNDING_W:
                 break
             left -= placement.units
             left_w -= watts
@@ -117,6 +119,6 @@ class FifoCap(Policy):
                 continue
             left += state.placement.units
             left_w += self.pool.power_w(state.placement.units, state.placement.cap_w)
-            if left >= placement.units and left_w >= watts:
+            if left >= placement.units and left_w >= watts - ROUNDING_W:
                 return max(state.expected_end_s, view.now)
         return None

@@ -42,8 +42,7 @@ class ParmGaParameters(ParmParameters):
         population: choices of a generation. parents: the best of them, which have the children.
         mutation: probability that a child is mutated.
         first: the first generation: "random" options, or "least": what must run has its least configuration,
-        all
-            else waits, then one mutation each.
+            all else waits, then one mutation each.
         prune: leave out configurations that others make superfluous.
     """
 
