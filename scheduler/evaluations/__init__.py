@@ -7,12 +7,14 @@ Each is one file here with ``evaluate(scale, progress) -> Evaluation``, and one 
 from __future__ import annotations
 
 import math
+import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -166,10 +168,10 @@ def run_all(
 ) -> list[Result]:
     """``work`` of each case, on all cores; the results in the order of the cases.
 
-    ``work`` must be a function of a module. An interrupt ends the processes.
+    ``work`` must be a function of a module. An interrupt ends the processes, and so does our own end.
     """
     results = []
-    with ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _obey_parent) as pool:
         futures = [pool.submit(work, case) for case in cases]
         try:
             for done, (case, future) in enumerate(zip(cases, futures, strict=True)):
@@ -183,9 +185,17 @@ def run_all(
     return results
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is the parent's business: it ends the processes."""
+def _obey_parent() -> None:
+    """Ctrl-C is the parent's business: it ends the processes. They end too if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _silent(done: int, of: int, what: str) -> None:

@@ -8,9 +8,12 @@ import math
 import multiprocessing
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -101,6 +104,30 @@ def test_an_interrupt_ends_the_processes_without_a_word(capfd: pytest.CaptureFix
         run_all(_sleep, [0.3] * 40, interrupt, processes=2)
     assert set(multiprocessing.active_children()) <= before
     assert capfd.readouterr().err == ""
+
+
+def test_the_processes_end_with_a_parent_that_is_killed() -> None:
+    program = """
+import psutil
+from scheduler.evaluations import run_all
+from tests.scheduler.test_reproduce import _sleep
+
+def tell(done, of, what):
+    if done == 2:
+        print(*(p.pid for p in psutil.Process().children() if "spawn_main" in p.cmdline()[-2]), flush=True)
+
+if __name__ == "__main__":
+    run_all(_sleep, [0.1, 0.1, 600.0, 600.0], tell, processes=2)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(workers) == 2
+    _, left = psutil.wait_procs(workers, timeout=60)
+    for worker in left:
+        worker.kill()
+    assert not left
 
 
 def test_markdown_has_every_number_and_escapes_bars() -> None:
