@@ -40,6 +40,7 @@ ROWS = (
     ("energy_j", "energy, J", False),
     ("jobs_per_s", "simulated jobs/s", False),
 )
+MOST_REASONS = 6  # lines of jobs that are in no figure
 OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where any is not 0
 
 
@@ -258,6 +259,29 @@ def _print_json(
     print(json.dumps({**head, "seed": seed, "results": results}, indent=1))
 
 
+def _left_out(results: list[dict[str, Any]]) -> list[str]:
+    """How many jobs are in no figure, and why; policies are named where they refuse different ones."""
+    first, *others = results
+    lines = _reasons("skipped", first["skipped_reasons"])
+    if all(other["refused_reasons"] == first["refused_reasons"] for other in others):
+        return lines + _reasons("refused", first["refused_reasons"])
+    return lines + [
+        line
+        for result in results
+        for line in _reasons(f"refused by {result['policy']}", result["refused_reasons"])
+    ]
+
+
+def _reasons(what: str, counts: dict[str, int]) -> list[str]:
+    """A line for each of the most frequent reasons, and one for all others."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    if len(ranked) > MOST_REASONS:
+        rest = ranked[MOST_REASONS - 1 :]
+        reason = f"{len(rest)} other reasons (--json names all)"
+        ranked[MOST_REASONS - 1 :] = [(reason, sum(count for _, count in rest))]
+    return [f"{what}: {count:,} job{'s' * (count != 1)}: {reason}" for reason, count in ranked]
+
+
 def _print_table(
     results: list[dict[str, Any]], work: Workload, gantt: Path | None, taken: Sequence[str] = ()
 ) -> None:
@@ -283,11 +307,7 @@ def _print_table(
         ]
         table.add_row(name, *shown)
     console.print(table)
-    for result in results[:1]:
-        for kind in ("skipped", "refused"):
-            for reason, count in result[f"{kind}_reasons"].items():
-                console.print(f"{kind}: {count:,} job{'s' * (count != 1)}: {reason}", markup=False)
-    for note in filter(None, (work.note, *taken)):
-        console.print(note, markup=False)
+    for note in (*_left_out(results), *filter(None, (work.note, *taken))):
+        console.print(note, markup=False, soft_wrap=True)
     if gantt is not None:
         console.print(f"picture: {gantt}", markup=False)

@@ -77,6 +77,31 @@ def test_refused_and_skipped_jobs_are_told(tmp_path: Path) -> None:
     assert "skipped: 1 job: fewer than 9 fields" in done.stdout
 
 
+def test_policies_that_refuse_other_jobs_are_named(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text("1 0 -1 5 1 -1 -1 1 9\n2 1 -1 5 9 -1 -1 9 9\n")
+    done = tenbin(
+        "-p", "fcfs", "-p", "regions,bounds=4/16,sizes=8/8", "-w", str(log), "-c", "16", "--seed", "1"
+    )
+    assert (
+        "refused by regions,bounds=4/16,sizes=8/8: 1 job: it needs 9 units, its region has 8" in done.stdout
+    )
+    assert "refused by fcfs" not in done.stdout and "refused: " not in done.stdout
+
+
+def test_many_reasons_are_few_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log.swf"
+    sizes = [99, 99, *range(17, 27)]
+    log.write_text("".join(f"{i} {i} -1 5 {n} -1 -1 {n} 9\n" for i, n in enumerate(sizes, 1)))
+    lines = [
+        line
+        for line in tenbin("-p", "fcfs", "-w", str(log), "-c", "16").stdout.splitlines()
+        if "refused" in line
+    ]
+    assert len(lines) == 6 and lines[0] == "refused: 2 jobs: it needs 99 units, node has 16"
+    assert lines[-1] == "refused: 6 jobs: 6 other reasons (--json names all)"
+
+
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)
 @given(counted(most=12))
 def test_no_two_bars_lie_on_one_unit_at_one_time(world: World) -> None:
