@@ -25,9 +25,6 @@ class IndexedQueue:
     def __len__(self) -> int:
         return len(self._place)
 
-    def __contains__(self, job_id: int) -> bool:
-        return job_id in self._place
-
     def add(self, job_id: int, units: int, length_s: float) -> None:
         """Append a job."""
         order = self._order(units)
