@@ -288,18 +288,21 @@ def test_regions_are_cut_anew_on_another_number_of_cores(up: Up) -> None:
 def test_running_jobs_survive_the_coordinator(up: Up, number: int, tmp_path: Path) -> None:
     """Killed with a job that ends meanwhile, one that goes on, one paused and two that wait."""
     up.start("--cores", "2")
-    ends = up.client.submit(["sh", "-c", f"sleep 0.3; echo ends >> {tmp_path}/log; exit 7"])
-    stays = up.client.submit(["sh", "-c", f"sleep 2; echo stays >> {tmp_path}/log"])
+    until = f"until [ -e {tmp_path}/%s ]; do sleep 0.05; done; echo %s >> {tmp_path}/log"
+    ends = up.client.submit(["sh", "-c", until % ("killed", "ends") + "; exit 7"])
+    stays = up.client.submit(["sh", "-c", until % ("resumed", "stays")])
     waits = up.client.submit(["sh", "-c", f"echo waits >> {tmp_path}/log"], cores=2)
     follows = up.client.submit(["sh", "-c", f"echo follows >> {tmp_path}/log"], after=[waits.id])
     up.until(lambda: stays.info()["stage"] == "running" and ends.info()["stage"] == "running")
     stays.suspend()
     up.kill(number)
-    time.sleep(0.6)
+    (tmp_path / "killed").touch()
+    up.until((tmp_path / "log").exists)
     up.start("--cores", "2")
     assert ends.result(20) == 7
     assert stays.info()["held_by_user"]
     stays.resume()
+    (tmp_path / "resumed").touch()
     for job in (stays, waits, follows):
         assert job.wait(20)["stage"] == "done"
     assert all(job.info()["attempt"] == 1 for job in (ends, stays, waits, follows))
