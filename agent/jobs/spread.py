@@ -1,8 +1,8 @@
 """A job whose ranks lie on several nodes, as its supervisor sees it.
 
 The ranks on the supervisor's own node are below it; on each other node a keeper has them
-(``agent.jobs.rank_keeper``). Both write into files of the attempt that are there before and keep their length, so
-that whoever opens one over NFS reads what was written last:
+(``agent.jobs.rank_keeper``). Both write into files of the attempt that are there before and keep their
+length, so that whoever opens one over NFS reads what was written last:
 
     ranks/wish    what the keepers are to do; the supervisor
     ranks/NODE    what became of the node's ranks; its keeper
