@@ -1,0 +1,199 @@
+"""One list of real jobs on a Slurm cluster under tenbin's policies, and under Slurm's own backfill.
+
+The cluster is the lab of the tests: real daemons, nodes that share this machine's cores; so the jobs are
+sleepers, which do not slow each other down. Beside each figure is the simulator's forecast of the same list,
+with run times as measured alone before (the start by Slurm is part of them). Slurm plans by whole minutes,
+tenbin's policies by seconds; ``regions`` cuts anew at intervals that suit a list of minutes.
+``TENBIN_BENCHMARK_POLICIES`` names policies to run in place of all, separated by spaces.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agent.node_kind import node_kind
+from profiles.job_store import JobStore
+from scheduler.coordination.specs import JobSpec, as_job
+from scheduler.parameters import split
+from scheduler.registry import create
+from scheduler.simulator import Simulator
+from scheduler.trace import Arrival, Record
+from scheduler.world import Settings
+from tenbin.machine import Machine, kind_of
+from tenbin.slurm_machine import slurm_cluster
+from tests.benchmarks import FULL
+from tests.coordinator.conftest import Up
+from tests.jobs import make_job, samples
+from tests.slurm.conftest import _cluster, lab
+from tests.slurmlab import SlurmLab
+
+__all__ = ["_cluster", "lab"]
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
+CUT = ",interval_s=60,target_s=20"
+ALL = ("fcfs", "easy", f"regions{CUT}", "las", "match") if FULL else ("easy", "las")
+POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
+JOBS, SHORTEST_S, LONGEST_S, LOAD, ALONE = (60, 2.0, 40.0, 1.2, 5) if FULL else (5, 0.2, 0.8, 2.0, 1)
+SIZES = (1, 1, 1, 2, 2, 4, 6)
+SLACK_S = 5.0  # of limits, beyond a factor: no job is killed because the machine is busy
+SLEEPER = "sleeper"
+
+
+class Sleeper(NamedTuple):
+    """A job of the list."""
+
+    at_s: float
+    tasks: int
+    run_s: float
+    limit_s: float
+
+    def spec(self, shared: bool) -> dict[str, Any]:
+        known = {"job_profile": SLEEPER} if shared else {}
+        command = ("sleep", f"{self.run_s:.3f}")
+        return {"command": command, "folder": "/", "tasks": self.tasks, "time_s": self.limit_s, **known}
+
+
+class Course(NamedTuple):
+    """What became of a list: of each job from its submission to its end; and of all together."""
+
+    turnarounds_s: list[float]
+    makespan_s: float
+
+    def figures(self, jobs: list[Sleeper], run_s: float) -> tuple[float, float, float, float]:
+        """Makespan, mean turnaround, mean wait, mean slow-down; ``run_s`` is what a start adds."""
+        waits = [
+            max(took - job.run_s - run_s, 0.0) for took, job in zip(self.turnarounds_s, jobs, strict=True)
+        ]
+        slowdowns = [1 + wait / job.run_s for wait, job in zip(waits, jobs, strict=True)]
+        return (
+            self.makespan_s,
+            statistics.mean(self.turnarounds_s),
+            statistics.mean(waits),
+            statistics.mean(slowdowns),
+        )
+
+
+@pytest.fixture
+def up(lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
+    """With a job profile of sleepers: they neither press nor suffer."""
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+    sleeper = make_job(SLEEPER, *samples(suffers=0.001, pressure_gbs=0.1), kind=node_kind())
+    JobStore().save(sleeper, {})
+    one = Up(tmp_path / "home")
+    yield one
+    one.sweep()
+
+
+def a_list(cores: int) -> list[Sleeper]:
+    """Few are large or long; as much work as ``LOAD`` times what the cores can do while it comes."""
+    chance, found, at = random.Random(11), [], 0.0
+    for _ in range(JOBS):
+        tasks = chance.choice(SIZES)
+        run_s = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** (chance.random() ** 2)
+        found.append(Sleeper(at, tasks, run_s, run_s * chance.uniform(1.0, 3.0) + SLACK_S))
+        at += chance.expovariate(LOAD * cores / (tasks * run_s)) / LOAD**2
+    return found
+
+
+def test_a_list_under_each_policy(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
+    jobs = a_list(lab.cpus * len(lab.nodes))
+    begins_s = measured_begin(up)
+    print(f"\nBENCH {JOBS} sleepers; a start takes {begins_s:.2f} s: part of a job's run time below")
+    print("BENCH policy, (forecast): makespan, mean turnaround, mean wait, mean slow-down")
+    plain = by_slurm(lab, jobs, tmp_path).figures(jobs, begins_s)
+    told("Slurm's backfill", plain, None)
+    for policy in POLICIES:
+        machine = machine_for(policy, tmp_path / "forecast")
+        real = by_tenbin(up, policy, jobs).figures(jobs, begins_s)
+        told(policy, real, simulated(policy, jobs, begins_s, machine).figures(jobs, begins_s))
+
+
+def told(name: str, real: tuple[float, ...], forecast: tuple[float, ...] | None) -> None:
+    units = ("s", "s", "s", "")
+    cells = [
+        f"{one:.1f}{unit and ' '}{unit}" + (f" ({forecast[number]:.1f})" if forecast else "")
+        for number, (one, unit) in enumerate(zip(real, units, strict=True))
+    ]
+    print(f"BENCH {name.removesuffix(CUT):16} {', '.join(cells)}")
+
+
+def options(policy: str) -> list[str]:
+    counts = "counted" in kind_of(split(policy)[0]).suits
+    return ["--engine", "slurm", "--policy", policy, *(("--unit", "1") if counts else ())]
+
+
+def machine_for(policy: str, home: Path) -> Machine:
+    counts = "counted" in kind_of(split(policy)[0]).suits
+    return slurm_cluster(policy, home, None, 1 if counts else None, 30.0)
+
+
+def measured_begin(up: Up) -> float:
+    """What a job that is alone takes longer than it sleeps, from the decision to start it on.
+
+    Each has a limit of its own, so that no place is passed on.
+    """
+    up.start(*options("fcfs"))
+    found = []
+    for number in range(ALONE):
+        (job,) = up.client.submit_all([Sleeper(0.0, 1, 0.5, 600.0 + 60 * number).spec(False)])
+        info = job.wait(120)
+        found.append(info["end_s"] - info["start_s"] - 0.5)
+    up.kill(signal.SIGTERM)
+    return statistics.median(found)
+
+
+def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
+    up.start(*options(policy))
+    shared, begin, handles = "sharing" in kind_of(split(policy)[0]).suits, time.time(), []
+    for job in jobs:
+        time.sleep(max(begin + job.at_s - time.time(), 0.0))
+        handles += up.client.submit_all([job.spec(shared)])
+    found = [handle.wait(3600) for handle in handles]
+    up.kill(signal.SIGTERM)
+    troubles = [(one["id"], one["stage"], one["trouble"]) for one in found if one["stage"] != "done"]
+    assert not troubles, troubles
+    ends = [one["end_s"] for one in found]
+    turnarounds = [end - one["submit_s"] for end, one in zip(ends, found, strict=True)]
+    return Course(turnarounds, max(ends) - begin)
+
+
+def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
+    begin, submitted, files = time.time(), [], []
+    for number, job in enumerate(jobs):
+        time.sleep(max(begin + job.at_s - time.time(), 0.0))
+        submitted.append(time.time())
+        files.append(folder / f"end-{number}")
+        script = f"sleep {job.run_s:.3f}; date +%s%N >{files[-1]}"
+        words = ["sbatch", "--parsable", f"--ntasks={job.tasks}", f"--time={int(job.limit_s // 60) + 1}"]
+        lab.call(*words, "--output=/dev/null", "--wrap", script)
+    while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout.strip():
+        time.sleep(0.1)
+    ends = [int(file.read_text()) / 1e9 for file in files]
+    return Course([end - at for end, at in zip(ends, submitted, strict=True)], max(ends) - begin)
+
+
+def simulated(policy: str, jobs: list[Sleeper], begins_s: float, machine: Machine) -> Course:
+    shared, record = machine.job_profiles is not None, Record()
+    if machine.job_profiles is not None:
+        machine.job_profiles.introduce([SLEEPER])
+    arrivals = []
+    for number, job in enumerate(jobs):
+        spec = JobSpec(**job.spec(shared))
+        seen = as_job(number, job.at_s, spec, machine.cluster, "me", machine.unit)
+        arrivals.append(Arrival(seen, job.run_s + begins_s))
+    settings = Settings(kill_at_limit=False)
+    if machine.job_profiles is not None:
+        settings = Settings(kill_at_limit=False, slowdowns=machine.job_profiles)
+    Simulator(machine.cluster, arrivals, create(policy), settings, [record]).run()
+    outcomes = sorted(record.outcomes, key=lambda outcome: outcome.job.id)
+    turnarounds = [outcome.end_s - outcome.job.submit_s for outcome in outcomes]
+    return Course(turnarounds, max(outcome.end_s for outcome in outcomes))
