@@ -343,15 +343,19 @@ class Coordinator:
         """No result will come of the attempt."""
         trouble = report.trouble or "its supervisor was killed"
         hopeless = report.what == "never" and report.trouble
+        unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
         if entry.want == "end":
             self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
-        elif hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES:
+        elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
             self._happen(Finished, partial(self.lives.finish, entry, Stage.FAILED, trouble))
-        elif report.what == "never" and entry.stage is Stage.RUNNING:
+        elif unbegun and entry.stage is Stage.RUNNING:
             # Decided, and not carried out when the coordinator was killed: now.
             self.bookings.new_attempt(entry)
+        elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
+            self.ledger.tell(entry, self.state.now, "taken back", "it had not begun")
         else:
-            self._happen(Failed, partial(self.lives.requeue, entry, trouble))
+            trouble = "it had not begun" if unbegun else trouble
+            self._happen(Failed, partial(self.lives.requeue, entry, trouble, counts=not unbegun))
 
     # -- after a restart ------------------------------------------------------------------------------
 

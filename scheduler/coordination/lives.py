@@ -112,8 +112,8 @@ class Lives:
             self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
         return Finished(self.ledger.job(entry), placement) if placement else None
 
-    def requeue(self, entry: Entry, trouble: str) -> Event | None:
-        """An attempt is lost; the job waits again, ahead of all others."""
+    def requeue(self, entry: Entry, trouble: str, counts: bool = True) -> Event | None:
+        """An attempt is lost; the job waits again, ahead of all others. ``counts``: as its failure."""
         self.ledger.tell(entry, self.state.now, "lost", trouble)
         self.ledger.forecasts.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
@@ -123,6 +123,8 @@ class Lives:
             self.engine.free(entry)
             entry.goals = ()
         self.state.fail(state, entry.kept, entry.kept_s)
+        if not counts:
+            state.failures -= 1
         self.ledger.follow(entry, state)
         entry.stage = Stage.WAITING
         return Failed(state.job, state.placement) if state.placement else None

@@ -10,6 +10,7 @@ from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab
 
 START = ("--engine", "slurm")
+BUSY = ("sbatch", "--parsable", "-N3", "--exclusive", "--output=/dev/null")
 COUNTS = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo $i; sleep 0.1; done"
 
 
@@ -103,3 +104,18 @@ def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: 
     assert job.result(60) == 0
     assert where.read_text().split() == [first, target]
     assert job.info()["migrations"] == 1 and job.info()["hosts"] == [target]
+
+
+def test_what_is_paused_before_it_has_begun_has_not_failed(up: Up, lab: SlurmLab) -> None:
+    """However often: a policy that shares time does that to jobs that wait in Slurm for a moment."""
+    other = lab.call(*BUSY, "--wrap", "sleep 600").strip()
+    up.until(lambda: "RUNNING" in lab.call("squeue", "-h", "-j", other, "-o", "%T"))
+    up.start(*START, "--policy", "fcfs")
+    (job,) = up.client.submit_all([{"command": ["true"], "folder": "/", "requeue": False}])
+    for _ in range(7):
+        up.until(lambda: stage(up, 1) == "running")
+        run(up, "suspend", "1")
+        up.until(lambda: stage(up, 1) == "held")
+        run(up, "resume", "1")
+    lab.call("scancel", other)
+    assert job.result(60) == 0
