@@ -119,8 +119,7 @@ def _awaited(attempt: Attempt) -> Attempt | None:
     """The next attempt; None: there is none, and there will be none."""
     file, until = attempt.path / NEXT, time.monotonic() + STAYS_S
     while time.monotonic() < until and not file.exists():
-        got = signal.sigtimedwait(FOR_IT, LOOKS_S)
-        if got is not None and got.si_signo not in (signal.SIGCHLD, signal.SIGUSR1):
+        if tree.await_signal(FOR_IT, LOOKS_S) not in (None, signal.SIGCHLD, signal.SIGUSR1):
             break
     with suppress(OSError):
         if not pass_on(attempt, None) and (successor := file.read_text()):

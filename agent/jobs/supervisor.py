@@ -150,13 +150,13 @@ class Supervisor:
     def _wait(self) -> int:
         """Do what is asked and mind the limits until the main process has ended; its status."""
         while True:
-            got = signal.sigtimedwait(AWAITED, self._patience())
+            got = tree.await_signal(AWAITED, self._patience())
             status = tree.reap(self.pid, self.reaped)
             if status is not None:
                 return status
-            if got is not None and got.si_signo in ASKS:
+            if got in ASKS:
                 self._obey()
-            elif got is not None and got.si_signo != signal.SIGCHLD:
+            elif got not in (None, signal.SIGCHLD):
                 self._terminate("interrupted")
             self._mind_limits()
 

@@ -87,6 +87,13 @@ def send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def await_signal(awaited: set[signal.Signals], patience_s: float) -> int | None:
+    """The next of these signals, which are blocked; None: there was none in that time."""
+    got = signal.sigtimedwait(awaited, patience_s)
+    # Stopped until the time was over, Python 3.11 returns what happens to lie in memory.
+    return got.si_signo if got is not None and got.si_signo in awaited else None
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler for the signal: one that has none yet would be killed by it."""
     with suppress(OSError), open(f"/proc/{pid}/status") as file:  # noqa: PTH123

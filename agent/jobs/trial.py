@@ -158,8 +158,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
         return Ended(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
     peak_mb, threads, strayed, overdue = 0.0, 0, False, False
     while (status := tree.reap(child.pid, reaped)) is None:
-        found = signal.sigtimedwait(AWAITED, SAMPLE_S)
-        if found is not None and found.si_signo != signal.SIGCHLD:
+        if tree.await_signal(AWAITED, SAMPLE_S) not in (None, signal.SIGCHLD):
             tree.kill(me)
             return None
         pids = tree.descendants(me)

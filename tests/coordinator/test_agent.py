@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.jobs import tree
 from agent.jobs.folder import Attempt, Order
 from tests.coordinator.test_supervisor import Running
 from tests.programs import TENBIN
@@ -95,3 +96,18 @@ def test_who_ends_it_ends_the_job_in_order(tmp_path: Path, number: int) -> None:
     assert process.wait(30) == 9 and (tmp_path / "saved").exists()
     result = attempt.result()
     assert result is not None and result.how == "interrupted"
+
+
+def test_a_job_that_was_stopped_for_long_goes_on(tmp_path: Path) -> None:
+    """As by scontrol suspend: all of it stands still, for longer than its supervisor meant to wait."""
+    attempt = placed(tmp_path / "job", "sh", "-c", "sleep 2; exit 4")
+    running = Running(attempt)
+    deadline = time.monotonic() + 60
+    while (found := attempt.state()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    everything = [found.supervisor_pid, *tree.descendants(found.supervisor_pid)]
+    tree.send(everything, signal.SIGSTOP)
+    time.sleep(3)
+    tree.send(everything, signal.SIGCONT)
+    assert running.result().code == 4

@@ -96,6 +96,8 @@ def test_half_a_list_is_refused(text: str) -> None:
             SlurmSilent,
             "slurmctld",
         ),
+        ("squeue: error: Unexpected missing socket error", SlurmSilent, "slurmctld"),
+        ("scancel: error: Message receive failure", SlurmSilent, "slurmctld"),
         (
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
             SlurmError,

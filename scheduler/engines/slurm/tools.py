@@ -20,6 +20,7 @@ KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_JWT", "PYTHONPAT
 SILENT = (
     *("Unable to contact slurm controller", "Connection refused", "onnection timed out", "Socket timed out"),
     *("Communication connection failure", "standby mode", "Zero Bytes were transmitted", "Try again"),
+    *("missing socket", "Communication send failure", "eceive failure", "Communication shutdown failure"),
     *("Transport endpoint is not connected", "temporarily unable to accept", "Unable to establish control"),
 )
 STRANGE = ("unge", "authentication", "Invalid authentication credential")
