@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,6 +138,18 @@ def platform(found: Iterable[Zone]) -> Zone | None:
 def capped(found: Iterable[Zone]) -> list[Zone]:
     """The package zones that have a sustained limit, writable or not."""
     return [z for z in metered(found) if z.is_package and z.cap_w is not None]
+
+
+def cores_of(sysfs: Path, found: Sequence[Zone], cpus: Iterable[int]) -> dict[str, tuple[int, ...]]:
+    """Key -> which of ``cpus`` are of that package, or of that die where each is capped on its own."""
+    cores: dict[str, tuple[int, ...]] = {zone.key: () for zone in found}
+    for cpu in sorted(cpus):
+        topology = sysfs / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
+        package, die = read_int(topology / "physical_package_id"), read_int(topology / "die_id")
+        for zone in found:
+            if zone.name in (f"package-{package}", f"package-{package}-die-{die}"):
+                cores[zone.key] += (cpu,)
+    return cores
 
 
 def read_int(path: Path) -> int | None:

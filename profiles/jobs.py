@@ -85,6 +85,29 @@ class NetworkHalf(Record):
     note: str = ""
 
 
+class CapLevel(Record):
+    """A job alone under one power cap; power and energy of the packages that it runs on."""
+
+    cap_w: float | None = Field(description="of each package; null: under the limits as found")
+    run_s: Coefficient
+    power_w: Coefficient = Field(description="mean over the run, with what the packages draw at rest")
+    energy_j: Coefficient = Field(description="of one run")
+    held: bool = Field(default=True, description="whether the power kept to the cap in every run")
+
+
+class UnderCaps(Record):
+    """A job alone under power caps."""
+
+    levels: Annotated[tuple[CapLevel, ...], Field(min_length=1)] = Field(
+        description="ascending; the last one without a cap"
+    )
+    speed: Model | None = Field(
+        default=None, description="speed over the cap of each package, relative to none; knee model"
+    )
+    emulated: str = Field(default="", description="name of the emulated machine; empty: the real one")
+    note: str = ""
+
+
 class JobProfile(Record):
     """All that one session of measuring learned about one program."""
 
@@ -117,6 +140,9 @@ class JobProfile(Record):
     network: NetworkHalf | None = None
     scaling: Model | None = Field(
         default=None, description="run time alone over cores (Downey), where that was measured"
+    )
+    caps: UnderCaps | None = Field(
+        default=None, description="run time and energy under power caps, where that was measured"
     )
     condition: Condition
     absent: tuple[Absent, ...] = ()

@@ -120,6 +120,19 @@ class Measured:
             return None
         return found.scaling["A"].value, found.scaling["sigma"].value
 
+    def caps(self, name: str, emulated: str) -> tuple[float, float] | None:
+        """Knee in watts of a package, and the share of speed lost by each watt below; None: not measured.
+
+        Args:
+            emulated: the machine whose packages are meant; empty: the real one.
+        """
+        found = self._find(name)
+        if found is None or found.caps is None or found.caps.speed is None or found.caps.emulated != emulated:
+            return None
+        speed = found.caps.speed
+        flat = speed["speed_flat"].value
+        return (speed["knee_w"].value, speed["slope_per_w"].value / flat) if flat > 0 else None
+
     def _find(self, name: str) -> JobProfile | None:
         if self._store is None or self._kind is None or not name:
             return None

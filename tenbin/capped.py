@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from probes.power_caps import LOWEST_SHARE
-from probes.powercap import Zone, capped, read_int, zones
+from probes.powercap import Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Profile
 from scheduler.coordination.sizes import Unit
@@ -50,12 +50,12 @@ def capped_packages(
     if nodes is not None and nodes > len(found):
         have = f"{len(found)} package{'s' * (len(found) > 1)} here"
         raise BadInput(f"--nodes {nodes}: a cap is of a whole package, and there are {have}", "ask for fewer")
-    cores = _emulated_cores(emulated) if emulated else _cores(sysfs, found)
+    cores = _emulated_cores(emulated) if emulated else cores_of(sysfs, found, os.sched_getaffinity(0))
     used = [zone for zone in found if cores[zone.key]][:nodes]
     size = min((len(cores[zone.key]) for zone in used), default=0)
     if not size:
         raise Unavailable("--power-budget: this process may use no core of any package", "see: taskset -p $$")
-    pool, unit = _power(used, len(found), profile, emulated), Unit(node=True, cores=size)
+    pool, unit = _power(used, len(found), profile, emulated), Unit(node=True, cores=size, emulated=emulated)
     if profile is not None:
         unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, len(found)))
     least_w = pool.power_w(1, pool.caps_w[0])
@@ -114,15 +114,3 @@ def _emulated_cores(name: str) -> dict[str, tuple[int, ...]]:
     from agent.emulation import cores_of, parse
 
     return cores_of(parse(name)[0])
-
-
-def _cores(sysfs: Path, found: Sequence[Zone]) -> dict[str, tuple[int, ...]]:
-    """The usable cores of each package, or of each die that is capped on its own."""
-    cores: dict[str, tuple[int, ...]] = {zone.key: () for zone in found}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        topology = sysfs / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
-        package, die = read_int(topology / "physical_package_id"), read_int(topology / "die_id")
-        for zone in found:
-            if zone.name in (f"package-{package}", f"package-{package}-die-{die}"):
-                cores[zone.key] += (cpu,)
-    return cores

@@ -26,7 +26,7 @@ from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.lives import Lives
-from scheduler.coordination.sizes import CORE, Unit, sized
+from scheduler.coordination.sizes import CORE, Unit, sized, under_caps
 from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
 from scheduler.costs import FREE, LinearCosts
@@ -106,7 +106,9 @@ class Coordinator:
             NoRoom: the journal cannot be written; nothing was taken in.
         """
         now, waits_for = instant(self.clock()), waits_for or {}
-        specs = [sized(spec, self.measured.scaling, self.ledger.unit) for spec in specs]
+        pool, unit = self.engine.cluster.pools[0], self.ledger.unit
+        specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
+        specs = [under_caps(spec, self.measured.caps, pool, unit) for spec in specs]
         check_order(waits_for, len(specs))
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)

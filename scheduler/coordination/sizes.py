@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scheduler.coordination.specs import JobSpec
 
 POINTS = 256  # of a measured speed-up, before the largest size
+SLOWEST = 0.01  # speed at the lowest cap, where a line that was measured above it would go below
 SERIAL = 0.05  # share of a job that no further task shortens, where nothing better is known (Amdahl)
 
 
@@ -27,12 +28,14 @@ class Unit:
         cores: of one unit.
         scaling: Downey's A and sigma over cores, by load (compute, memory).
         caps: speed under a power cap, by load.
+        emulated: name of the machine whose packages the units are, if that is an emulated one.
     """
 
     node: bool = False
     cores: int = 1
     scaling: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     caps: Mapping[str, CapLine] = field(default_factory=dict)
+    emulated: str = ""
 
 
 CORE = Unit()
@@ -87,9 +90,10 @@ def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None
     """How fast the job is, against its fewest units under the lowest cap; None where it is always 1.
 
     Over units: as its owner or its job profile says (``speedup``), else as the machine was measured to scale,
-    else by Amdahl's law with a serial share of 5 %. Under caps: as measured, else in proportion to the cap.
+    else by Amdahl's law with a serial share of 5 %. Under caps: as its job profile says (``cap_curve``), else
+    as its load was measured, else in proportion to the cap.
     """
-    caps = unit.caps.get(spec.load) if pool.caps_w else None
+    caps = (_own_caps(spec, pool) or unit.caps.get(spec.load)) if pool.caps_w else None
     if caps is None and pool.caps_w:
         caps = CapLine(1.0 / pool.caps_w[0], pool.caps_w[0], pool.caps_w[-1])
     if most is None and caps is None:
@@ -116,6 +120,32 @@ def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], 
     points = {*range(least, min(most, least + POINTS) + 1), most}
     gains = {n: float(scaling(*found, n * each) / scaling(*found, each)) for n in sorted(points)}
     return spec.model_copy(update={"speedup": gains})
+
+
+def under_caps(
+    spec: JobSpec, measured: Callable[[str, str], tuple[float, float] | None], pool: Pool, unit: Unit
+) -> JobSpec:
+    """The job with the speed under power caps that its job profile has measured, where caps are chosen; it
+    belongs to the job from then on, as does its speed-up (``sized``).
+
+    Args:
+        measured: knee and slope, by name of a job profile and of the emulated machine.
+    """
+    if spec.cap_curve is not None or not spec.job_profile or not pool.caps_w:
+        return spec
+    found = measured(spec.job_profile, unit.emulated)
+    return spec if found is None else spec.model_copy(update={"cap_curve": found})
+
+
+def _own_caps(spec: JobSpec, pool: Pool) -> CapLine | None:
+    """The job's own line, against its speed at the pool's lowest cap (paper C, equation 4.5)."""
+    if spec.cap_curve is None:
+        return None
+    lowest_w = pool.caps_w[0]
+    knee_w, slope = max(spec.cap_curve[0], lowest_w), spec.cap_curve[1]
+    slowest = max(1.0 - slope * (knee_w - lowest_w), SLOWEST)
+    slope_from_1 = (1.0 / slowest - 1.0) / (knee_w - lowest_w) if knee_w > lowest_w else 0.0
+    return CapLine(slope_from_1, lowest_w, knee_w)
 
 
 def _gain(spec: JobSpec, tasks: int, units: int, unit: Unit) -> float:

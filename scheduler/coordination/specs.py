@@ -29,6 +29,8 @@ class JobSpec(BaseModel):
         max_tasks: the most tasks it can use, where it can take a range; ``tasks`` are the fewest then.
         nodes, max_nodes: whole nodes in place of tasks, which fill them.
         speedup: of so many tasks (or nodes) over one; empty: as measured, or assumed.
+        cap_curve: speed under a cap on each package: from so many watts on it is full, each watt below takes
+            such a share of it; None: as the machine was measured, or assumed.
         load: what bounds it: "compute" or "memory"; which of the machine's measured curves is its own.
         mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
         time_s: limit of the run time; the job is ended there.
@@ -58,6 +60,7 @@ class JobSpec(BaseModel):
     nodes: Count | None = None
     max_nodes: Count | None = None
     speedup: dict[Annotated[int, Field(ge=1)], Positive] = Field(default_factory=dict)
+    cap_curve: tuple[Positive, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     load: Literal["compute", "memory"] = "compute"
     mpi: bool = False
     memory_mb: Annotated[float, Field(gt=0)] | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
+from tenbin.commands.job_caps import complete_machine, with_caps
 from tenbin.commands.job_predict import predict
 from tenbin.commands.job_print import print_job, print_list
 from tenbin.commands.job_scale import planned, with_scaling
@@ -67,6 +68,17 @@ def profile(
             help="Also how it speeds up over so many cores: 1,2,4; {n} in the command is the count."
         ),
     ] = None,
+    caps: Annotated[
+        bool, typer.Option("--caps", help="Also its run time and energy under power caps (root; RAPL).")
+    ] = False,
+    emulate: Annotated[
+        str,
+        typer.Option(
+            help="With --caps: on emulated packages (a demonstration, marked): intel-1s, intel-2s.",
+            metavar="MACHINE",
+            autocompletion=complete_machine,
+        ),
+    ] = "",
     folder: Annotated[
         Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
@@ -90,7 +102,10 @@ def profile(
       tenbin job profile cg -n 8 --hosts node1,node2 -- python cg.py
 
       tenbin job profile lu -n 2 --mpi --scale 1,2,4 -- python lu.py
+
+      tenbin job profile stencil --caps -- ./stencil --steps 1000
     """
+    from agent.job_caps import check as check_caps
     from agent.job_profiler import make_job_profile
     from agent.job_scaling import on_cores
     from agent.job_session import JobOrder
@@ -107,6 +122,12 @@ def profile(
     if scale and hosts:
         raise BadInput("--scale with --hosts: scaling is measured on this node", "leave one of them out")
     scaling = planned(counts(scale), tuple(command), str(where), times, quick, seed, mpi) if scale else None
+    if emulate and not caps:
+        raise BadInput("--emulate: only power caps are emulated", "give --caps too, or leave it out")
+    if caps and hosts:
+        raise BadInput("--caps with --hosts: caps are those of this node", "leave one of them out")
+    if caps:
+        check_caps(emulate)
     order = JobOrder(
         name,
         on_cores(command, cores) if scaling else tuple(command),
@@ -124,6 +145,8 @@ def profile(
         made, samples = make_job_profile(order, listener)
         if scaling is not None and not made.interrupted:
             made, samples = with_scaling(made, samples, scaling, listener)
+        if caps and not made.interrupted:
+            made, samples = with_caps(made, samples, times, emulate, listener)
     stored.save(made, samples)
     if json:
         print(made.model_dump_json(indent=1))

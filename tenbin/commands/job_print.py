@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from profiles.jobs import Clock, Curve, JobProfile, NetworkHalf, Phases, ProbePressure
+    from profiles.jobs import Clock, Curve, JobProfile, NetworkHalf, Phases, ProbePressure, UnderCaps
     from profiles.records import Coefficient, Model
 
 WORDS = {
@@ -27,6 +27,7 @@ WORDS = {
 }
 CLOCKS: dict[Clock, str] = {"wall": "run time", "cpu": "CPU time"}
 SCALING = {"T1": "run time on one core", "A": "parallelism (A)", "sigma": "its variance (sigma)"}
+CAPS = {"knee_w": "fast as it gets from (knee)", "slope_per_w": "speed lost by each watt below"}
 
 
 def print_list(rows: list[JobProfile], here: str) -> None:
@@ -95,6 +96,8 @@ def print_job(job: JobProfile) -> None:
         _network(console, job.network)
     if job.scaling is not None:
         _scaling(console, job.scaling)
+    if job.caps is not None:
+        _caps(console, job.caps)
     if job.note:
         console.print(f"\n{job.note}", markup=False)
     for absent in job.absent:
@@ -155,6 +158,34 @@ def _scaling(console: Console, model: Model) -> None:
         _line(console, SCALING.get(found.name, found.name), found)
     if model.note:
         console.print(f"    {model.note}", markup=False)
+
+
+def _caps(console: Console, caps: UnderCaps) -> None:
+    from rich.table import Table
+
+    mark = f" (EMULATED: {caps.emulated})" if caps.emulated else ""
+    console.print(
+        f"\n[bold]Under power caps[/bold]{mark}  [dim](cap of each package; of those it runs on)[/dim]"
+    )
+    table = Table(box=None, padding=(0, 1))
+    for column in ("cap", "run time", "power", "energy", ""):
+        table.add_column(column, justify="left" if not column else "right")
+    least = min(caps.levels, key=lambda level: level.energy_j.value)
+    for level in caps.levels:
+        marks = (["least energy"] if level is least else []) + ([] if level.held else ["cap not kept to"])
+        table.add_row(
+            "none" if level.cap_w is None else f"{level.cap_w:.3g} W",
+            f"{level.run_s.value:.3g} s",
+            f"{level.power_w.value:.3g} W",
+            f"{level.energy_j.value:.3g} J",
+            ", ".join(marks),
+        )
+    console.print(table)
+    for found in caps.speed.coefficients if caps.speed else ():
+        if found.name in CAPS:
+            _line(console, CAPS[found.name], found)
+    if caps.note:
+        console.print(f"  {caps.note}", markup=False)
 
 
 def _line(console: Console, words: str, found: Coefficient, unit: str = "") -> None:

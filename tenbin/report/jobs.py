@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from profiles.jobs import Curve, JobProfile
+from profiles.models import knee
 from profiles.models.downey import predict, verdict
 from profiles.records import Coefficient
 from tenbin import text
@@ -34,6 +35,7 @@ def figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
         _curves(f"Slowed down by comprobe{emulated}", "what each rank of comprobe sends, GB/s", network),
         _phases(jobs),
         _scaling(jobs),
+        _under_caps(jobs),
     ]
     return [one for one in drawn if one.data]
 
@@ -51,8 +53,9 @@ def _row(job: JobProfile) -> tuple[str, ...]:
     phases, half, memory = job.phases_by(), job.network, job.sensitivity_by()
     network = half.sensitivity if half else None
     peak = times(phases.peak if phases else None)
+    emulated = job.emulated or (half and half.emulated) or (job.caps and job.caps.emulated)
     return (
-        f"{job.name}{' EMULATED' if job.emulated or (half and half.emulated) else ''}",
+        f"{job.name}{' EMULATED' if emulated else ''}",
         text.value_with_unit(run) if run else "-",
         times(pressure.slowdown if pressure else None),
         f"{peak}, in bursts" if phases and phases.bursts else peak,
@@ -84,6 +87,24 @@ def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
             cores = range(1, int(job.scaling.x_max or 1) + 1)
             times = [predict(job.scaling, n).value for n in cores]
             fig.add_scatter(x=list(cores), y=[times[0] / took for took in times], name=job.name)
+    return fig
+
+
+def _under_caps(jobs: Sequence[JobProfile]) -> go.Figure:
+    fig = figure("Speed under power caps: runs, and the line through them", "cap of each package, W", "speed")
+    for i, job in enumerate(jobs):
+        if job.caps is None:
+            continue
+        name = f"{job.name}{' EMULATED' if job.caps.emulated else ''}"
+        *capped, free = job.caps.levels
+        caps = [level.cap_w or 0.0 for level in capped]
+        speeds = [free.run_s.value / level.run_s.value for level in capped]
+        colour = COLOURS[i % len(COLOURS)]
+        words = [f"{level.run_s.value:.3g} s, {level.energy_j.value:.3g} J" for level in capped]
+        fig.add_scatter(x=caps, y=speeds, text=words, name=name, mode="markers", marker={"color": colour})
+        if job.caps.speed is not None:
+            line = [knee.predict(job.caps.speed, cap).value for cap in caps]
+            fig.add_scatter(x=caps, y=line, mode="lines", line={"color": colour}, showlegend=False)
     return fig
 
 

@@ -15,13 +15,17 @@ from typing import Any
 import pytest
 
 from agent.emulation import truth
+from agent.node_kind import node_kind
 from agent.standing import holding
 from profiles.errors import BadInput, Unavailable
+from profiles.job_store import JobStore
+from profiles.jobs import CapLevel, UnderCaps
 from profiles.records import Profile, Settings
 from tenbin.capped import capped_packages
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.factory import make_coefficient, make_model, make_profile
+from tests.jobs import make_job
 from tests.test_powercap import LIMITS, write_zone
 
 pytestmark = pytest.mark.measures  # but for those marked otherwise
@@ -360,3 +364,31 @@ def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None
     assert machine.unit.scaling == {"compute": (8.0, 0.5)}
     with pytest.raises(BadInput, match="it was measured on the real machine, not on intel-2s"):
         capped_packages("parm", 100.0, None, profile, tmp_path, "intel-2s")
+
+
+def test_a_job_profile_says_what_a_cap_costs(
+    capped: Capped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is as fast as it gets at 30 W, one at 50 W: with 80 W each has what it needs, and no more."""
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+    for name, knee_w in (("modest", 30.0), ("hungry", 50.0)):
+        coefficients = make_coefficient(knee_w, name="knee_w"), make_coefficient(0.02, name="slope_per_w")
+        curve = make_model(
+            *coefficients,
+            make_coefficient(1.0, name="speed_flat"),
+            quantity="job_power_speed_ratio",
+            form="knee",
+        )
+        need = make_coefficient(1.0, name="run_s")
+        level = CapLevel(cap_w=None, run_s=need, power_w=need, energy_j=need)
+        caps = UnderCaps(levels=(level,), speed=curve, emulated="intel-2s")
+        JobStore().save(make_job(name, kind=node_kind(), caps=caps), {})
+    capped.start(80.0)
+    jobs = capped.up.client.submit_all(
+        [capped.spin(60.0, job_profile=name, nodes=1) for name in ("modest", "hungry")]
+    )
+    capped.up.until(lambda: all(job.info()["cap_w"] for job in jobs))
+    assert [job.info()["cap_w"] for job in jobs] == [30.0, 50.0]
+    for job in jobs:
+        job.cancel()
+        job.wait(60)
