@@ -8,13 +8,15 @@ run on the first so many cores only.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from agent.job_start import as_ranks, plain
+from agent.job_network import cores_of
+from agent.job_start import Start, as_ranks, plain
 from agent.jobs.trial import Ended, Trial
 from agent.lock import node_lock
 from probes.mpi import MpiInstall, find_mpi
@@ -31,14 +33,49 @@ class ScalingFailed(TenbinError):
     """The command cannot be measured on so many cores."""
 
 
+class Hosts(NamedTuple):
+    """Where ranks can lie.
+
+    Attributes:
+        cores: a logical CPU of each core, host by host. boots: hosts of one boot share one machine's cores.
+    """
+
+    names: tuple[str, ...]
+    cores: tuple[tuple[int, ...], ...]
+    boots: tuple[str, ...]
+
+    @property
+    def most(self) -> int:
+        """Ranks, as many on each, one a core."""
+        return len(self.names) * min(len(cores) for cores in self.cores)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether some are namespaces of one machine."""
+        return len(set(self.boots)) < len(self.boots)
+
+    def ranks(self, n: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The hosts of ``n`` ranks, as many on each but the last, and the core of each rank.
+
+        Hosts that share cores take them in turns, so that ranks share none before they must.
+        """
+        each = -(-n // len(self.names))
+        used, taken, chosen = -(-n // each), Counter[str](), list[int]()
+        for boot, cores, begin in zip(self.boots, self.cores, range(0, n, each), strict=False):
+            there = min(each, n - begin)
+            chosen += [cores[(taken[boot] + i) % len(cores)] for i in range(there)]
+            taken[boot] += there
+        return self.names[:used], tuple(chosen)
+
+
 class Scaling(NamedTuple):
     """What to run.
 
     Attributes:
-        counts: of cores, ascending from 1. cpus: a logical CPU of each core.
+        counts: of cores, ascending from 1. cpus: a logical CPU of each core of this node.
         limit_s: a run that takes longer is ended.
         budget_s: no third repetition is begun after this time.
-        mpi: the command is started as so many ranks.
+        mpi: the command is started as so many ranks. hosts: on these hosts; None: on this node.
     """
 
     command: tuple[str, ...]
@@ -50,9 +87,20 @@ class Scaling(NamedTuple):
     quick: bool = False
     seed: int = 1
     mpi: bool = False
+    hosts: Hosts | None = None
 
 
-def check_counts(counts: Sequence[int], cores: int) -> tuple[int, ...]:
+def ask(names: Sequence[str]) -> Hosts:
+    """The cores of each host.
+
+    Raises:
+        BadInput, Unavailable: a host lacks something, or there is no MPI.
+    """
+    cores, boots = cores_of(names, find_mpi())
+    return Hosts(tuple(names), tuple(cores), tuple(boots))
+
+
+def check_counts(counts: Sequence[int], cores: int, where: str = "this process may use") -> tuple[int, ...]:
     """The counts in ascending order.
 
     Raises:
@@ -62,7 +110,7 @@ def check_counts(counts: Sequence[int], cores: int) -> tuple[int, ...]:
     if len(found) < 2 or found[0] != 1:
         raise BadInput(f"--scale {','.join(map(str, counts))}: needs 1 and larger counts", "such as 1,2,4")
     if found[-1] > cores:
-        raise BadInput(f"--scale {found[-1]}: this process may use {cores} cores", f"go up to {cores}")
+        raise BadInput(f"--scale {found[-1]}: {where} {cores} cores", f"go up to {cores}")
     return found
 
 
@@ -95,19 +143,20 @@ def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> 
     return pd.DataFrame(rows)
 
 
-def fit(samples: pd.DataFrame) -> Model:
-    """Downey's T1, A and sigma of the run times over cores."""
+def fit(samples: pd.DataFrame, hosts: Hosts | None = None) -> Model:
+    """Downey's T1, A and sigma of the run times over cores; ``hosts``: of these."""
     times = samples["cores"].tolist(), samples["wall_s"].tolist()
-    return downey.fit(*times, probe="job", quantity="run_s", labels={})
+    labels = {"hosts": ",".join(hosts.names)} if hosts else {}
+    emulated = hosts is not None and hosts.emulated
+    return downey.fit(*times, probe="job", quantity="run_s", labels=labels, emulated=emulated)
 
 
 def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> Ended:
     counts = {"TENBIN_TASKS": str(n), "OMP_NUM_THREADS": str(n)}
-    start = plain(on_cores(what.command, n), what.cpus[:n])
-    if mpi:
-        start = as_ranks(mpi, start.command, start.cpus, (), what.limit_s)
+    start = _start(what, n, mpi)
     variables = {**start.variables, **counts}
-    with Trial(start.command, what.folder, start.cpus, what.limit_s, variables) as trial:
+    where = what.folder, start.cpus, what.limit_s
+    with Trial(start.command, *where, variables, own_folder=what.hosts is None) as trial:
         while (ended := trial.ended(1.0)) is None:
             pass
     on = f"on {n} core{'s' * (n > 1)}"
@@ -124,6 +173,15 @@ def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> Ended:
             "try it by itself; {n} in it is the count of cores",
         )
     return ended
+
+
+def _start(what: Scaling, n: int, mpi: MpiInstall | None) -> Start:
+    command = on_cores(what.command, n)
+    if mpi and what.hosts:
+        names, cores = what.hosts.ranks(n)
+        return as_ranks(mpi, command, cores, names, what.limit_s)
+    start = plain(command, what.cpus[:n])
+    return as_ranks(mpi, start.command, start.cpus, (), what.limit_s) if mpi else start
 
 
 def _narrow(rows: Sequence[dict[str, float]], counts: Sequence[int]) -> bool:

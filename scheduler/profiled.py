@@ -114,9 +114,9 @@ class Measured:
         return [] if found is None else runs_of(found)
 
     def scaling(self, name: str) -> tuple[float, float] | None:
-        """Downey's A and sigma; None: not measured."""
+        """Downey's A and sigma; None: not measured, or over namespaces only."""
         found = self._find(name)
-        if found is None or found.scaling is None:
+        if found is None or found.scaling is None or found.scaling.emulated:
             return None
         return found.scaling["A"].value, found.scaling["sigma"].value
 

@@ -15,6 +15,7 @@ import pytest
 from agent import job_profiler, job_session
 from agent.job_network import Network, cores_of, lay_out
 from agent.job_profiler import make_job_profile
+from agent.job_scaling import Hosts, fit, measure
 from agent.job_session import CommandFailed, JobOrder
 from agent.jobs.trial import Ended, Trial
 from agent.pair_trials import Program, run_pairs
@@ -22,6 +23,7 @@ from probes import mpi_time
 from probes.mpi import MpiInstall
 from probes.network_stream import Comprobe, Placement
 from profiles.errors import BadInput, Unavailable
+from tenbin.commands.job_scale import planned
 from tests.conftest import processes_below, require
 from tests.netlab import NetLab, netlab, require_netlab
 
@@ -271,3 +273,46 @@ def test_messages_that_do_not_leave_the_hosts_are_refused_before_the_job_runs(
     with pytest.raises(Unavailable, match="through shared memory; keep MPI to the network: UCX_TLS"):
         network.check()
     assert not processes_below()
+
+
+# --- over more and fewer ranks
+
+
+RANKS = """
+import os, sys, time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+assert comm.size == int(sys.argv[1]) == int(os.environ["TENBIN_TASKS"])
+if comm.size > 1:
+    assert len(set(comm.allgather(os.uname().nodename))) == 2
+time.sleep(0.3 + 1.2 / comm.size)
+comm.Barrier()
+"""
+
+
+def test_ranks_lie_on_the_hosts_in_turns() -> None:
+    """As many on each but the last, as launchers do; hosts of one machine share no core in vain."""
+    apart = Hosts(("a", "b", "c"), ((0, 1, 2), (4, 5, 6, 7), (0, 2, 4)), ("x", "y", "z"))
+    assert apart.most == 9 and not apart.emulated
+    assert apart.ranks(1) == (("a",), (0,))
+    assert apart.ranks(3) == (("a", "b", "c"), (0, 4, 0))
+    assert apart.ranks(4) == (("a", "b"), (0, 1, 4, 5))
+    assert apart.ranks(8) == (("a", "b", "c"), (0, 1, 2, 4, 5, 6, 0, 2))
+    together = Hosts(("a", "b"), ((0, 1), (0, 1)), ("x", "x"))
+    assert together.most == 4 and together.emulated
+    assert together.ranks(2) == (("a", "b"), (0, 1)) and together.ranks(4) == (("a", "b"), (0, 1, 0, 1))
+
+
+def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: NetLab, tmp_path: Path) -> None:
+    """0.3 s that no rank shortens and 1.2 s that all share: the ranks of 2 and 4 are on both hosts."""
+    require(len(CPUS) > 1, "two CPUs")
+    program = (sys.executable, "-P", "-c", RANKS, "{n}")
+    scaling = planned((1, 2, 4), program, str(tmp_path), (120.0, 600.0), True, 1, True, lab.hosts)
+    table = measure(scaling)
+    assert sorted(set(table["cores"])) == [1, 2, 4] and not processes_below()
+    least = table.groupby("cores")["wall_s"].min()
+    assert all(least[n] >= 0.3 + 1.2 / n for n in (1, 2, 4))
+    model = fit(table, scaling.hosts)
+    assert model.emulated and model.labels == {"hosts": ",".join(lab.hosts)}
+    with pytest.raises(BadInput, match=rf"--scale {4 * len(CPUS)}: these hosts have"):
+        planned((1, 4 * len(CPUS)), program, "/", (1.0, 1.0), True, 1, True, lab.hosts)

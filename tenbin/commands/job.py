@@ -65,7 +65,8 @@ def profile(
     scale: Annotated[
         str | None,
         typer.Option(
-            help="Also how it speeds up over so many cores: 1,2,4; {n} in the command is the count."
+            help="Also how it speeds up over so many cores (or ranks over the hosts): 1,2,4; {n} in the "
+            "command is the count."
         ),
     ] = None,
     caps: Annotated[
@@ -119,9 +120,9 @@ def profile(
     if not where.is_dir():
         raise BadInput(f"--chdir {where}: not a folder", f"mkdir -p {where}")
     times = duration_s(limit), duration_s(budget)
-    if scale and hosts:
-        raise BadInput("--scale with --hosts: scaling is measured on this node", "leave one of them out")
-    scaling = planned(counts(scale), tuple(command), str(where), times, quick, seed, mpi) if scale else None
+    ranks_on = tuple(host.strip() for host in hosts.split(",")) if hosts is not None else ()
+    run = tuple(command), str(where), times, quick, seed, mpi, ranks_on
+    scaling = planned(counts(scale), *run) if scale else None
     if emulate and not caps:
         raise BadInput("--emulate: only power caps are emulated", "give --caps too, or leave it out")
     if caps and hosts:
@@ -137,7 +138,7 @@ def profile(
         *times,
         seed,
         mpi=mpi or hosts is not None,
-        hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
+        hosts=ranks_on,
     )
     stored.prepare()
     earlier = stored.paths(name=name)

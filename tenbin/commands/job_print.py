@@ -152,7 +152,9 @@ def _curve(console: Console, curve: Curve) -> None:
 def _scaling(console: Console, model: Model) -> None:
     from profiles.models.downey import verdict
 
-    console.print("\n[bold]Over cores[/bold]", end="  ")
+    over = f"Over ranks on {model.labels['hosts']}" if "hosts" in model.labels else "Over cores"
+    mark = " (EMULATED: the hosts are one machine's)" if model.emulated else ""
+    console.print(f"\n[bold]{over}[/bold]{mark}", end="  ")
     console.print(verdict(model), markup=False)
     for found in model.coefficients:
         _line(console, SCALING.get(found.name, found.name), found)

@@ -20,11 +20,16 @@ def planned(
     quick: bool,
     seed: int,
     mpi: bool,
+    hosts: tuple[str, ...] = (),
 ) -> Scaling:
-    """What is to be run over cores; BadInput if it cannot be."""
-    from agent.job_scaling import Scaling, check_counts
+    """What is to be run over cores, here or (as ranks) over hosts; BadInput if it cannot be."""
+    from agent.job_scaling import Scaling, ask, check_counts
     from probes.topology import usable_cores
 
+    if hosts:
+        there = ask(hosts)
+        counts = check_counts(counts, there.most, "these hosts have, as many on each,")
+        return Scaling(command, folder, counts, (), *times, quick, seed, mpi=True, hosts=there)
     cpus = usable_cores()
     return Scaling(command, folder, check_counts(counts, len(cpus)), cpus, *times, quick, seed, mpi)
 
@@ -45,4 +50,5 @@ def with_scaling(
         what = f"scaling over {', '.join(map(str, scaling.counts))} cores"
         absent = Absent(probe="job", what=what, reason=error.what, remedy=error.remedy, failed=True)
         return made.model_copy(update={"absent": (*made.absent, absent)}), samples
-    return made.model_copy(update={"scaling": fit(table)}), {**samples, "scaling": table}
+    found = fit(table, scaling.hosts)
+    return made.model_copy(update={"scaling": found}), {**samples, "scaling": table}
