@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import typer
 
 from agent.job_profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
 from agent.job_session import CommandFailed, JobOrder, JobProgress, goes_on
@@ -27,6 +28,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.fits.job import fit
 from profiles.job_store import JobStore, load
 from profiles.models.curve import slowdown_beside
+from tenbin.commands.job_examples import examples
 from tests.conftest import processes_below, require
 from tests.factory import make_inventory
 from tests.jobs import make_job, samples
@@ -357,3 +359,28 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], says: str) 
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("tenbin: ") and says in line
+
+
+@pytest.mark.computes
+@pytest.mark.timeout(600)
+def test_the_kernels_are_profiled_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the tiny class: it is stored under its name, and repeated for about as long as was asked for."""
+    require(len(CPUS) > 1, "two CPUs")
+    monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr("agent.job_session.LEAST_RUN_S", 0.1)
+    monkeypatch.setattr("agent.job_session.QUICK_LEAST", 1)
+    monkeypatch.setattr("agent.job_session.QUICK_MOST", 1)
+    monkeypatch.setattr("agent.job_kernels.KERNELS", {"ep": "S"})
+    with pytest.raises(typer.Exit) as ended:
+        examples(None, seconds=0.3, store=tmp_path)
+    assert ended.value.exit_code == 0
+    assert "tenbin pairs" in capsys.readouterr().out
+    job = JobStore(tmp_path).load("ep", node_kind().key)
+    run = job.need("run_s")
+    assert job.quick and run is not None and run.value > 0.2 and job.command[-2] == "--repeat"
+    assert int(job.command[-1]) >= 1 and job.command[:2] == (sys.executable, "-P")
+    with pytest.raises(BadInput, match="no kernel 'is'; choose from ep"):
+        examples(["is"], store=tmp_path)
+    assert not processes_below()

@@ -5,24 +5,20 @@ With ``TENBIN_HOSTS=a,b`` the kernels are ranks over these hosts, and comprobe i
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 import numpy as np
 
+from agent.job_kernels import KERNELS, command
 from agent.job_network import cores_of
 from agent.job_profiler import make_job_profile
 from agent.job_session import JobOrder
 from agent.pair_trials import Program, Times, run_pairs
 from probes.mpi import find_mpi
 from probes.topology import usable_cores
-from profiles.errors import TenbinError
 from profiles.jobs import JobProfile
 from profiles.models.curve import slowdown_beside
 from scheduler.evaluations import Evaluation, Progress, Scale
@@ -57,7 +53,7 @@ class Size:
 
 SIZES: dict[Scale, Size] = {
     "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, 60.0, quick=True),
-    "full": Size({"ep": "W", "cg": "W", "ft": "W", "mg": "W", "lu": "W"}, 3.0, 8, 300.0, quick=False),
+    "full": Size(KERNELS, 3.0, 8, 300.0, quick=False),
 }
 
 
@@ -159,18 +155,6 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
     if times.interrupted:
         raise KeyboardInterrupt
     return Seen(jobs, times)
-
-
-def command(kernel: str, letter: str, least_s: float, ranks: int = 1) -> tuple[str, ...]:
-    """A kernel, the same number of times in every run, for about ``least_s`` on this machine."""
-    alone = [sys.executable, "-P", "-m", "probes.loads", f"{kernel}:{letter}"]
-    done = subprocess.run([*alone, "--repeat", "3"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TenbinError(f"kernel {kernel} did not run: {done.stderr.strip()[-200:]}")
-    once_s = min(json.loads(line)["time_s"] for line in done.stdout.splitlines())
-    count = max(math.ceil(least_s * ranks / once_s), 1)
-    rank = ["-m", "mpi4py"] if ranks > 1 else []
-    return (*alone[:2], *rank, *alone[2:], "--repeat", str(count))
 
 
 # --- what comes of it

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +10,14 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from tenbin.commands.job_caps import complete_machine, with_caps
+from tenbin.commands.job_examples import examples
 from tenbin.commands.job_predict import predict
 from tenbin.commands.job_print import print_job, print_list
+from tenbin.commands.job_progress import progress
 from tenbin.commands.job_scale import planned, with_scaling
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from agent.job_session import JobProgress, Listener
     from profiles.jobs import JobProfile
 
 app = typer.Typer(
@@ -142,7 +140,7 @@ def profile(
     )
     stored.prepare()
     earlier = stored.paths(name=name)
-    with terminated_as_interrupted(), _progress() as listener:
+    with terminated_as_interrupted(), progress() as listener:
         made, samples = make_job_profile(order, listener)
         if scaling is not None and not made.interrupted:
             made, samples = with_scaling(made, samples, scaling, listener)
@@ -205,6 +203,7 @@ def _options(job: JobProfile) -> str:
 
 
 app.command("predict")(predict)
+app.command("examples")(examples)
 
 
 @app.command("list")
@@ -266,35 +265,3 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "emulated": row.emulated,
         "command": list(row.command),
     }
-
-
-@contextmanager
-def _progress() -> Iterator[Listener]:
-    """Progress on standard error: a bar on a terminal, a line for each step elsewhere."""
-    from tenbin.text import duration
-
-    if not sys.stderr.isatty():
-
-        def tell(progress: JobProgress) -> None:
-            left = f" ({duration(progress.left_s)} left)" if progress.left_s else ""
-            print(f"tenbin: {progress.doing}{left}", file=sys.stderr, flush=True)
-
-        yield tell
-        return
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (
-        BarColumn(bar_width=28),
-        TextColumn("{task.fields[left]:>9} left"),
-        TextColumn("[dim]{task.description}[/dim]", markup=True),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=1.0, left="")
-
-        def show_bar(progress: JobProgress) -> None:
-            left = duration(progress.left_s) if progress.left_s else "?"
-            bars.update(task, description=progress.doing, completed=progress.fraction, left=left)
-
-        yield show_bar
