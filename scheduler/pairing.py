@@ -42,7 +42,7 @@ def by_probes(pressures: Sequence[Pressure]) -> Choice:
     groups = ends_inwards(
         [p.memory_percent for p in pressures], lambda a, b: excluded(pressures[a], pressures[b])
     )
-    return [Group(group, _rule_bindings([pressures[job] for job in group])) for group in groups]
+    return [Group(group, rule_bindings([pressures[job] for job in group])) for group in groups]
 
 
 def by_counters(pressures: Sequence[Pressure]) -> Choice:
@@ -66,11 +66,13 @@ def ends_inwards(keys: Sequence[float], forbidden: Callable[[int, int], bool]) -
     return groups + [(job,) for job in left]
 
 
-def _rule_bindings(pressures: Sequence[Pressure]) -> tuple[str, ...]:
+def rule_bindings(pressures: Sequence[Pressure]) -> tuple[str, ...]:
+    """How the paper's rule places jobs of the same nodes: alone packed, excluded pairs apart, else spread."""
     if len(pressures) == 1:
         return (PACKED,)
-    a, b = pressures
-    return apart(a, b) if excluded(a, b) else (SPREAD, SPREAD)
+    if len(pressures) == 2 and excluded(pressures[0], pressures[1]):
+        return apart(pressures[0], pressures[1])
+    return (SPREAD,) * len(pressures)
 
 
 def apart(a: Pressure, b: Pressure) -> tuple[str, str]:

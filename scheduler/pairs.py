@@ -15,7 +15,7 @@ from profiles.jobs import JobProfile
 from profiles.models import Prediction
 from profiles.models.curve import slowdown_beside
 from scheduler.interference import Pressure
-from scheduler.pairing import by_probes, excluded, partition
+from scheduler.pairing import by_probes, excluded, partition, rule_bindings
 from scheduler.profiled import pressure_of
 
 
@@ -36,6 +36,7 @@ class Suggestion:
         groups: several names each, or one that is better alone.
         alone_s, paired_s: how long they have the node: one after the other; in these groups.
         excluded: pairs that the paper's rule passed over, because of the network.
+        bindings: how the paper's rule places the jobs of each group.
     """
 
     rule: str
@@ -43,6 +44,7 @@ class Suggestion:
     alone_s: float
     paired_s: float
     excluded: tuple[tuple[str, str], ...] = ()
+    bindings: tuple[tuple[str, ...], ...] = ()
 
     @property
     def gain_percent(self) -> float:
@@ -94,6 +96,7 @@ def suggestions(jobs: Sequence[JobProfile], per_node: int = 2, cores: int | None
             alone_s,
             sum(costs[group] for group in chosen),
             passed_over if rule == "rule" else (),
+            tuple(rule_bindings([pressures[member] for member in group]) for group in chosen),
         )
         for rule, chosen in (("rule", ruled), ("matching", partition(len(jobs), costs)))
     ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from profiles.jobs import JobProfile
     from profiles.models import Prediction
     from scheduler.pairs import Direction, Suggestion
+    from scheduler.placements import Sockets
 
 RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
 
@@ -65,6 +66,7 @@ def pairs(
     predicted, advice = directions(known), suggestions(known, per_node, cores)
     times = _verified(known, repetitions, duration_s(limit)) if verify else None
     rows = [_row(one, known, times) for one in predicted]
+    sockets, why_not = _sockets(known)
     if json:
         noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
         advised = [
@@ -73,13 +75,16 @@ def pairs(
                 "groups": one.groups,
                 "gain_percent": one.gain_percent,
                 "excluded": one.excluded,
+                "placements": _placed(one, known, sockets),
             }
             for one in advice
         ]
         found = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
-        print(json_.dumps(found | {"network": over_network(known)}, indent=1))
+        more = {"network": over_network(known), "no_placements": why_not or None}
+        print(json_.dumps(found | more, indent=1))
     else:
         _print(rows, advice, known, times)
+        _print_placements(advice, known, sockets, why_not)
     raise typer.Exit(INTERRUPTED if times is not None and times.interrupted else 0)
 
 
@@ -136,6 +141,54 @@ def _room(known: list[JobProfile]) -> int | None:
     here = node_kind().key
     alike = all(job.kind.key == here and not job.hosts for job in known)
     return len(usable_cores()) if alike else None
+
+
+def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
+    """The sockets of this node, if jobs can be placed on several; else why not."""
+    import os
+    from pathlib import Path
+
+    from agent.inventory.files import Roots
+    from agent.inventory.network import read_network
+    from probes.topology import read_topology
+    from profiles.records import Settings
+    from scheduler.placements import sockets_of
+
+    if _room(known) is None:
+        return None, "the jobs' node is not this one, or several"
+    topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
+    found = sockets_of(topology, read_network(Roots.of(Settings())))
+    return (None, found.why_not) if found.why_not else (found, "")
+
+
+def _placed(one: Suggestion, known: list[JobProfile], sockets: Sockets | None) -> list[dict[str, Any]]:
+    """Each job of each group: the paper's word for its placement, and the CPUs that this is here."""
+    from scheduler.placements import WORDS
+
+    if sockets is None:
+        return []
+    cores = {job.name: job.cores for job in known}
+    rows = []
+    for group, bindings in zip(one.groups, one.bindings, strict=True):
+        laid = sockets.lay(bindings, [cores[name] for name in group])
+        for i, (name, binding) in enumerate(zip(group, bindings, strict=True)):
+            rows.append({"job": name, "placement": WORDS[binding], "cpus": laid[i] if laid else None})
+    return rows
+
+
+def _print_placements(
+    advice: list[Suggestion], known: list[JobProfile], sockets: Sockets | None, why_not: str
+) -> None:
+    if sockets is None:
+        print(f"\nNo placements (4x2, 2x4, 2x4F, 2x4B): {why_not}.")
+        return
+    for one in advice:
+        print(f"\nPlacements by the rule of Konishi et al., {RULES[one.rule]}:")
+        for row in _placed(one, known, sockets):
+            cpus = "no room for that" if row["cpus"] is None else f"CPUs {', '.join(map(str, row['cpus']))}"
+            print(f"  {row['job']} {row['placement']}: {cpus}")
+    if not sockets.card:
+        print("  (which socket is next to the network card is not known here)")
 
 
 def _programs(known: list[JobProfile]) -> list[Program]:
