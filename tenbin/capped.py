@@ -55,7 +55,8 @@ def capped_packages(
     size = min((len(cores[zone.key]) for zone in used), default=0)
     if not size:
         raise Unavailable("--power-budget: this process may use no core of any package", "see: taskset -p $$")
-    pool, unit = _power(used, len(found), profile, emulated), Unit(node=True, cores=size, emulated=emulated)
+    pool = _power(used, len(found), profile, emulated)
+    unit = Unit(node=True, cores=size, package=True, emulated=emulated)
     if profile is not None:
         unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, len(found)))
     least_w = pool.power_w(1, pool.caps_w[0])

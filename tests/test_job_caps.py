@@ -156,18 +156,21 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     """Against its speed at the pool's lowest cap; only of the machine it was measured on; fixed then."""
     JobStore(tmp_path).save(make_job("lu", kind=KIND, caps=fit(table(), "intel-2s")), {"caps": table()})
     measured, pool = Measured(JobStore(tmp_path), KIND), Pool("node", 2, caps_w=(30.0, 40.0, 50.0, 60.0))
-    unit = Unit(node=True, cores=1, emulated="intel-2s")
+    unit = Unit(node=True, cores=1, package=True, emulated="intel-2s")
     spec = JobSpec(command=("lu",), folder="/", nodes=1, job_profile="lu")
-    found = under_caps(spec, measured.caps, pool, unit)
+    found = under_caps(spec, measured.caps, unit)
     assert found.cap_curve == pytest.approx((REAL.knee_w, REAL.slope_per_w), rel=0.1)
     speed = speed_of(found, pool, unit, 1, None)
     assert speed is not None and speed(1, 30.0) == 1.0
     for cap in (40.0, 50.0, 60.0):
         assert speed(1, cap) == pytest.approx(REAL.speed(cap) / REAL.speed(30.0), rel=0.1)
     own = spec.model_copy(update={"cap_curve": (40.0, 0.01)})
-    assert under_caps(own, measured.caps, pool, unit) == own
-    assert under_caps(spec, measured.caps, Pool("node", 2), unit) == spec  # nobody chooses caps
-    assert under_caps(spec, measured.caps, pool, Unit(node=True, cores=1)) == spec  # not the emulated ones
+    assert under_caps(own, measured.caps, unit) == own
+    nodes, real = Unit(node=True, cores=1, emulated="intel-2s"), Unit(node=True, cores=1, package=True)
+    assert under_caps(spec, measured.caps, nodes) == spec  # caps of whole nodes, or none
+    assert under_caps(spec, measured.caps, real) == spec  # not the emulated ones
+    plain, other = (speed_of(one, pool, nodes, 1, None) for one in (spec, found))
+    assert plain == other
     steep = speed_of(spec.model_copy(update={"cap_curve": (60.0, 0.1)}), pool, unit, 1, None)
     assert steep is not None and steep(1, 60.0) == pytest.approx(100.0)
 

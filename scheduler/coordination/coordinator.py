@@ -106,9 +106,9 @@ class Coordinator:
             NoRoom: the journal cannot be written; nothing was taken in.
         """
         now, waits_for = instant(self.clock()), waits_for or {}
-        pool, unit = self.engine.cluster.pools[0], self.ledger.unit
+        unit = self.ledger.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
-        specs = [under_caps(spec, self.measured.caps, pool, unit) for spec in specs]
+        specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         check_order(waits_for, len(specs))
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)

@@ -28,13 +28,14 @@ class Unit:
         cores: of one unit.
         scaling: Downey's A and sigma over cores, by load (compute, memory).
         caps: speed under a power cap, by load.
-        emulated: name of the machine whose packages the units are, if that is an emulated one.
+        package: it is one package of a processor, under a cap of its own; emulated: of that emulated machine.
     """
 
     node: bool = False
     cores: int = 1
     scaling: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     caps: Mapping[str, CapLine] = field(default_factory=dict)
+    package: bool = False
     emulated: str = ""
 
 
@@ -93,7 +94,7 @@ def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None
     else by Amdahl's law with a serial share of 5 %. Under caps: as its job profile says (``cap_curve``), else
     as its load was measured, else in proportion to the cap.
     """
-    caps = (_own_caps(spec, pool) or unit.caps.get(spec.load)) if pool.caps_w else None
+    caps = (_own_caps(spec, pool, unit) or unit.caps.get(spec.load)) if pool.caps_w else None
     if caps is None and pool.caps_w:
         caps = CapLine(1.0 / pool.caps_w[0], pool.caps_w[0], pool.caps_w[-1])
     if most is None and caps is None:
@@ -123,23 +124,23 @@ def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], 
 
 
 def under_caps(
-    spec: JobSpec, measured: Callable[[str, str], tuple[float, float] | None], pool: Pool, unit: Unit
+    spec: JobSpec, measured: Callable[[str, str], tuple[float, float] | None], unit: Unit
 ) -> JobSpec:
-    """The job with the speed under power caps that its job profile has measured, where caps are chosen; it
-    belongs to the job from then on, as does its speed-up (``sized``).
+    """The job with the speed under power caps that its job profile has measured, where packages are capped;
+    it belongs to the job from then on, as does its speed-up (``sized``).
 
     Args:
         measured: knee and slope, by name of a job profile and of the emulated machine.
     """
-    if spec.cap_curve is not None or not spec.job_profile or not pool.caps_w:
+    if spec.cap_curve is not None or not spec.job_profile or not unit.package:
         return spec
     found = measured(spec.job_profile, unit.emulated)
     return spec if found is None else spec.model_copy(update={"cap_curve": found})
 
 
-def _own_caps(spec: JobSpec, pool: Pool) -> CapLine | None:
+def _own_caps(spec: JobSpec, pool: Pool, unit: Unit) -> CapLine | None:
     """The job's own line, against its speed at the pool's lowest cap (paper C, equation 4.5)."""
-    if spec.cap_curve is None:
+    if spec.cap_curve is None or not unit.package:
         return None
     lowest_w = pool.caps_w[0]
     knee_w, slope = max(spec.cap_curve[0], lowest_w), spec.cap_curve[1]
