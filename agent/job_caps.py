@@ -37,6 +37,7 @@ from profiles.records import Settings
 CAPS, QUICK_CAPS = 6, 5
 LEAST, QUICK, MOST = 2, 2, 5  # repetitions; a third and further ones while there is time
 LOOK_S = 0.02
+EMULATION_STARTS_S = 20.0
 
 
 class CapsFailed(TenbinError):
@@ -160,7 +161,7 @@ def measure(
         stack.enter_context(node_lock())
         sysfs = stack.enter_context(emulated_node(order.emulated)) if order.emulated else Path("/sys")
         journal = stack.enter_context(Journal(state_dir() / "journal"))
-        meter = stack.enter_context(choose_meter(Settings(sysfs=sysfs, emulated=order.emulated)))
+        meter = stack.enter_context(_meter(sysfs, order.emulated))
         caps: Caps | None = None
         try:
             caps = find_caps(sysfs, journal.control)
@@ -191,6 +192,18 @@ def measure(
                 tell(f"repetition {repetition}: {under}")
                 bench.run(cap_w, repetition)
     return pd.DataFrame(bench.rows), doubt
+
+
+def _meter(sysfs: Path, emulated: str) -> Meter:
+    """That of the machine; the counters of an emulated one may begin late, where others compute."""
+    until_s = time.monotonic() + (EMULATION_STARTS_S if emulated else 0.0)
+    while True:
+        try:
+            return choose_meter(Settings(sysfs=sysfs, emulated=emulated))
+        except Unavailable:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(LOOK_S)
 
 
 def _plan(lowest_w: float, natural_w: float, caps: Caps, quick: bool) -> list[float]:
