@@ -11,7 +11,7 @@ from tests.slurmlab import SlurmLab
 
 START = ("--engine", "slurm")
 BUSY = ("sbatch", "--parsable", "-N3", "--exclusive", "--output=/dev/null")
-COUNTS = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo $i; sleep 0.1; done"
+COUNTS = "i=0; until [ -e go ]; do i=$((i+1)); echo $i; sleep 0.1; done"
 
 
 def run(up: Up, *words: str) -> str:
@@ -58,9 +58,9 @@ def test_jobs_run_on_nodes_of_the_cluster(up: Up, lab: SlurmLab, tmp_path: Path)
     assert tasks == "1" and "tenbin:" in lab.call("scontrol", "show", "job", slurm)
 
 
-def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab) -> None:
+def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.start(*START)
-    run(up, "submit", "-c", "2", "--", "sh", "-c", COUNTS.format(n=40))
+    run(up, "submit", "-c", "2", "--chdir", str(tmp_path), "--", "sh", "-c", COUNTS)
     job = up.client.job(1)
     up.until(lambda: up.client.output(1).count(b"\n") > 3)
     run(up, "suspend", "1")
@@ -69,8 +69,11 @@ def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab) -> None:
     run(up, "submit", "-c", "2", "--wait", "--", "true")
     assert up.client.output(1) == said
     run(up, "resume", "1")
+    up.until(lambda: up.client.output(1).count(b"\n") > said.count(b"\n") + 3)
+    (tmp_path / "go").touch()
     assert job.result(60) == 0
-    assert up.client.output(1).split() == [str(n + 1).encode() for n in range(40)]
+    counted = up.client.output(1).split()
+    assert counted == [str(n + 1).encode() for n in range(len(counted))]
     info = job.info()
     assert info["usage"]["running_s"] < info["usage"]["wall_s"] - 0.5
     run(up, "submit", "--", "sleep", "100")
