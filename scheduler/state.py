@@ -208,8 +208,13 @@ class State(Holdings):
             del self.suspended[job_id]
 
     def reconsider(self, job: Job) -> None:
-        """More is known of a job that waits; it keeps its place. Let the policy ``begin`` anew."""
-        self.waiting[job.id] = self._jobs[job.id].job = job
+        """More is known of a job that waits or runs; it keeps its place. Let the policy ``begin`` anew."""
+        state = self._jobs[job.id]
+        state.job = job
+        if state.phase is WAITING:
+            self.waiting[job.id] = job
+        elif state.phase is RUNNING:
+            self.expect(state, state.works_from_s)
 
     def restore(self, state: JobState) -> None:
         """After a restart: a job is again what it was; one that runs is charged its units."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -96,9 +97,10 @@ def make_api(
         return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
 
     @api.post("/down")
-    async def down() -> dict[str, int]:
+    async def down(let_go: bool = False) -> dict[str, int]:
+        guests = coordinator.close_door(let_go)
         asyncio.get_running_loop().call_soon(stop)
-        return {"pid": os.getpid()}
+        return {"pid": os.getpid(), "guests": guests}
 
     return api
 
@@ -203,12 +205,14 @@ def brief(entry: Entry) -> dict[str, Any]:
         "id": entry.id,
         "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
         "stage": entry.stage.value,
+        "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
+        "user": entry.spec.slurm.user if entry.spec.slurm else None,
         "held_by_user": entry.held_by_user,
         "cores": len(entry.cores) or entry.spec.tasks * entry.spec.cores,
         "submit_s": entry.submit_s,
         "start_s": entry.start_s,
         "end_s": entry.end_s,
-        "time_limit_s": entry.spec.time_s,
+        "time_limit_s": time_limit_s(entry),
         "code": entry.code,
         "trouble": entry.trouble,
     }
@@ -271,6 +275,12 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
             for at, what, detail in coordinator.ledger.history(job_id)
         ],
     }
+
+
+def time_limit_s(entry: Entry) -> float | None:
+    """Its limit now; None: it has none."""
+    limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
+    return None if limit_s is None or math.isinf(limit_s) else limit_s
 
 
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from profiles.job_store import JobStore
 from scheduler.coordination.sizes import Unit
 from scheduler.engines.slurm import parse
 from scheduler.engines.slurm.engine import Site
+from scheduler.engines.slurm.guestbook import GATE_S, Guestbook
+from scheduler.engines.slurm.needs import Shape
 from scheduler.engines.slurm.parse import SlurmNode
 from scheduler.engines.slurm.roster import Host, Roster, remember
 from scheduler.engines.slurm.tools import Slurm
@@ -18,12 +21,19 @@ from scheduler.model import Cluster, Pool
 from scheduler.parameters import split
 from scheduler.profiled import JobProfiles
 from scheduler.registry import create
+from scheduler.site import rights
 from scheduler.site.kinds import kind_of as kind_of_nodes
 from tenbin.machine import Machine, kind_of
 
 
 def slurm_cluster(
-    policy: str, home: Path, partition: str | None, cores: int | None, lease_s: float
+    policy: str,
+    home: Path,
+    partition: str | None,
+    cores: int | None,
+    lease_s: float,
+    take_over: Path | None = None,
+    gate_s: float = GATE_S,
 ) -> Machine:
     """The nodes of a partition.
 
@@ -33,6 +43,8 @@ def slurm_cluster(
     Args:
         home: the coordinator's folder, on a disk that all nodes share.
         partition: None: Slurm's default one.
+        take_over: jobs of plain sbatch are taken over; the file by which job_submit.lua knows that. gate_s:
+            for how long they wait before they start by themselves, should tenbin not come back.
 
     Raises:
         Unavailable: Slurm does not answer, or is too old.
@@ -65,10 +77,35 @@ def slurm_cluster(
     elif "sharing" in suits:
         if cores is not None:
             raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        if take_over is not None:
+            what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
+            raise BadInput(what, "choose another policy, for instance easy")
         return _shared(policy, home, slurm, name, found, lease_s)
     else:
         raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
-    return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s))
+    book = None
+    if take_over is not None:
+        kind = "nodes" if not pool.counted else "whole" if cores is None else "parts"
+        _may_steer(slurm)
+        book = Guestbook(take_over, gate_s, name, Shape(kind, unit.cores))
+    return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s, book=book))
+
+
+def _may_steer(slurm: Slurm) -> None:
+    """Whether jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
+
+    Raises:
+        BadInput: one of them lacks.
+    """
+    config = slurm.config()
+    user, uid = getpass.getuser(), os.getuid()
+    level, why = rights.admin_level(slurm, config, user)
+    if not rights.steers_all(user, uid, rights.slurm_user(config), level):
+        what = f"--take-over: {user} may not steer other users' jobs" + (f" ({why})" if why else "")
+        raise BadInput(what, "see: tenbin doctor --engine slurm")
+    if "lua" not in config.get("JobSubmitPlugins", "").split(","):
+        remedy = "write it by tenbin slurm-config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
+        raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
 
 
 def _shared(

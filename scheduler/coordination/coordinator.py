@@ -29,6 +29,7 @@ from scheduler.coordination.lives import Lives
 from scheduler.coordination.sizes import CORE, Unit, sized, under_caps
 from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
+from scheduler.coordination.visitors import Visitors
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines import Engine, Report
 from scheduler.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
@@ -86,6 +87,11 @@ class Coordinator:
         self.experience = Experience(ended, self.ledger.user, engine.cluster, measured.runs)
         known = self.foresight, self.experience
         self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
+        self.visitors: Visitors | None = None
+        if engine.guests is not None:
+            past = [*journal.entries(REMEMBERED), *self.ledger.entries.values()]
+            books = self.state, self.ledger, self.lives, self.bookings
+            self.visitors = Visitors(past, *books, engine.guests, self.experience, self._check, self._happen)
         self._recover()
 
     # -- what users ask for ---------------------------------------------------------------------------
@@ -114,6 +120,8 @@ class Coordinator:
             self.profiles.introduce(spec.job_profile for spec in specs)
         for place, spec in enumerate(specs):
             try:
+                if spec.slurm is not None:
+                    raise BadInput("slurm: only tenbin itself takes jobs over", "leave it out")
                 self._check(spec, now)
             except BadInput as error:
                 if len(specs) == 1:
@@ -213,11 +221,24 @@ class Coordinator:
                 return Placement(pool.name, units, ((int(number), units),))
         return Placement(to, units)
 
+    def close_door(self, let_go: bool) -> int:
+        """Before the end: how many jobs taken over wait; ``let_go``: they are the cluster's again."""
+        if self.visitors is None:
+            return 0
+        count = len(self.visitors.waiting())
+        if let_go:
+            self._look_at_clock()
+            self.visitors.leave("tenbin down --let-go")
+            self.turn()
+        return count
+
     def why(self, job_id: int) -> Reason:
         """Why a job does not run; an empty sentence if it does."""
         entry = self.ledger.open(job_id)
         if entry.held_by_user:
             return Reason(f"suspended by its owner; go on with: tenbin resume {job_id}")
+        if entry.blocked:
+            return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
             others = ", ".join(str(other) for other in entry.spec.after if other in self.ledger.entries)
             return Reason(f"waits for job {others} to succeed")
@@ -250,6 +271,8 @@ class Coordinator:
         self._look_at_clock()  # after it: nothing that is reported is yet to come
         for report in reports:
             self._note(report)
+        if self.visitors is not None:
+            self.visitors.look()
         for change in service.match(self.state, self.engine):
             self._happen(type(change), partial(_same, change))
         self.foresight.look_around()

@@ -96,7 +96,7 @@ def asked_of(spec: JobSpec, user: str) -> Asked:
     """What the job is, in the terms of its history."""
     program, arguments = program_of(spec.command)
     name = spec.job_profile or spec.name or program
-    return Asked(name, arguments, spec.account or user, (spec.tasks * spec.cores, spec.nodes or 0))
+    return Asked(name, arguments, spec.owner(user), (spec.tasks * spec.cores, spec.nodes or 0))
 
 
 def run_of(entry: Entry, user: str) -> Run | None:
@@ -108,7 +108,7 @@ def run_of(entry: Entry, user: str) -> Run | None:
     return Run(
         asked_of(entry.spec, user)._replace(pool=pool),
         used.get("reference_s", used["running_s"]),
-        used.get("peak_memory_mb"),
+        used.get("peak_memory_mb") or None,  # 0: nobody looked
         used.get("registered_mb"),
         used.get("compile_s"),
     )

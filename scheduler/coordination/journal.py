@@ -24,7 +24,7 @@ from scheduler.coordination.forecasts import Forecast, Kind
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
 
-VERSION = 3  # 1 had no goals, 2 no predictions
+VERSION = 4  # 1 had no goals, 2 no predictions, 3 nothing of what others change
 LOCK_HINT = "use that one, or stop it with: tenbin down"
 
 
@@ -64,6 +64,8 @@ class Entry:
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
         predicted: what earlier runs said of it, where its owner gave no estimate (``experience.Experience``).
+        blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
+        limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
     """
 
     id: int
@@ -95,6 +97,8 @@ class Entry:
     usage: dict[str, Any] | None = None
     goals: tuple[Placement, ...] = ()
     predicted: dict[str, Any] | None = None
+    blocked: str = ""
+    limit_s: float | None = None
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))

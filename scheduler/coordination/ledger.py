@@ -57,9 +57,10 @@ class Ledger:
         now: float,
         waits_for: Mapping[int, Sequence[int]] | None = None,
         predicted: Sequence[dict[str, Any] | None] = (),
+        blocked: Sequence[str] = (),
     ) -> list[Entry]:
         """New jobs, durable when this returns; ``waits_for``, by places, becomes ``after``, by numbers;
-        ``predicted`` of each, none: nothing is known of any.
+        ``predicted`` of each, none: nothing is known of any; ``blocked`` likewise: why each may not start.
 
         Those that wait for others are journalled as held, so that a crash lets none of them pass.
 
@@ -72,10 +73,13 @@ class Ledger:
             ids = [self.journal.next_id() for _ in specs]
             for place, (job_id, spec) in enumerate(zip(ids, specs, strict=True)):
                 after = (*spec.after, *(ids[other] for other in (waits_for or {}).get(place, ())))
-                stage = Stage.HELD if after else Stage.WAITING
+                why = blocked[place] if blocked else ""
+                stage = Stage.HELD if after or why else Stage.WAITING
                 whole = spec if after == spec.after else spec.model_copy(update={"after": after})
                 told = predicted[place] if predicted else None
-                added.append(Entry(job_id, whole, key, now, stage, since_s=now, predicted=told))
+                came = min(now, spec.slurm.submitted_s) if spec.slurm else now
+                entry = Entry(job_id, whole, key, came, stage, since_s=now, predicted=told, blocked=why)
+                added.append(entry)
             self._added.update((entry.id, entry) for entry in added)
             self._history += [(now, entry.id, "submitted", "") for entry in added]
             self.commit()
@@ -141,14 +145,22 @@ class Ledger:
     def job(self, entry: Entry) -> Job:
         """The job as the policy sees it."""
         if entry.id not in self._jobs:
+            known = entry.predicted, entry.limit_s
             self._jobs[entry.id] = as_job(
-                entry.id, entry.submit_s, entry.spec, self.cluster, self.user, self.unit, entry.predicted
+                entry.id, entry.submit_s, entry.spec, self.cluster, self.user, self.unit, *known
             )
         return self._jobs[entry.id]
 
     def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
         """More is known of a job that waits; as the policy sees it now."""
         entry.predicted = predicted
+        self._jobs.pop(entry.id, None)
+        self._changed[entry.id] = entry
+        return self.job(entry)
+
+    def limit(self, entry: Entry, limit_s: float) -> Job:
+        """A job's limit of run time is another now; as the policy sees it."""
+        entry.limit_s = limit_s
         self._jobs.pop(entry.id, None)
         self._changed[entry.id] = entry
         return self.job(entry)

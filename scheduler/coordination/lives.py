@@ -49,11 +49,13 @@ class Lives:
         if failed:
             trouble = f"job {failed[0]}, which it waited for, did not succeed"
             self._happen(Finished, partial(self.finish, entry, Stage.CANCELLED, trouble))
+        elif entry.blocked:
+            self.ledger.touch(entry)
         elif any(stage is not Stage.DONE for _, stage in stages):
             self.ledger.hold(entry)
         else:
             entry.stage = Stage.WAITING
-            if entry.spec.after:  # it was journalled as held
+            if entry.spec.after or entry.spec.slurm:  # it was journalled as held
                 self.ledger.touch(entry)
             self._happen(Submitted, partial(self._enter, entry))
 
@@ -112,6 +114,16 @@ class Lives:
             self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
         return Finished(self.ledger.job(entry), placement) if placement else None
 
+    def block(self, entry: Entry, why: str) -> Event | None:
+        """A job that waits may not start for now, by no decision of tenbin's."""
+        if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
+            self._leave(entry)
+            entry.stage = Stage.HELD
+        if entry.stage is Stage.HELD:
+            entry.blocked = why
+            self.ledger.touch(entry)
+        return None
+
     def requeue(self, entry: Entry, trouble: str, counts: bool = True) -> Event | None:
         """An attempt is lost; the job waits again, ahead of all others. ``counts``: as its failure."""
         self.ledger.tell(entry, self.state.now, "lost", trouble)
@@ -127,6 +139,8 @@ class Lives:
             state.failures -= 1
         self.ledger.follow(entry, state)
         entry.stage = Stage.WAITING
+        if entry.blocked:
+            self.block(entry, entry.blocked)
         return Failed(state.job, state.placement) if state.placement else None
 
     def checkpointed(self, entry: Entry, ended_s: float) -> Event:

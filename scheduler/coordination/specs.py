@@ -19,6 +19,22 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+class Origin(BaseModel):
+    """The job of plain ``sbatch`` that was taken over.
+
+    Attributes:
+        id: its number in Slurm, of a task of an array ``12_3``.
+        user: whose it is.
+        submitted_s: when it came there, in seconds since 1970.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    user: str
+    submitted_s: float
+
+
 class JobSpec(BaseModel):
     """A job as it is submitted.
 
@@ -47,6 +63,7 @@ class JobSpec(BaseModel):
         array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
         stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
         requeue: whether it is run again when its node or its supervisor was lost.
+        slurm: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
         checkpoint_signal: a signal on which it writes a checkpoint and leaves with ``checkpoint_code``.
     """
 
@@ -81,9 +98,14 @@ class JobSpec(BaseModel):
     stdout: Text = ""
     stderr: Text = ""
     requeue: bool = True
+    slurm: Origin | None = None
     checkpoint_signal: Annotated[int, Field(ge=1, le=64)] | None = None
     checkpoint_code: Annotated[int, Field(ge=1, le=125)] = 85
     grace_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+
+    def owner(self, user: str) -> str:
+        """Whom it counts as: ``user``, who runs tenbin, unless somebody else is named."""
+        return self.account or (self.slurm.user if self.slurm else user)
 
     @field_validator("command", "folder", "stdout", "stderr")
     @classmethod
@@ -142,15 +164,19 @@ def as_job(
     user: str,
     unit: Unit = CORE,
     predicted: Mapping[str, Any] | None = None,
+    limit_s: float | None = None,
 ) -> Job:
     """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
+        limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
 
     Raises:
         BadInput: it can never run on this cluster.
     """
+    if limit_s is not None:
+        spec = spec.model_copy(update={"time_s": None if math.isinf(limit_s) else limit_s})
     pool = cluster.pools[0]
     units, most, speed = spec.tasks, spec.max_tasks, None
     demand: tuple[float, ...] = ()
@@ -173,7 +199,7 @@ def as_job(
         submit_s,
         units,
         None if estimates else _estimate_s(spec, units, speed) or _from_history(predicted, "", "high"),
-        user=spec.account or user,
+        user=spec.owner(user),
         memory_mb=spec.memory_mb or _registered_mb(predicted),
         known=Known.PREDICTED if spec.expect_s or (predicted and spec.time_s is None) else Known.LIMIT,
         stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,

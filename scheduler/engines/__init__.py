@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from agent.jobs.folder import Result, RunState, Want
 from agent.jobs.phases import Phase
@@ -16,6 +16,9 @@ from agent.jobs.samples import Sample
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Cluster, Placement
+
+if TYPE_CHECKING:
+    from scheduler.engines.guests import Reception
 
 
 class Report(NamedTuple):
@@ -40,9 +43,13 @@ class Engine(Protocol):
 
     Attributes:
         cluster: what there is to run jobs on.
+        guests: jobs that came another way are taken over; None: none are.
     """
 
     cluster: Cluster
+
+    @property
+    def guests(self) -> Reception | None: ...
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         """Look for what jobs like these need besides their command; may take a second, in any thread.

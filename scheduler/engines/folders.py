@@ -9,6 +9,7 @@ from agent.jobs import phases
 from agent.jobs.folder import Attempt, RunState
 from agent.jobs.samples import Sample, read
 from scheduler.coordination.journal import Entry
+from scheduler.engines.guests import Reception
 from scheduler.engines.orders import Files
 
 
@@ -16,6 +17,7 @@ class JobFolders:
     """What an engine can say of a job from its files; job 7 has ``store/jobs/7``."""
 
     store: Path
+    guests: Reception | None = None
 
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
         named: str = getattr(job.spec, stream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from agent.doctor.finding import Finding, limited, missing, ok
@@ -41,7 +41,7 @@ def examine(slurm: Slurm, folder: Path) -> list[Finding]:
     findings.append(ok("slurm", f"cluster {config['ClusterName']} answers", config.get("SLURM_CONF", "")))
     uid = os.getuid()
     name = _name(uid)
-    level, why = _admin_level(slurm, config, name)
+    level, why = rights.admin_level(slurm, config, name)
     findings += rights.check(name, uid, rights.slurm_user(config), level, why)
     findings += settings.check(config)
     try:
@@ -96,17 +96,6 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _admin_level(slurm: Slurm, config: Mapping[str, str], user: str) -> tuple[str, str]:
-    """``None``, ``Operator`` or ``Administrator``, as the accounting database has it; else why not."""
-    if config.get("AccountingStorageType") != "accounting_storage/slurmdbd":
-        return "", "there is no accounting database (slurmdbd) that could give rights"
-    try:
-        said = slurm.call("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel").strip()
-    except Unavailable as error:
-        return "", f"the accounting database cannot be asked ({error.what})"
-    return said.split("\n")[0].strip(), ""
 
 
 def _nodes(nodes: list[SlurmNode]) -> Iterator[Finding]:

@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from agent.doctor.finding import Finding, limited, ok
+from profiles.errors import Unavailable
+from scheduler.engines.slurm.tools import Slurm
 
 STEPS = (
     ("submit, pin, requeue and cancel jobs of one's own", 0),
-    ("suspend and resume jobs, steer other users' jobs, reservations", 1),
+    ("suspend and resume jobs, steer other users' jobs (tenbin up --take-over), reservations", 1),
     ("set dead nodes down, so that their jobs need not wait for SlurmdTimeout; make partitions", 2),
 )
 RANKS = {"Operator": 1, "Administrator": 2, "Admin": 2}
@@ -23,6 +25,11 @@ TITLES = {0: "a plain user", 1: "an operator", 2: "an administrator"}
 def slurm_user(config: Mapping[str, str]) -> str:
     """``SlurmUser`` as a name: ``slurm`` from ``slurm(64030)``."""
     return re.sub(r"\(\d+\)$", "", config.get("SlurmUser", "root")).strip()
+
+
+def steers_all(user: str, uid: int, slurm_user: str, level: str) -> bool:
+    """Whether he may steer everybody's jobs; ``level`` as for ``check``."""
+    return uid == 0 or user == slurm_user or RANKS.get(level, 0) > 0
 
 
 def check(user: str, uid: int, slurm_user: str, level: str, why: str) -> Iterator[Finding]:
@@ -51,3 +58,14 @@ def check(user: str, uid: int, slurm_user: str, level: str, why: str) -> Iterato
 
 def _grant(user: str) -> str:
     return f"sacctmgr modify user {user} set adminlevel=Administrator"
+
+
+def admin_level(slurm: Slurm, config: Mapping[str, str], user: str) -> tuple[str, str]:
+    """``None``, ``Operator`` or ``Administrator``, as the accounting database has it; else why not."""
+    if config.get("AccountingStorageType") != "accounting_storage/slurmdbd":
+        return "", "there is no accounting database (slurmdbd) that could give rights"
+    try:
+        said = slurm.call("sacctmgr", "-nP", "show", "user", user, "format=AdminLevel").strip()
+    except Unavailable as error:
+        return "", f"the accounting database cannot be asked ({error.what})"
+    return said.split("\n")[0].strip(), ""

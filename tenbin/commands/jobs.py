@@ -103,20 +103,23 @@ def jobs(
     from tenbin.text import duration, printable
 
     table = Table(box=None, padding=(0, 1))
+    taken_over = any(job["slurm"] for job in found)
     for column, side in (
         ("job", "right"),
+        *((("slurm", "right"), ("user", "left")) if taken_over else ()),
         ("name", "left"),
         ("stage", "left"),
         ("cores", "right"),
         ("since", "right"),
         ("", "left"),
     ):
-        table.add_column(column, justify=side)  # type: ignore[arg-type]
+        table.add_column(column, justify="right" if side == "right" else "left")
     for job in found:
         since = job["end_s"] or job["start_s"] or job["submit_s"]
         stage = "suspended" if job["held_by_user"] else job["stage"]
         table.add_row(
             str(job["id"]),
+            *((job["slurm"] or "", escape(printable(job["user"] or ""))) if taken_over else ()),
             escape(printable(job["name"])),
             stage,
             str(job["cores"]),

@@ -22,9 +22,24 @@ def slurm_config(
         typer.Option(
             "--output",
             "-o",
-            help="Folder in which to write nodes.conf, and gres.conf where there are GPUs.",
+            help="Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.",
             show_default=False,
         ),
+    ] = None,
+    job_submit: Annotated[
+        Path | None,
+        typer.Option(
+            "--job-submit",
+            help="In place of that: job_submit.lua, which has jobs of plain sbatch wait for tenbin up "
+            "--take-over FILE while FILE is fresh; slurmctld must be able to read it.",
+            metavar="FILE",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="With --job-submit: that tenbin schedules. (default: Slurm's default one)"),
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -39,7 +54,14 @@ def slurm_config(
 
       tenbin slurm-config
       tenbin slurm-config -o /etc/slurm/tenbin    # and in slurm.conf: include /etc/slurm/tenbin/nodes.conf
+
+      tenbin slurm-config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
     """
+    if job_submit is not None:
+        _job_submit(job_submit, partition, output, json)
+        return
+    if partition is not None:
+        raise BadInput("--partition is of --job-submit", "leave it out")
     from scheduler.site.lines import conf, node_lines
     from tenbin.commands.cluster import judged, known
 
@@ -65,6 +87,23 @@ def slurm_config(
         print(nodes + (f"\n# gres.conf:\n{gres}" if gres else ""), end="")
         return
     _write(output, {"nodes.conf": nodes} | ({"gres.conf": gres} if gres else {}))
+
+
+def _job_submit(lease: Path, partition: str | None, output: Path | None, json: bool) -> None:
+    from scheduler.site.job_submit import script
+
+    text = script(lease.absolute(), partition)
+    if json:
+        import json as json_
+
+        print(json_.dumps({"job_submit.lua": text}, indent=1))
+    elif output is None:
+        print(text, end="")
+    elif (output / "job_submit.lua").exists() and "By tenbin" not in (output / "job_submit.lua").read_text():
+        what = f"{output / 'job_submit.lua'} is there already, and not tenbin's"
+        raise BadInput(what, "choose another folder, and have it call tenbin_hold as its first lines say")
+    else:
+        _write(output, {"job_submit.lua": text})
 
 
 def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:

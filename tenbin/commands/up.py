@@ -72,6 +72,24 @@ def up(
             "jobs of a lost node run again when they have passed.",
         ),
     ] = 30.0,
+    take_over: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --engine slurm: take over jobs of plain sbatch. FILE tells job_submit.lua that "
+            "tenbin is there; the same as in: tenbin slurm-config --job-submit FILE",
+            metavar="FILE",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    gate: Annotated[
+        float,
+        typer.Option(
+            min=5,
+            help="With --take-over: jobs of sbatch that wait start by themselves so many seconds after "
+            "tenbin has gone.",
+        ),
+    ] = 3600.0,
     devices: Annotated[
         bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
     ] = False,
@@ -122,6 +140,8 @@ def up(
       tenbin up --policy parm --power-budget 150 --profile last
 
       tenbin up --engine slurm --partition batch --home /nfs/me/tenbin --daemon
+
+      tenbin up --engine slurm --take-over /run/tenbin.lease --daemon
     """
     import logging
 
@@ -132,7 +152,7 @@ def up(
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
-    _check_engine(engine, partition, unit, power_budget, profile, devices, cores, nodes)
+    _check_engine(engine, partition, unit, power_budget, profile, take_over, devices, cores, nodes)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
@@ -141,7 +161,7 @@ def up(
         if engine is Engines.slurm:
             from tenbin.slurm_machine import slurm_cluster
 
-            machine = slurm_cluster(policy, folder, partition, unit, lease)
+            machine = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate)
             if power_budget is not None:
                 from tenbin.slurm_power import capped_nodes
 
@@ -208,6 +228,7 @@ def _check_engine(
     unit: int | None,
     budget_w: float | None,
     profile: str | None,
+    take_over: Path | None,
     *others: object,
 ) -> None:
     """Options of one engine with the other.
@@ -226,7 +247,10 @@ def _check_engine(
             raise BadInput("--profile with --engine slurm is of power caps", "add --power-budget")
         if unit is not None and budget_w is not None:
             raise BadInput("--unit with --power-budget: jobs get whole nodes", "leave it out")
-    for name, value in (("--partition", partition), ("--unit", unit)):
+        if take_over is not None and budget_w is not None:
+            what = "--take-over with --power-budget: nothing caps what sbatch starts"
+            raise BadInput(what, "give one of them")
+    for name, value in (("--partition", partition), ("--unit", unit), ("--take-over", take_over)):
         if value is not None and engine is not Engines.slurm:
             raise BadInput(f"{name} is of a Slurm cluster", "add --engine slurm")
 
@@ -237,22 +261,39 @@ def _profile(selector: str | None) -> Any:
     return None if selector is None else Store().load(selector)
 
 
-def down(home: HomeOption = None, json: JsonOption = False) -> None:
-    """Stop the coordinator. Jobs that run go on; the queue is kept for the next ``tenbin up``."""
+def down(
+    let_go: Annotated[
+        bool,
+        typer.Option("--let-go", help="Leave the jobs of plain sbatch that wait to Slurm's own scheduler."),
+    ] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop the coordinator. Jobs that run go on; the queue is kept for the next ``tenbin up``.
+
+    Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by
+    themselves then.
+    """
     import os
     import time
 
     from tenbin.client import Client
 
     client = Client(home)
-    pid = client.call("POST", "/down")["pid"]
+    found = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
+    pid, guests = found["pid"], found["guests"]
     for _ in range(200 if client.address == str(client.home) else 0):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             break
         time.sleep(0.02)
-    _print({"pid": pid}, json, f"stopped (pid {pid})")
+    text = f"stopped (pid {pid})"
+    if guests and let_go:
+        text += f"; {guests} jobs of sbatch are left to Slurm"
+    elif guests:
+        text += f"; {guests} jobs of sbatch wait for tenbin up, and start by themselves if it does not come"
+    _print({"pid": pid, "guests": guests}, json, text)
 
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:

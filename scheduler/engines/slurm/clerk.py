@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.jobs.caps import HELD
+from profiles.errors import Unavailable
+from scheduler.engines.slurm.guestbook import Guestbook, Seen
 from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
 from scheduler.engines.slurm.tools import Slurm, SlurmError
 
 BUSY_S = 2.0  # between looks at Slurm while there is something to see
 IDLE_S = 10.0
+BELL_S = 0.25  # between looks whether somebody has submitted a job by sbatch
+RINGS_S = 0.2  # until it is in the queue
 LOOKS_S = 0.02, 0.1  # between looks at the folders of attempts: while there is news, and long after
 COST_S = 2e-3  # so long again for each folder: many of them are looked at less often
 Key = tuple[int, int]
@@ -29,6 +33,7 @@ class Picture(NamedTuple):
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
+    guests: list[Seen] | None = None
 
 
 class Outcome(NamedTuple):
@@ -50,14 +55,15 @@ class Clerk:
     taken after it. ``fileno`` is readable when there is any, or when a folder has changed.
     """
 
-    def __init__(self, slurm: Slurm) -> None:
-        self.slurm = slurm
+    def __init__(self, slurm: Slurm, book: Guestbook | None = None) -> None:
+        self.slurm, self.book = slurm, book
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signs: dict[Key, tuple[int, bool]] = {}
-        self._picture_at = self._look_at = self._news_at = 0.0
+        self._picture_at = self._look_at = self._bell_at = self._news_at = 0.0
+        self._idle_s = min(IDLE_S, book.gate_s / 4) if book else IDLE_S
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def begin(self) -> None:
@@ -96,13 +102,22 @@ class Clerk:
                 if task is None:
                     return
                 task()
+            if self.book is not None and time.monotonic() >= self._bell_at:
+                self._bell_at = time.monotonic() + BELL_S
+                if self.book.rung():
+                    self._advance(time.monotonic() + RINGS_S)
             if time.monotonic() >= self._picture_at:
                 self._take_picture()
             if self.folders and time.monotonic() >= self._look_at:
                 self._look_around()
 
     def _due(self) -> float:
-        return min(self._look_at, self._picture_at) if self.folders else self._picture_at
+        due = [self._picture_at]
+        if self.folders:
+            due.append(self._look_at)
+        if self.book is not None:
+            due.append(self._bell_at)
+        return min(due)
 
     def _look_around(self) -> None:
         folders, now = list(self.folders.items()), time.monotonic()
@@ -117,11 +132,16 @@ class Clerk:
         self._picture_at = min(self._picture_at, at)
 
     def _take_picture(self) -> None:
+        busy = bool(self.folders)
         try:
-            self._tell(Picture(self.slurm.jobs(), self.slurm.nodes()))
+            guests = self.book.look() if self.book else None
+            busy = busy or any(seen.job.moves(time.time()) for seen in guests or ())
+            self._tell(Picture(self.slurm.jobs(), self.slurm.nodes(), guests))
         except SlurmError as error:
             self._tell(error)
-        self._picture_at = time.monotonic() + (BUSY_S if self.folders else IDLE_S)
+        except Unavailable as error:  # an answer that cannot be read, a file that cannot be written
+            self._tell(SlurmError(error.what, error.remedy))
+        self._picture_at = time.monotonic() + (BUSY_S if busy else self._idle_s)
 
     def _tell(self, news: News) -> None:
         self.news.put(news)

@@ -32,6 +32,8 @@ from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
 from scheduler.engines.slurm import judging, parse
 from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
+from scheduler.engines.slurm.guestbook import Guestbook
+from scheduler.engines.slurm.guests import Guests
 from scheduler.engines.slurm.relays import Relays, passed_on_to
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import Steering
@@ -41,6 +43,7 @@ from scheduler.engines.slurm.watts import SitePower, Watts
 from scheduler.model import Cluster, Placement
 
 LEASE_S = 30.0
+NOT_TAKEN = "it was taken over from sbatch; go on with: tenbin up --engine slurm --take-over FILE"
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
 log = logging.getLogger("tenbin")
 
@@ -54,6 +57,7 @@ class Site:
         shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
         lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
         power: of its nodes, where they are under caps and one budget.
+        book: where jobs of plain sbatch are taken over.
     """
 
     slurm: Slurm
@@ -63,6 +67,7 @@ class Site:
     shared: bool = False
     threads: int = 1
     power: SitePower | None = None
+    book: Guestbook | None = None
 
 
 class SlurmEngine(JobFolders):
@@ -79,7 +84,10 @@ class SlurmEngine(JobFolders):
         self.orders = Orders(store, unit, self.roster.node_of, pins=False)
         self.watched: dict[tuple[int, int], Watched] = {}
         self.reports: list[Report] = []
-        self.clerk = Clerk(site.slurm)
+        self.clerk = Clerk(site.slurm, site.book)
+        self.guests: Guests | None = None
+        if site.book is not None:
+            self.guests = Guests(site.book, self.clerk, self.roster, cluster.pools[0].counted)
         self.steering, self.relays = Steering(self.clerk), Relays()
         self.watts: Watts | None = None
         if site.power is not None and cluster.budget_w is not None:
@@ -113,11 +121,11 @@ class SlurmEngine(JobFolders):
         return list(self.roster.shares(job.cores))
 
     def hindrance(self, job: Entry) -> str:
+        if job.spec.slurm is not None:
+            return self.guests.hindrance(job) if self.guests else NOT_TAKEN
         watched = self.watched.get((job.id, job.attempt))
-        if watched is None:
-            return ""
-        if self.silent:
-            return f"Slurm does not answer: {self.silent}"
+        if watched is None or self.silent:
+            return f"Slurm does not answer: {self.silent}" if watched is not None else ""
         if watched.fenced_at is not None:
             return f"{watched.trouble}; it may still run there, for {self.site.lease_s:g} s at most"
         seen = watched.seen
@@ -132,6 +140,11 @@ class SlurmEngine(JobFolders):
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         placed = []
         for job, environment in jobs:
+            if job.spec.slurm is not None:
+                if self.guests is not None:
+                    self.relays.dismiss(self.where(job))
+                    self.guests.start(job)
+                continue
             watched = self._watch(job)
             try:
                 self._write_order(job, environment, watched)
@@ -146,7 +159,7 @@ class SlurmEngine(JobFolders):
         for watched in placed:
             if self.watts is None and self.relays.take(watched):
                 continue
-            self.relays.dismiss(watched)
+            self.relays.dismiss(watched.cpus)
             watched.calling = True
             if self.watts is None:
                 self._submit(watched)
@@ -213,6 +226,8 @@ class SlurmEngine(JobFolders):
         return None if total_mb is None else total_mb * most / len(job.cores)
 
     def ask(self, job: Entry, want: Want) -> None:
+        if self.guests is not None:
+            self.guests.ask(job, want)
         watched = self.watched.get((job.id, job.attempt))
         if watched is None:
             return
@@ -267,6 +282,10 @@ class SlurmEngine(JobFolders):
             self.clerk.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
 
     def recover(self, job: Entry) -> None:
+        if job.spec.slurm is not None:
+            if self.guests is not None:
+                self.guests.recover(job)
+            return
         watched = self._watch(job)
         if not watched.attempt.path.exists():
             self.end(watched, Report(*watched.key, "never", time.time()))
@@ -294,7 +313,7 @@ class SlurmEngine(JobFolders):
         return self.clerk.fileno()
 
     def urgent(self) -> bool:
-        return bool(self.reports)
+        return bool(self.reports or (self.guests and self.guests.reports))
 
     def poll(self) -> list[Report]:
         self.clerk.heard()
@@ -311,6 +330,9 @@ class SlurmEngine(JobFolders):
             self._look(watched)
         self._share_watts()
         reports, self.reports = self.reports, []
+        if self.guests is not None:
+            reports += self.guests.reports
+            self.guests.reports.clear()
         return reports
 
     def _see(self, picture: Picture) -> None:
@@ -318,6 +340,8 @@ class SlurmEngine(JobFolders):
             log.warning("Slurm answers again")
         self.silent = ""
         judging.see_nodes(self, {node.name: node for node in picture.nodes})
+        if self.guests is not None and picture.guests is not None:
+            self.guests.see(picture.guests)
         ours = {job.comment: job for job in picture.jobs}
         for watched in list(self.watched.values()):
             if not (watched.calling and watched.slurm is None):  # else it may not be there yet
@@ -327,6 +351,8 @@ class SlurmEngine(JobFolders):
     def _settle(self, outcome: Outcome) -> None:
         """A call was made."""
         watched, error = self.watched.get(outcome.key), outcome.error
+        if self.guests is not None and self.guests.settle(outcome):
+            watched = None
         if outcome.what == "submit":
             self._submitted(watched, outcome)
         elif watched is not None:
@@ -383,6 +409,8 @@ class SlurmEngine(JobFolders):
 
     def close(self) -> None:
         self.clerk.close()
+        if self.site.book is not None:
+            self.site.book.close()
 
 
 def _own_name(file: Path) -> str:

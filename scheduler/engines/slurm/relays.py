@@ -7,6 +7,7 @@ comment of the one that it was passed on to, which lies in its folder before it 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -58,13 +59,13 @@ class Relays:
                 return self.take(watched)
         return False
 
-    def dismiss(self, watched: Watched) -> None:
-        """Those on its nodes leave at once: it needs their place."""
+    def dismiss(self, nodes: Collection[str]) -> None:
+        """Those on these nodes leave at once: their place is needed."""
         for before, _ in self._open:
-            if not before.cpus.keys().isdisjoint(watched.cpus):
+            if not before.cpus.keys().isdisjoint(nodes):
                 with suppress(OSError):  # then it leaves a moment later
                     relay.pass_on(before.attempt, None)
-        self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(watched.cpus)]
+        self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
 
 
 def passed_on_to(attempt: Attempt) -> str:

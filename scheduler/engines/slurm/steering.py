@@ -76,7 +76,7 @@ class Steering:
         self.clerk.do(watched.key, what, call)
 
 
-def resume(slurm: Slurm, number: int, shares: dict[str, int]) -> bool:
+def resume(slurm: Slurm, number: int | str, shares: dict[str, int]) -> bool:
     """Let a suspended job go on if its CPUs are free, which Slurm does not check; whether it does.
 
     Its supervisor was stopped as well: it looks for requests when it goes on.

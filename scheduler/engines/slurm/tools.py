@@ -118,7 +118,7 @@ class Slurm:
     def suspend(self, job: int) -> None:
         self.call("scontrol", "suspend", str(job))
 
-    def resume(self, job: int) -> None:
+    def resume(self, job: int | str) -> None:
         """Without any check of Slurm's that its CPUs are free."""
         self.call("scontrol", "resume", str(job))
 

@@ -1,0 +1,128 @@
+"""What Slurm says of jobs of plain sbatch, and what tenbin makes of it; no Slurm is needed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from scheduler.engines.slurm.guestbook import FIELDS, details, read
+from scheduler.engines.slurm.needs import Shape, Unclear, needs_of, seconds
+from scheduler.engines.slurm.parse import MIB
+
+# As Slurm 22.05 prints it.
+RECORD = """JobId=12 ArrayJobId=12 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 JobName=a b NumNodes=7
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   JobState=PENDING Reason=BeginTime Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:00 TimeLimit=1-02:04:00 TimeMin=N/A
+   StartTime=2026-11-22T05:42:00 EndTime=Unknown Deadline=N/A
+   Partition=main AllocNode:Sid=localhost:7949
+   ReqNodeList=(null) ExcNodeList=(null)
+   NumNodes=2-2 NumCPUs=3 NumTasks=3 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+   MinCPUsNode=1 MinMemoryCPU=100M MinTmpDiskNode=0
+   Features=(null) DelayBoot=00:00:00
+   OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)
+   Command=/home/me/run NumTasks=9
+   WorkDir=/tmp
+   AdminComment=tenbin:taken
+   StdErr=/tmp/slurm-12_4294967294.out
+   StdIn=/dev/null
+   StdOut=/tmp/slurm-12_4294967294.out
+"""
+WHOLE, PARTS, NODES = Shape("whole", 2), Shape("parts", 2), Shape("nodes", 2)
+
+
+def words(**changes: str) -> dict[str, str]:
+    return {**details(RECORD)["12"], **changes}
+
+
+def size(shape: Shape, **changes: str) -> tuple[int, int, int | None, float | None]:
+    spec = needs_of("12_3", "eve", 5.0, words(**changes), "main", shape).spec
+    return spec.tasks, spec.cores, spec.nodes, spec.memory_mb
+
+
+def test_a_record_is_read() -> None:
+    """Free text says nothing of the job's needs."""
+    found = needs_of("12_3", "eve", 5.0, words(), "main", WHOLE)
+    spec = found.spec
+    assert found.at_once == 2 and spec.array_index == 3 and spec.name == "a b NumNodes=7"
+    assert (spec.stdout, spec.folder, spec.time_s) == ("/tmp/slurm-12_3.out", "/tmp", 26 * 3600 + 240)
+    assert spec.command == ("/home/me/run NumTasks=9",) and spec.owner("root") == "eve"
+    assert (spec.nodes, spec.cores) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "expected"),
+    [
+        (WHOLE, {"NumNodes": "1", "NumTasks": "2", "NumCPUs": "2"}, (1, 2, None, 200 * MIB)),
+        (WHOLE, {"NumNodes": "1", "NumTasks": "5", "NumCPUs": "5"}, (1, 1, 3, 250 * MIB)),
+        (WHOLE, {"NumNodes": "2", "NumTasks": "2", "CPUs/Task": "2", "NumCPUs": "4"}, (1, 2, 2, 200 * MIB)),
+        (NODES, {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "1"}, (1, 1, None, 100 * MIB)),
+        (
+            NODES,
+            {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "1", "OverSubscribe": "NO"},
+            (1, 1, 1, 50 * MIB),
+        ),
+        (PARTS, {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "1"}, (1, 1, None, 100 * MIB)),
+    ],
+)
+def test_sizes(shape: Shape, changes: dict[str, str], expected: tuple[object, ...]) -> None:
+    assert size(shape, **changes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Features": "gpu"},
+        {"ReqNodeList": "node1"},
+        {"ExcNodeList": "node1"},
+        {"Licenses": "matlab:1"},
+        {"TresPerNode": "gres:gpu:1"},
+        {"Partition": "main,other"},
+        {"ReqB:S:C:T": "0:1:*:*"},
+        {"NtasksPerN:B:S:C": "0:0:2:*"},
+        {"OverSubscribe": "USER"},
+        {"CPUs/Task": "3", "NumCPUs": "9"},
+    ],
+)
+def test_what_is_not_understood(changes: dict[str, str]) -> None:
+    with pytest.raises(Unclear):
+        size(WHOLE, **changes)
+    assert size(WHOLE, **{"NtasksPerN:B:S:C": "2:0:*:*"})
+
+
+def test_parts_of_nodes_hold_no_more_than_one_has() -> None:
+    with pytest.raises(Unclear):
+        size(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("0:30", 30), ("10:00", 600), ("1:00:00", 3600), ("2-03:04:05", 183845)),
+        *(("UNLIMITED", math.inf), ("365-00:00:00", math.inf), ("Partition_Limit", math.inf)),
+    ],
+)
+def test_limits(text: str, expected: float) -> None:
+    assert seconds(text) == expected
+
+
+def line(**changes: str) -> str:
+    found = dict.fromkeys(FIELDS, "0") | {"JobArrayID": "12_3", "State": "PENDING", "Reason": "BeginTime"}
+    found |= {"TimeLimit": "10:00", "UserName": "eve", "nodelist": "", "NumCPUs": "1", "PriorityLong": "7"}
+    found |= {"Dependency": "(null)", "ReqNodes": "", "admin_comment": "x tenbin:taken begin=99", **changes}
+    return "".join(found[field] + "|" for field in FIELDS) + "\n"
+
+
+def test_only_marked_jobs_are_seen() -> None:
+    """Others, those of several components, and lines that somebody's text has made, are none."""
+    text = line() + line(admin_comment="(null)") + line(JobArrayID="7+0") + "what|is|that\n\n"
+    (job,) = read(text)
+    assert (job.key, job.begin_s, job.limit_s, job.user) == ("12_3", 99.0, 600.0, "eve")
+    assert not job.blocked(100.0) and "is to begin" in job.blocked(98.0)
+    (held,) = read(line(PriorityLong="0"))
+    assert "scontrol release 12_3" in held.blocked(100.0)
+    (after,) = read(line(Dependency="afterok:5(unfulfilled)"))
+    assert "afterok:5" in after.blocked(100.0)
