@@ -7,7 +7,7 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -327,7 +327,6 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
         if pool.counted:
             free = coordinator.state.free[pool.name]
             table.append({"name": pool.name, "units": pool.units, "free": free})
-            table += hosts(coordinator, pool.names, absent)
             continue
         nodes = coordinator.state.nodes[pool.name]
         for number in range(pool.units):
@@ -341,12 +340,12 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                     "jobs": sorted(nodes.jobs[number]),
                 }
             )
+    if all(pool.counted for pool in coordinator.state.cluster.pools):
+        table += hosts(coordinator, coordinator.engine.names(), absent)
     return table
 
 
-def hosts(
-    coordinator: Coordinator, names: tuple[str, ...], absent: Mapping[int, str]
-) -> list[dict[str, Any]]:
+def hosts(coordinator: Coordinator, names: Sequence[str], absent: Mapping[int, str]) -> list[dict[str, Any]]:
     """The nodes that lie under units without identity."""
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.ledger.entries.values():

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
-from scheduler.coordination.sizes import Unit
+from profiles.records import Profile
+from scheduler.coordination.sizes import CORE, Unit
 from scheduler.engines.slurm import parse
 from scheduler.engines.slurm.engine import Site
 from scheduler.engines.slurm.guestbook import GATE_S, Guestbook
@@ -34,6 +35,8 @@ def slurm_cluster(
     lease_s: float,
     take_over: Path | None = None,
     gate_s: float = GATE_S,
+    devices: bool = False,
+    profile: Profile | None = None,
 ) -> Machine:
     """The nodes of a partition.
 
@@ -45,6 +48,7 @@ def slurm_cluster(
         partition: None: Slurm's default one.
         take_over: jobs of plain sbatch are taken over; the file by which job_submit.lua knows that. gate_s:
             for how long they wait before they start by themselves, should tenbin not come back.
+        devices: schedule the nodes' OpenCL devices. profile: what moving costs where a node has none stored.
 
     Raises:
         Unavailable: Slurm does not answer, or is too old.
@@ -60,6 +64,9 @@ def slurm_cluster(
     suits = kind_of(split(policy)[0]).suits
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = remember(home / f"nodes-{name}.json", [Host(n.name, n.cpus, n.memory_mb) for n in found])
+    if devices:
+        _nothing_else(cores, take_over)
+        return _devices(policy, suits, home, slurm, name, found, hosts, lease_s, profile)
     names = tuple(host.name for host in hosts)
     if "counted" in suits or "power" in suits:
         unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
@@ -106,6 +113,32 @@ def _may_steer(slurm: Slurm) -> None:
     if "lua" not in config.get("JobSubmitPlugins", "").split(","):
         remedy = "write it by tenbin slurm-config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
         raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
+
+
+def _nothing_else(cores: int | None, take_over: Path | None) -> None:
+    """BadInput for what does not go with devices."""
+    for name, value in (("--unit", cores), ("--take-over", take_over)):
+        if value is not None:
+            raise BadInput(f"{name} {value} with --devices: each job has one device", "leave it out")
+
+
+def _devices(
+    policy: str,
+    suits: frozenset[str],
+    home: Path,
+    slurm: Slurm,
+    partition: str,
+    found: Sequence[SlurmNode],
+    hosts: Sequence[Host],
+    lease_s: float,
+    profile: Profile | None,
+) -> Machine:
+    """The nodes' OpenCL devices."""
+    from tenbin.slurm_devices import devices_of_cluster
+
+    roster = Roster(hosts, CORE, whole=False)
+    cluster, slots, costs = devices_of_cluster(policy, suits, home, found, roster, partition, profile)
+    return Machine(cluster, [], costs=costs, slurm=Site(slurm, partition, roster, lease_s, devices=slots))
 
 
 def _shared(

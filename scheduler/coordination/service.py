@@ -15,10 +15,8 @@ def match(state: State, engine: Engine) -> list[NodeDown | NodeUp]:
     """
     absent, found = engine.absent(), list[NodeDown | NodeUp]()
     for pool in state.cluster.pools:
-        if pool.kind:
-            continue
         if pool.counted:
-            more = pool.units - engine.out_of_service() - state.in_service[pool.name]
+            more = pool.units - engine.out_of_service(pool.name) - state.in_service[pool.name]
             if more > 0:
                 state.up(pool.name, more)
                 found.append(NodeUp(pool.name, more))

@@ -100,7 +100,10 @@ class Engine(Protocol):
     def absent(self) -> Mapping[int, str]:
         """The nodes that cannot be used now, by number, and why; jobs may still be there."""
 
-    def out_of_service(self) -> int:
+    def names(self) -> Sequence[str]:
+        """What the nodes are called, by number; nothing where there is only this machine."""
+
+    def out_of_service(self, pool: str) -> int:
         """Of a counted pool, the units that cannot be used now and that no job has."""
 
     def where(self, job: Entry) -> list[str]:

@@ -136,7 +136,10 @@ class LocalEngine(JobFolders):
     def absent(self) -> dict[int, str]:
         return {}
 
-    def out_of_service(self) -> int:
+    def names(self) -> Sequence[str]:
+        return ()
+
+    def out_of_service(self, pool: str) -> int:
         return 0
 
     def where(self, job: Entry) -> list[str]:

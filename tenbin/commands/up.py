@@ -142,6 +142,8 @@ def up(
       tenbin up --engine slurm --partition batch --home /nfs/me/tenbin --daemon
 
       tenbin up --engine slurm --take-over /run/tenbin.lease --daemon
+
+      tenbin up --engine slurm --devices --policy mctbm
     """
     import logging
 
@@ -152,7 +154,8 @@ def up(
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
-    _check_engine(engine, partition, unit, power_budget, profile, take_over, devices, cores, nodes)
+    told = None if devices else profile
+    _check_engine(engine, partition, unit, power_budget, told, take_over, cores, nodes)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
@@ -161,7 +164,7 @@ def up(
         if engine is Engines.slurm:
             from tenbin.slurm_machine import slurm_cluster
 
-            machine = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate)
+            machine = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate, devices, known)
             if power_budget is not None:
                 from tenbin.slurm_power import capped_nodes
 
@@ -239,12 +242,15 @@ def _check_engine(
     from profiles.errors import BadInput
 
     if engine is Engines.slurm:
-        names = ("--devices", "--cores", "--nodes")
+        names = ("--cores", "--nodes")
         for name, value in zip(names, others, strict=True):
             if value:
                 raise BadInput(f"{name} with --engine slurm: it is of this machine", "leave it out")
         if profile is not None and budget_w is None:
-            raise BadInput("--profile with --engine slurm is of power caps", "add --power-budget")
+            raise BadInput(
+                "--profile with --engine slurm is of power caps, or of devices",
+                "add --power-budget or --devices",
+            )
         if unit is not None and budget_w is not None:
             raise BadInput("--unit with --power-budget: jobs get whole nodes", "leave it out")
         if take_over is not None and budget_w is not None:

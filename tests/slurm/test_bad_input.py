@@ -30,7 +30,7 @@ def refused(*options: str) -> tuple[object, str]:
         (("--policy", "nope"), "nope"),
         (("--policy", "las", "--unit", "1"), "places on nodes"),
         (("--unit", "9"), "no node has so many cores"),
-        (("--devices",), "--devices with --engine slurm"),
+        (("--devices", "--unit", "2"), "--unit 2 with --devices"),
         (("--cores", "1"), "--cores with --engine slurm"),
     ],
 )

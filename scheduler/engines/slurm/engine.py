@@ -32,6 +32,7 @@ from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
 from scheduler.engines.slurm import judging, parse
 from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
+from scheduler.engines.slurm.devices import Devices
 from scheduler.engines.slurm.guestbook import Guestbook
 from scheduler.engines.slurm.guests import Guests
 from scheduler.engines.slurm.relays import Relays, passed_on_to
@@ -58,6 +59,7 @@ class Site:
         lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
         power: of its nodes, where they are under caps and one budget.
         book: where jobs of plain sbatch are taken over.
+        devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
     """
 
     slurm: Slurm
@@ -68,6 +70,7 @@ class Site:
     threads: int = 1
     power: SitePower | None = None
     book: Guestbook | None = None
+    devices: Devices | None = None
 
 
 class SlurmEngine(JobFolders):
@@ -80,7 +83,7 @@ class SlurmEngine(JobFolders):
 
     def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
         self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
-        self.roster, self.slurm = site.roster, site.slurm
+        self.roster, self.slurm, self.devices = site.roster, site.slurm, site.devices
         self.orders = Orders(store, unit, self.roster.node_of, pins=False)
         self.watched: dict[tuple[int, int], Watched] = {}
         self.reports: list[Report] = []
@@ -100,22 +103,34 @@ class SlurmEngine(JobFolders):
     # -- nodes ----------------------------------------------------------------------------------------
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
+        if self.devices is not None and any(spec.tasks > 1 or spec.mpi for spec in specs):
+            raise Unavailable("a job has one device of the cluster", "ask for one task (-n 1), without --mpi")
         self.orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
-        job.cores = self.roster.place(job, placement, self.cluster[placement.pool])
+        if self.devices is not None:
+            job.devices, job.cores = self.devices.place(placement)
+        else:
+            job.cores = self.roster.place(job, placement, self.cluster[placement.pool])
 
     def occupy(self, job: Entry) -> None:
         self.roster.occupy(job.cores)
+        if self.devices is not None:
+            self.devices.occupy(job.devices)
 
     def free(self, job: Entry) -> None:
         self.roster.free(job.cores)
+        if self.devices is not None:
+            self.devices.free(job.devices)
 
     def absent(self) -> dict[int, str]:
         return self.roster.away
 
-    def out_of_service(self) -> int:
-        return self.roster.out_of_service()
+    def names(self) -> Sequence[str]:
+        return [host.name for host in self.roster.hosts]
+
+    def out_of_service(self, pool: str) -> int:
+        return self.roster.out_of_service() if self.devices is None else self.devices.out_of_service(pool)
 
     def where(self, job: Entry) -> list[str]:
         return list(self.roster.shares(job.cores))
@@ -179,6 +194,8 @@ class SlurmEngine(JobFolders):
             clean[LOAD] = job.spec.load
         files, shares = self._files(job), self.roster.shares(job.cores)
         order = self.orders.order(job, clean, watched.attempt, watched.comment, files, shares)
+        if self.devices is not None:
+            order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self._places(job))
         if power is not None:
             nodes, states = tuple(watched.cpus), str(power.states)

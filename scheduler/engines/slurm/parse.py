@@ -47,7 +47,7 @@ class SlurmNode(NamedTuple):
     Attributes:
         states: the state and its flags, in capitals ("IDLE", "DRAIN", "NOT_RESPONDING", ...).
         cpus, memory_mb: what it has; cpus_used: what Slurm has given to jobs that are not suspended.
-        threads: CPUs of each core.
+        threads: CPUs of each core. features: those of the site, with commas.
     """
 
     name: str
@@ -58,6 +58,7 @@ class SlurmNode(NamedTuple):
     partitions: tuple[str, ...]
     reason: str
     threads: int = 1
+    features: str = ""
 
     @property
     def state(self) -> str:
@@ -120,6 +121,7 @@ def _node(line: str) -> SlurmNode:
         tuple(words.get("Partitions", "").split(",")) if words.get("Partitions") else (),
         said[1] if said else "",
         int(words.get("ThreadsPerCore") or 1),
+        words.get("AvailableFeatures", ""),
     )
 
 

@@ -48,7 +48,7 @@ class Roster:
         if pool.counted:
             return self._any(placement)
         each = self.unit.cores if job.spec.nodes else job.spec.cores
-        return tuple(core for node, units in placement.nodes for core in self._take(node, units * each))
+        return tuple(core for node, units in placement.nodes for core in self.take(node, units * each))
 
     def _any(self, placement: Placement) -> tuple[int, ...]:
         """So many units, best on the nodes that are named."""
@@ -58,7 +58,7 @@ class Roster:
         left = placement.units
         for node in (*named, *others, *self.away):
             units = min(left, self.free_units(node))
-            taken += self._take(node, units * self._unit_cores(node))
+            taken += self.take(node, units * self._unit_cores(node))
             left -= units
         return tuple(taken)
 
@@ -99,7 +99,8 @@ class Roster:
         """The same cores, counted on their node from 0."""
         return tuple(core - self._cores[self.node_of[core]][0] for core in cores)
 
-    def _take(self, node: int, count: int) -> list[int]:
+    def take(self, node: int, count: int) -> list[int]:
+        """So many of a node's free cores, as far as there are any."""
         taken = self._free[node][:count]
         del self._free[node][:count]
         return taken

@@ -1,0 +1,147 @@
+"""OpenCL jobs on the nodes' devices, which move between nodes: real PoCL on each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiles.inventory import OpenCLDevice
+from scheduler.coordination.sizes import CORE
+from scheduler.engines.slurm.devices import Devices, Slot
+from scheduler.engines.slurm.parse import nodes as parsed
+from scheduler.engines.slurm.roster import Host, Roster
+from scheduler.model import Placement
+from tenbin.slurm_devices import classes
+from tests.conftest import require
+from tests.coordinator.conftest import Up
+from tests.programs import opencl_devices
+from tests.slurm.test_engine import START, run
+from tests.slurmlab import SlurmLab
+
+STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
+LAYER = Path(__file__).parents[1] / "opencl_layers" / "slow_device.c"
+NEEDS = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
+
+
+@pytest.fixture
+def pocl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require(len(opencl_devices()) == 1, "one OpenCL device (PoCL)")
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+
+
+@pytest.fixture
+def slow_by(tmp_path: Path) -> str:
+    """A command that is put before another: devices of node1 are four times slower by an OpenCL layer."""
+    library = tmp_path / "slow_device.so"
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    built = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(LAYER)], check=False)
+    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    script = tmp_path / "slow_by"
+    layer = f'export SLOW_BY=4 OPENCL_LAYERS="{library}"'
+    script.write_text(f'#!/bin/sh\n[ "$(hostname)" = node1 ] && {layer}\nexec "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def stencil(steps: int) -> list[str]:
+    return [sys.executable, str(STENCIL), "--cells", "256", "--steps", str(steps)]
+
+
+def test_each_job_has_a_device_and_its_share_of_cores(up: Up, lab: SlurmLab, pocl: None) -> None:
+    """A node that is drained gives no device; one more job than devices waits."""
+    up.start(*START, "--devices", "--policy", "fcfs")
+    told = {row["name"] for row in up.client.call("GET", "/nodes")}
+    assert told == {f"pocl-0@{node}" for node in lab.nodes} | set(lab.nodes)
+    jobs = [
+        up.client.submit(["sh", "-c", "hostname; echo $TENBIN_DEVICE; sleep 2"], expect_s={"": 9.0})
+        for _ in range(4)
+    ]
+    assert [job.result(60) for job in jobs] == [0] * 4
+    said = [up.client.output(job.id).decode().split() for job in jobs]
+    assert {node for node, _ in said[:3]} == set(lab.nodes) and {device for _, device in said} == {"0"}
+    lab.call("scontrol", "update", "nodename=node2,node3", "state=drain", "reason=service")
+    up.until(lambda: "service" in run(up, "nodes"))
+    jobs = [up.client.submit(["hostname"], expect_s={"": 9.0}) for _ in range(2)]
+    assert [job.wait(60)["hosts"] for job in jobs] == [["node1"]] * 2
+    assert "pocl-0@node1 (cpu)" in up.run("submit", "--device", "gpu", "--", "true").stderr
+
+
+def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl: None) -> None:
+    """By its owner, to a class and to a node; the cost that was predicted is kept beside the measured."""
+    up.start(*START, "--devices", "--policy", "fcfs")
+    still = up.client.submit(stencil(20000), device="pocl-0@node3", **NEEDS)
+    moved = up.client.submit(stencil(20000), device="any", **NEEDS)
+    up.until(lambda: moved.info()["stage"] == "running")
+    for to in ("node2", "pocl-0@node1"):
+        run(up, "migrate", str(moved.id), "--to", to)
+        up.until(lambda to=to: moved.info()["hosts"] == [to[-5:]] and moved.info()["stage"] == "running")  # type: ignore[misc]
+    found = moved.wait(100)
+    assert found["migrations"] == 2 and still.result(100) == 0
+    assert up.client.output(moved.id) == up.client.output(still.id) != b""
+    rows = json.loads(run(up, "calibration", "--kind", "migration", "--json"))
+    assert rows, rows
+
+
+def test_mctbm_moves_a_job_to_the_better_node(up: Up, lab: SlurmLab, pocl: None, slow_by: str) -> None:
+    """It begins on the worse node while the better one is busy, and goes on there."""
+    up.start(*START, "--devices", "--policy", "mctbm")
+    expected = {"pocl-0@node1": 80.0, "pocl-0@node2": 20.0}
+    first = up.client.submit(["sleep", "4"], expect_s={"": 20.0}, device="pocl-0@node2", time_s=90)
+    up.until(lambda: first.info()["stage"] == "running")
+    second = up.client.submit([slow_by, *stencil(20000)], expect_s=expected, **NEEDS)
+    up.until(lambda: second.info()["stage"] == "running")
+    assert second.info()["hosts"] == ["node1"]
+    assert first.wait(30)["stage"] == "done"
+    found = second.wait(120)
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0@node2", 1)
+    still = up.client.submit(stencil(20000), device="pocl-0@node3", **NEEDS)
+    assert still.result(120) == 0
+    assert up.client.output(second.id) == up.client.output(still.id) != b""
+
+
+def device(key: str, kind: str, name: str) -> OpenCLDevice:
+    return OpenCLDevice(
+        key=key,
+        platform=key[:-2],
+        name=name,
+        kind=kind,
+        driver="1",
+        version="3",
+        compute_units=2,
+        global_memory_mb=1.0,
+        max_allocation_mb=1.0,
+    )
+
+
+def test_devices_that_are_alike_are_a_class() -> None:
+    """Of nodes with the same features and cores; a node with two such devices has two units of it."""
+    line = "NodeName=n%d CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a AvailableFeatures=%s"
+    nodes = parsed("\n".join(line % (n, "big" if n == 3 else "small") for n in (1, 2, 3)))
+    hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
+    gpus = [device("amd-0", "gpu", "x"), device("amd-1", "gpu", "x")]
+    cpu = device("pocl-0", "cpu", "z")
+    found = {"n1": [cpu, *gpus], "n2": [cpu, gpus[0]], "n3": [cpu]}
+    roster = Roster(hosts, CORE, whole=False)
+    pools, slots = classes(hosts, nodes, found)
+    assert [(pool.name, pool.units, pool.kind) for pool in pools] == [
+        ("amd-0@n1", 3, "gpu"),
+        ("pocl-0@n1", 2, "cpu"),
+        ("pocl-0@n3", 1, "cpu"),
+    ]
+    assert slots[:3] == [Slot("amd-0@n1", 0, 1, 2), Slot("amd-0@n1", 0, 2, 2), Slot("amd-0@n1", 1, 1, 4)]
+    assert pools[0].names == ("n1", "n1", "n2")
+    devices = Devices(slots, roster)
+    roster.away[0] = "gone"
+    assert devices.out_of_service("amd-0@n1") == 2
+    assert devices.place(Placement("amd-0@n1", 1)) == ((2,), (8, 9, 10, 11))
+    assert devices.place(Placement("amd-0@n1", 1, ((1, 1),))) == ((1,), (0, 1))
+    devices.free((1,))
+    roster.free((0, 1))
+    assert devices.place(Placement("amd-0@n1", 1)) == ((0,), (0, 1))
