@@ -21,6 +21,7 @@ from scheduler.model import Job, instant
 from scheduler.policy import View
 
 SHORT = 40  # so many steps are changed faster one by one than by numpy
+WHOLE = np.dtype(np.int64)
 SEARCHED = 640  # so many are looked at at first, then four times as many at a time
 
 
@@ -79,7 +80,7 @@ class Availability:
         last = max(bisect_left(self._times, end_s), first + 1)
         if last - first <= SHORT:
             return min(self._free[first:last])
-        return int(self._vectors()[1][first:last].min())
+        return int(np.frombuffer(self._free, WHOLE)[first:last].min())
 
     def most(self, start_s: float, end_s: float) -> int:
         """The most units that are free at any time of the interval."""
@@ -107,7 +108,7 @@ class Availability:
 
         The units may be free from ``begin`` on. If there is none: since when they are free at the end.
         """
-        times, levels, length = self._times, self._vectors()[1], SEARCHED
+        times, levels, length = self._times, np.frombuffer(self._free, WHOLE), SEARCHED
         while step < last:
             after = min(step + length, last)
             free = (levels[step:after] >= units).tobytes()  # 1: so many are
@@ -130,7 +131,7 @@ class Availability:
     def regions(self, units: int, after_s: float) -> list[tuple[float, float]]:
         """The maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
         first, times, found = self._step(after_s), self._times, []
-        free = (np.frombuffer(self._free, dtype=np.int64)[first:] >= units).tobytes()  # 1: so many are
+        free = (np.frombuffer(self._free, WHOLE)[first:] >= units).tobytes()  # 1: so many are
         begin = free.find(1)
         while begin >= 0:
             end = free.find(0, begin)
@@ -170,11 +171,12 @@ class Availability:
 
     def _vectors(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Times and free units as numpy sees them; while these are kept the plan cannot grow."""
-        return np.frombuffer(self._times), np.frombuffer(self._free, dtype=np.int64)
+        return np.frombuffer(self._times), np.frombuffer(self._free, WHOLE)
 
     def _step(self, time_s: float) -> int:
         """Index of the step that holds ``time_s``."""
-        return max(bisect_right(self._times, time_s, 0, len(self._free)) - 1, 0)
+        after = bisect_right(self._times, time_s, 0, len(self._free))
+        return after - 1 if after else 0
 
     def _edge(self, time_s: float) -> int:
         """Index of the step that begins at ``time_s``, made if there is none; the end for infinity."""
@@ -185,28 +187,20 @@ class Availability:
             self._free.insert(i, self._free[i - 1])
         return i
 
-    def _raise(self, first: int, last: int, units: int) -> None:
-        """``units`` more are free in the steps from ``first`` to before ``last``."""
-        free = self._free
+    def _add(self, start_s: float, end_s: float, units: int) -> None:
+        times, free = self._times, self._free
+        if end_s <= start_s or end_s <= times[0]:
+            return
+        first, last = self._edge(start_s), self._edge(end_s)
         if last - first <= SHORT:
             for i in range(first, last):
                 free[i] += units
         else:
-            np.frombuffer(free, dtype=np.int64)[first:last] += units
-
-    def _merge(self, i: int) -> None:
-        """Join step ``i`` to the one before it if they are alike."""
-        free = self._free
-        if 0 < i < len(free) and free[i] == free[i - 1]:
-            del self._times[i], free[i]
-
-    def _add(self, start_s: float, end_s: float, units: int) -> None:
-        if end_s <= start_s or end_s <= self._times[0]:
-            return
-        first, last = self._edge(start_s), self._edge(end_s)
-        self._raise(first, last, units)
-        self._merge(last)
-        self._merge(first)
+            np.frombuffer(free, WHOLE)[first:last] += units
+        if last < len(free) and free[last] == free[last - 1]:
+            del times[last], free[last]
+        if first and free[first] == free[first - 1]:
+            del times[first], free[first]
 
 
 def of_running(view: View, pool: str) -> Availability:

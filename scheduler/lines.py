@@ -128,17 +128,16 @@ class EasyLine(Line):
 
     def choose(self, now: float, free: int, in_service: int) -> list[Job]:
         chosen: list[Job] = []
-        reserved, unseen = self._reserved, self._late
-        if reserved is None:
+        unseen = self._late
+        if self._reserved is None:
             free = self._heads(now, free, chosen)
-            if not self.waiting:
-                return chosen
-            needed = next(iter(self.waiting.values())).units
-            reserved = self._reserved = (
-                when_free(self._ends, needed, free, now) if needed <= in_service else (math.inf, free)
-            )
-            if free and self._queue:
-                free = self._queue_passes(now, free, chosen)
+            if free and self.waiting:  # with nothing free nobody passes, whatever is reserved
+                needed = next(iter(self.waiting.values())).units
+                self._reserved = (
+                    when_free(self._ends, needed, free, now) if needed <= in_service else (math.inf, free)
+                )
+                if len(self.waiting) > len(unseen):
+                    free = self._queue_passes(now, free, chosen)
         else:
             unseen = unseen[self._seen :]
         # Most have no room: seen first, because it is the quickest to see.
@@ -154,12 +153,12 @@ class EasyLine(Line):
 
     def _heads(self, now: float, free: int, chosen: list[Job]) -> int:
         """The first starts while it fits; what is free then."""
-        queue, late = self._queue, self._late
-        while queue:
-            job = next(iter(self.waiting.values()))
+        waiting, late = self.waiting, self._late
+        while len(waiting) > len(late):
+            job = next(iter(waiting.values()))
             if job.units > free:
                 return free
-            queue.remove(job.id)
+            self._queue.remove(job.id)
             free -= job.units
             self._start(job, job.estimate_on(self.pool), now, chosen)
         while late and late[0][0] <= free:
@@ -174,7 +173,7 @@ class EasyLine(Line):
         at, spare = self._reserved
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
         queue = self._queue
-        while free and queue:
+        while free and len(self.waiting) > len(self._late):
             found = queue.first(((min(spare, free), math.inf), (free, window)))
             if found is None:
                 break

@@ -48,10 +48,8 @@ class Live:
         self.state = state
         self.segments: list[Segment] = []
         self.progress = self.saved = self.saved_service_s = 0.0
-        self.full_s = self.run_s = self.overhead_s = self.energy_j = 0.0
-        self.began_s = self.work_began_s = self.works_from_s = 0.0
-        self.killed = False
-        self.version = 0
+        self.run_s = self.overhead_s = self.energy_j = 0.0
+        self.version = 0  # the rest is set by set_out and plan
         self.moving_to: Placement | None = None
 
     def set_out(self, now: float, cost_s: float) -> None:
@@ -61,9 +59,9 @@ class Live:
 
     def plan(self, kill_at_limit: bool, factor: float) -> float:
         """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
-        placement, arrival, job = self.state.placement, self.arrival, self.job
+        placement, job = self.state.placement, self.job
         assert placement is not None
-        _, full, runs, speed = arrival
+        _, full, runs, speed = self.arrival
         if runs:
             full = runs[placement.pool]
         speed = speed or job.speed
@@ -71,10 +69,8 @@ class Live:
             full /= speed(placement.units, placement.cap_w)
         full *= factor
         self.killed = False
-        if kill_at_limit and job.known is LIMIT:
-            limit = estimate_under(job, placement)
-            if full > limit:
-                full, self.killed = limit, True
+        if kill_at_limit and job.known is LIMIT and full > (limit := estimate_under(job, placement)):
+            full, self.killed = limit, True
         self.full_s = full
         self.version += 1
         return instant(self.works_from_s + (1.0 - self.progress) * full)
@@ -129,7 +125,6 @@ class Live:
         known = self.job.estimate_s is not None or self.job.estimates_s
         return self.saved if known else 0.0
 
-    @property
     def uneventful(self) -> bool:
         """Whether the job has run on from its start, at no cost: most do."""
         return self.version == 1 and self.began_s == self.work_began_s

@@ -54,6 +54,7 @@ class Machine:
         self._powered = {pool.name: pool for pool in state.cluster.pools if pool.has_power}
         self._random = random.Random(settings.seed)
         self._interferes = settings.interference is not None
+        self._kills = settings.kill_at_limit
         self.do: dict[type, Callable[..., None]] = {
             act.Start: self._start,
             act.Suspend: self._suspend,
@@ -77,7 +78,7 @@ class Machine:
         """A job ends."""
         job, placement, now = live.job, live.state.placement, self.state.now
         assert placement is not None
-        if self._powered or not live.uneventful:
+        if self._powered or not live.uneventful():
             live.close(now, self._powered.get(placement.pool))
         self.state.finish(live.state)
         del self.live[job.id]
@@ -244,7 +245,7 @@ class Machine:
     def _plan(self, live: Live) -> None:
         """Fix when the job ends as things are now."""
         factor = self._factor(live) if self._interferes else 1.0
-        end = live.plan(self.settings.kill_at_limit, factor)
+        end = live.plan(self._kills, factor)
         self.agenda.push(end, FINISH, live, live.version)
 
     def _factor(self, live: Live) -> float:

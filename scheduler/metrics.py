@@ -95,12 +95,11 @@ class Accumulator:
         self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy)
         if len(self._rows) >= BOOKED:
             self._book()
+        held, counted = self._held, self._counted
         for _, placement, start, until in segments:
             pool = placement.pool
-            if pool in self._counted:
-                self._held[pool] += placement.units * (until - start)
-            else:
-                self._held[pool] += self._nodes_worth(placement, job) * (until - start)
+            units = placement.units if pool in counted else self._nodes_worth(placement, job)
+            held[pool] += units * (until - start)
         if how == "killed" or preemptions or migrations or failures:
             self._count["killed"] += how == "killed"
             self._count["preemptions"] += preemptions

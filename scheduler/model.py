@@ -32,7 +32,8 @@ def instant(time_s: float) -> float:
     """
     micros = time_s * 1e6
     whole = micros + NEAREST - NEAREST
-    if -0.49 < micros - whole < 0.49 and micros < FAR:
+    off = micros - whole
+    if off * off < 0.24 and micros < FAR:
         return whole / 1e6
     return round(time_s, 6)  # the same, four times slower: between two steps of the grid, far off, infinite
 

@@ -152,13 +152,14 @@ class State(Holdings):
         job, before = state.job, state.placement
         assert before is not None
         self._check_shape("resume", job, placement)
-        if job.stop is PAUSE and (placement.pool, placement.nodes) != (before.pool, before.nodes):
+        moved = placement.pool != before.pool or placement.nodes != before.nodes
+        if moved and job.stop is PAUSE:
             self.broken(job_id, "resume", "it can only be paused, so it must go on where it was")
         if not job.malleable and placement.units != before.units:
             self.broken(job_id, "resume", f"it ran on {before.units} units, and is not malleable")
         self._take("resume", job, placement)
         del self.suspended[job_id]
-        state.migrations += (placement.pool, placement.nodes) != (before.pool, before.nodes)
+        state.migrations += moved
         self._run(state, placement, restart=True)
         return state
 

@@ -159,10 +159,12 @@ class Mct(Policy):
             self._broken = True  # jobs or nodes failed, or nodes are back
 
     def _give(self, part: Part, held: int, now: float, early: bool) -> None:
-        self._lanes[part.pool].plan.release(max(part.start_s, now), part.end_s, held)
+        lane = self._lanes[part.pool]
+        if part.end_s > now:
+            lane.plan.release(max(part.start_s, now), part.end_s, held)
         if early:
             self._leave_slack(part)
-        if self._lanes[part.pool].slack_until_s > now:
+        if lane.slack_until_s > now:
             self._gaps[part.pool] = None
 
     def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
@@ -172,9 +174,10 @@ class Mct(Policy):
         self._note_due(planned)
 
     def _note_due(self, planned: Planned) -> None:
-        if planned.due_s < math.inf:
+        due = planned.due_s
+        if due < math.inf:
             self._entries += 1
-            heappush(self._due, (planned.due_s, self._entries, planned.version, planned))
+            heappush(self._due, (due, self._entries, planned.version, planned))
 
     # -- plans ----------------------------------------------------------------------------------------
 
@@ -357,7 +360,10 @@ class Mct(Policy):
             pool = planned.parts[0].pool
             before = left[pool] if pool in left else view.free[pool] + leaving.get(pool, 0)
             left[pool] = before - planned.job.units
-        return any(least < max(0, self._lanes[name].plan.at(view.now)) for name, least in left.items())
+        for name, least in left.items():  # noqa: SIM110 (any() is slower)
+            if least < max(0, self._lanes[name].plan.at(view.now)):
+                return True
+        return False
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

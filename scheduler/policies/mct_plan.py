@@ -111,11 +111,12 @@ class Task:
 
     def regions(self, k: int) -> list[tuple[float, float]]:
         """The maximal intervals with enough free units on class ``k``."""
-        if k not in self._regions:
+        found = self._regions.get(k)
+        if found is None:
             lane, after = self.lanes[k], self.now if k == self.here else self.ready_s
             blocked = lane.last_start_s == math.inf
-            self._regions[k] = [] if blocked else lane.plan.regions(self.units, after)
-        return self._regions[k]
+            found = self._regions[k] = [] if blocked else lane.plan.regions(self.units, after)
+        return found
 
     def works(self, k: int, start: float, begun: bool) -> float:
         """When the job gets on in a part that starts then."""
@@ -123,12 +124,12 @@ class Task:
             return self.works_s
         return instant(start + self.restart_s[k]) if begun and self.restart_s[k] else start
 
-    def last(self, k: int, start: float, done: float, begun: bool) -> Part:
-        """A part that runs to the job's end."""
-        return made(Part, (self.lanes[k].name, start, math.inf, self.end(k, start, done, begun)))
+    def last(self, k: int, start: float, end: float) -> Part:
+        """A part that runs to the job's ``end``."""
+        return made(Part, (self.lanes[k].name, start, math.inf, end))
 
     def end(self, k: int, start: float, done: float, begun: bool) -> float:
-        """When that part ends."""
+        """When a part ends that runs to the job's end."""
         works = self.works(k, start, begun) if begun else start
         end = instant(works + (1.0 - done) * self.run_s[k])
         # Shares of the work are rounded, and no part is shorter than a moment.
@@ -136,7 +137,7 @@ class Task:
 
     def whole(self, k: int, start: float) -> Parts:
         """All that is left of the job on one class."""
-        return self.moved([self.last(k, start, self.done, self.begun)])
+        return self.moved([self.last(k, start, self.end(k, start, self.done, self.begun))])
 
     def length(self, k: int) -> float:
         """Of all that is left on another class than where it runs."""
@@ -159,7 +160,7 @@ def plan(task: Task, rules: Rules) -> Parts:
         return _cheapest(task, rules, starts)
     ends = [task.end(k, start, task.done, task.begun) for k, start in enumerate(starts)]
     second = min(range(len(ends)), key=lambda k: (ends[k], starts[k]))  # the paper's r''
-    queue = task.last(second, starts[second], task.done, task.begun)
+    queue = task.last(second, starts[second], ends[second])
     split = _split(task, rules, second, starts) if rules.migrate and task.stoppable else None
     if rules.literal and task.stoppable:
         return split or task.moved([queue])
@@ -202,7 +203,7 @@ def _end_of_queue(task: Task, k: int, by_regions: bool) -> float:
     if not by_regions:
         return lane.plan.earliest(task.units, length, after)
     for start, end in task.regions(k):  # they are needed anyway
-        begin = max(start, after)
+        begin = start if start > after else after
         if end - begin >= length:
             return begin
     return math.inf
@@ -213,9 +214,9 @@ def _holes(task: Task) -> list[Part]:
     holes = []
     for k, run_s in enumerate(task.run_s):
         least = (1.0 - task.done) * run_s - MOMENT_S
-        for start, end in task.regions(k):
-            if end - start >= least and task.end(k, start, task.done, task.begun) <= end:
-                holes.append(task.last(k, start, task.done, task.begun))
+        for start, until in task.regions(k):
+            if until - start >= least and (end := task.end(k, start, task.done, task.begun)) <= until:
+                holes.append(task.last(k, start, end))
                 break
     return holes
 
@@ -239,8 +240,9 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
         if start >= end:
             continue
         begun = task.begun or bool(parts)
-        if task.end(k, start, done, begun) <= end:
-            return task.moved([*parts, task.last(k, start, done, begun)])
+        whole = task.end(k, start, done, begun)
+        if whole <= end:
+            return task.moved([*parts, task.last(k, start, whole)])
         stop = _stop(end, task.stop_s[k])
         works = task.works(k, start, begun)
         if stop <= works:  # too short to pay for itself
@@ -258,7 +260,7 @@ def _with_rest(task: Task, parts: list[Part], second: int, done: float, after: f
     """The parts, and the rest of the job on class ``second``."""
     length = (1.0 - done) * task.run_s[second] + task.restart_s[second] + 2 * MOMENT_S
     start = task.lanes[second].plan.earliest(task.units, length, after)
-    return task.moved([*parts, task.last(second, start, done, True)])
+    return task.moved([*parts, task.last(second, start, task.end(second, start, done, True))])
 
 
 def _spans(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> list[tuple[float, int, float]]:

@@ -24,9 +24,9 @@ from scheduler.trace import Arrival
 from scheduler.workloads import Workload
 from scheduler.workloads.files import in_order, lines_of
 
-FIELDS = 18
 NEEDED = 9
-UNKNOWN = ["-1"] * (FIELDS - NEEDED)
+USED = 14  # the others are left as one string
+UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
 LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
@@ -78,7 +78,7 @@ def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator
     taken = 0
     limit = parameters.limit
     for number, line in enumerate(lines_of(path), 1):
-        fields = line.split()
+        fields = line.split(None, USED)
         if not fields or fields[0][0] == ";":
             continue
         if taken == limit:
@@ -102,33 +102,33 @@ def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator
 
 def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
     """The job on a line, or why there is none."""
-    if len(fields) != FIELDS:
+    if len(fields) <= USED:
         if len(fields) < NEEDED:
             return f"fewer than {NEEDED} fields"
-        fields = [*fields, *UNKNOWN][:FIELDS]
-    number, submitted, _, ran, allocated, _, used, requested, asked, memory, _, user, _, program, *_ = fields
+        fields = [*fields, *UNKNOWN][: USED + 1]
+    number, submitted, _, ran, allocated, _, used, requested, asked, memory, _, user, _, program, _ = fields
     try:
         job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
         processors = float(requested)
-        if processors <= 0:
+        if processors <= 0.0:
             processors = float(allocated)
-        kb = float(memory)
-        if kb <= 0:
+        kb = -1.0 if memory == "-1" else float(memory)
+        if kb <= 0.0 and used != "-1":
             kb = float(used)
     except ValueError:
         return "a field that is no number"
-    if not (0 <= job_id < LARGEST_NUMBER and 0 <= submit < INF and 0 <= run < INF):
+    if not (0 <= job_id < LARGEST_NUMBER and 0.0 <= submit < INF and 0.0 <= run < INF):
         return _unusable(job_id, submit, run)
-    if not 1 <= processors < INF:
+    if not 1.0 <= processors < INF:
         return "no processors"
     units = int(processors)
-    memory_mb = kb * units * MB_PER_KB if 0 < kb < INF else None
-    known, estimate = LIMIT, limit if 0 < limit < INF else None
+    memory_mb = kb * units * MB_PER_KB if 0.0 < kb < INF else None
+    known, estimate = LIMIT, limit if 0.0 < limit < INF else None
     if parameters.estimate != "requested":
         known, estimate = (EXACT, run) if parameters.estimate == "exact" else (known, None)
     user = "" if user == "-1" else user
     program = "" if program == "-1" else program
-    job = Job(job_id, submit, units, estimate, user, memory_mb, known, program=program)
+    job = Job(job_id, submit, units, estimate, user, memory_mb, known, estimates_s=EMPTY, program=program)
     return tuple.__new__(Arrival, (job, run, EMPTY, None))  # in half the time of Arrival(job, run)
 
 
