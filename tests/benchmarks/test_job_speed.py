@@ -122,6 +122,7 @@ def queue_times(tenbin: Tenbin, jobs: int, blocker: int | None = None) -> dict[s
     hold = blocker or tenbin.submit([["sleep", "3600"]])
     if blocker is None:
         tenbin.submit([["true"]] * 50)  # as many as are listed
+    time.sleep(1.0)  # what was submitted is tidied up
     cpu = tenbin.cpu_s()
     for _ in range(20):
         began = time.perf_counter()
