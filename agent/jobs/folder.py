@@ -179,9 +179,9 @@ class Attempt:
     def order(self) -> Order:
         found = self._read("order.json")
         assert found is not None
-        lists = {name: tuple(found.get(name, ())) for name in ("command", "cores", "inherit", "places")}
-        lists["capped_nodes"] = tuple(found.get("capped_nodes", ()))
-        return Order(**{**found, **lists})
+        lists = {name: tuple(found[name]) for name in ("command", "cores")}
+        more = {name: tuple(found.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
+        return Order(**{**found, **lists, **more})
 
     def claim(self) -> bool:
         """Whether the caller is the first: only then it may run, or revoke, the attempt."""
