@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from scheduler.engines.slurm.parse import SlurmNode
 from scheduler.engines.slurm.roster import Host, Roster
 from scheduler.measured import begin_of, lines_of
 from scheduler.model import Cluster, Pool
-from scheduler.site.allocation import environment
+from scheduler.site.asking import ask
 
 LIMIT_S = 60.0
 AT_ONCE = 16
@@ -64,23 +63,9 @@ def _ask(node: SlurmNode) -> tuple[list[OpenCLDevice] | None, str]:
     """A node's devices; None, and why not."""
     if not node.usable:
         return None, node.state
-    words = ["srun", "--quiet", "--immediate=10", "--nodes=1", "--ntasks=1", "--mem=200M", "--time=2"]
-    words += ["--mpi=none", "--input=none", "--chdir=/", "--job-name=tenbin-devices"]
-    words += [f"--nodelist={node.name}", f"--partition={node.partitions[0]}"]
-    words += [sys.executable, "-P", "-m", "probes.opencl"]
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment(),
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, str(error)
+    done = ask(node, [sys.executable, "-P", "-m", "probes.opencl"], LIMIT_S, memory_mb=200)
+    if done is None:
+        return None, f"it did not answer within {LIMIT_S:g} s"
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     if "no OpenCL" in done.stderr:
         return [], ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,8 @@ from scheduler.engines.slurm.watts import SitePower
 from scheduler.measured import CAP_STEP_W, with_power
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split
-from scheduler.site.allocation import environment, explained
+from scheduler.site.allocation import explained
+from scheduler.site.asking import ask
 from tenbin.capped import cap_lines
 from tenbin.machine import Machine, kind_of, scaling_of
 
@@ -144,19 +144,8 @@ def _likely(known: Sequence[NodePower]) -> NodePower:
 def _ask(site: Site, node: SlurmNode, sysfs: str) -> NodePower | tuple[str, str]:
     """What the node says; or why it cannot, and the remedy."""
     program = [sys.executable, "-P", "-m", "agent.node_power", sysfs, str(node_states())]
-    command = site.slurm.step_command([node.name], site.partition, program)
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment(),
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    done = ask(node, program, LIMIT_S, site.partition)
+    if done is None:
         return f"it did not answer within {LIMIT_S:g} s", f"see: scontrol show node {node.name}"
     return _answer(done.stdout, done.stderr, done.returncode)
 

@@ -6,7 +6,6 @@ Found out by a job of a second on each node that has a CPU free, and remembered.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files import write_whole
 from profiles.jobs import NodeKind
 from scheduler.engines.slurm.parse import SlurmNode
-from scheduler.site.allocation import environment
+from scheduler.site.asking import ask
 
 SIDE_BY_SIDE = 8
 LIMIT_S = 60.0
@@ -56,23 +55,8 @@ def kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
 
 
 def _ask(node: SlurmNode) -> NodeKind | None:
-    command = [
-        *("srun", "--quiet", "--immediate=10", "--nodes=1", "--ntasks=1", "--mem=64M", "--time=2"),
-        *("--mpi=none", "--input=none", "--chdir=/", "--job-name=tenbin-kind", f"--nodelist={node.name}"),
-        *(f"--partition={node.partitions[0]}", sys.executable, "-P", "-c", ASK),
-    ]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment(),
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    done = ask(node, [sys.executable, "-P", "-c", ASK], LIMIT_S)
+    if done is None:
         return None
     for line in done.stdout.splitlines():
         if line.startswith("tenbin-kind "):

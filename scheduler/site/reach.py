@@ -6,7 +6,6 @@ Found out by a job of a second on each node, all at the same time.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,8 @@ from pathlib import Path
 
 from agent.doctor.finding import Finding, limited, ok
 from scheduler.engines.slurm.parse import SlurmNode
-from scheduler.site.allocation import environment, explained
+from scheduler.site import asking
+from scheduler.site.allocation import explained
 
 MOST = 64  # nodes that are asked
 SIDE_BY_SIDE = 8
@@ -71,32 +71,8 @@ def check(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]:
 
 def ask(node: SlurmNode, file: Path) -> tuple[str, bool, tuple[str, str]]:
     """Its tenbin's version, whether it sees the file; else why it could not be asked, and the remedy."""
-    command = [
-        *(
-            "srun",
-            "--quiet",
-            "--immediate=10",
-            "--nodes=1",
-            "--ntasks=1",
-            "--mem=64M",
-            "--time=1",
-            "--mpi=none",
-        ),
-        *("--input=none", "--chdir=/", "--job-name=tenbin-doctor", f"--nodelist={node.name}"),
-        *(f"--partition={node.partitions[0]}", sys.executable, "-P", "-c", ASK, str(file)),
-    ]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment(),
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    done = asking.ask(node, [sys.executable, "-P", "-c", ASK, str(file)], LIMIT_S)
+    if done is None:
         return "", False, (f"it did not answer within {LIMIT_S:g} s", f"see: scontrol show node {node.name}")
     for line in done.stdout.splitlines():
         if line.startswith("tenbin-node "):

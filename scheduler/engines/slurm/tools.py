@@ -15,7 +15,7 @@ from scheduler.engines.slurm import parse
 from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
 
 TIMEOUT_S = 20.0
-FREE_S = 5  # until a node on which a job has just ended takes another
+FREE_S = 10  # until a node on which a job has just ended takes another
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_JWT", "PYTHONPATH", "LD_LIBRARY_PATH", "TZ")
 SILENT = (
     *("Unable to contact slurm controller", "Connection refused", "onnection timed out", "Socket timed out"),
@@ -127,24 +127,7 @@ class Slurm:
 
     def run_on(self, nodes: Sequence[str], partition: str, program: Sequence[str]) -> str:
         """What a short program prints on each of the nodes; SlurmError: they are not free now."""
-        return self.call(*self.step_command(nodes, partition, program))
-
-    def step_command(self, nodes: Sequence[str], partition: str, program: Sequence[str]) -> list[str]:
-        """The command line that does so."""
-        count = len(nodes)
-        return [
-            *(
-                "srun",
-                "--quiet",
-                f"--immediate={FREE_S}",
-                "--mem=64M",
-                "--time=1",
-                "--mpi=none",
-                "--input=none",
-            ),
-            *("--chdir=/", "--job-name=tenbin-node", f"--partition={partition}", "--ntasks-per-node=1"),
-            *(f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(nodes)}", *program),
-        ]
+        return self.call(*step_command(nodes, partition, program))
 
     def call(self, *command: str, given: str = "") -> str:
         """What a tool prints.
@@ -193,3 +176,16 @@ def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
     if any(sign in said for sign in UNCONFIGURED):
         return SlurmError(what, "name the cluster's slurm.conf in SLURM_CONF")
     return SlurmError(what, "see: tenbin doctor --engine slurm")
+
+
+def step_command(
+    nodes: Sequence[str], partition: str, program: Sequence[str], memory_mb: int = 64
+) -> list[str]:
+    """The command line that runs a program of a second once on each of the nodes, if they are free now."""
+    count = len(nodes)
+    return [
+        *("srun", "--quiet", f"--immediate={FREE_S}", f"--mem={memory_mb}M", "--time=1", "--mpi=none"),
+        *("--input=none", "--chdir=/", "--job-name=tenbin-node", f"--partition={partition}"),
+        *("--ntasks-per-node=1", f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(nodes)}"),
+        *program,
+    ]
