@@ -76,14 +76,14 @@ def test_each_job_has_a_device_and_its_share_of_cores(up: Up, lab: SlurmLab, poc
 def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl: None) -> None:
     """By its owner, to a class and to a node; the cost that was predicted is kept beside the measured."""
     up.start(*START, "--devices", "--policy", "fcfs")
-    still = up.client.submit(stencil(20000), device="pocl-0@node3", **NEEDS)
-    moved = up.client.submit(stencil(20000), device="any", **NEEDS)
+    still = up.client.submit(stencil(60000), device="pocl-0@node3", **NEEDS)
+    moved = up.client.submit(stencil(60000), device="any", **NEEDS)
     up.until(lambda: moved.info()["stage"] == "running")
     for to in ("node2", "pocl-0@node1"):
         run(up, "migrate", str(moved.id), "--to", to)
         up.until(lambda to=to: moved.info()["hosts"] == [to[-5:]] and moved.info()["stage"] == "running")  # type: ignore[misc]
-    found = moved.wait(100)
-    assert found["migrations"] == 2 and still.result(100) == 0
+    found = moved.wait(150)
+    assert found["migrations"] == 2 and still.result(150) == 0
     assert up.client.output(moved.id) == up.client.output(still.id) != b""
     rows = json.loads(run(up, "calibration", "--kind", "migration", "--json"))
     assert rows, rows
