@@ -378,6 +378,8 @@ class Coordinator:
             self.bookings.new_attempt(entry)
         elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
             self.ledger.tell(entry, self.state.now, "taken back", "it had not begun")
+        elif unbegun and entry.stage is Stage.STOPPING:
+            self._happen(Checkpointed, partial(self.lives.taken_back, entry))
         else:
             trouble = "it had not begun" if unbegun else trouble
             self._happen(Failed, partial(self.lives.requeue, entry, trouble, counts=not unbegun))

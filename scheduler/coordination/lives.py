@@ -13,7 +13,7 @@ from scheduler.coordination.ledger import Ledger
 from scheduler.engines import Engine
 from scheduler.events import Checkpointed, Event, Failed, Finished, Submitted
 from scheduler.model import Placement
-from scheduler.state import State
+from scheduler.state import JobState, State
 
 
 class Lives:
@@ -144,17 +144,31 @@ class Lives:
         return Failed(state.job, state.placement) if state.placement else None
 
     def checkpointed(self, entry: Entry, ended_s: float) -> Event:
-        """A checkpoint is written and the job has left; one that moves goes on where it is to go."""
+        """A checkpoint is written and the job has left."""
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
         self.foresight.left(entry, state.job, before.pool, ended_s, self.state.now)
         self.state.end_stop(state)
+        return self._left(entry, state, before, "checkpointed")
+
+    def taken_back(self, entry: Entry) -> Event:
+        """It was to make a checkpoint and had not begun: it goes on with what was kept of it before."""
+        state = self.state.state(entry.id)
+        before = state.placement
+        assert before is not None
+        self.ledger.forecasts.void(entry.id, "it had not begun")
+        self.state.end_stop(state)
+        state.done, state.served_s = entry.kept, entry.kept_s
+        return self._left(entry, state, before, "taken back")
+
+    def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:
+        """The job has left its place; one that moves goes on where it is to go."""
         self.engine.free(entry)
         entry.kept, entry.kept_s = state.done, state.served_s
         entry.stage = Stage.SUSPENDED
         self.ledger.follow(entry, state)
-        self.ledger.tell(entry, self.state.now, "checkpointed")
+        self.ledger.tell(entry, self.state.now, told)
         goals, entry.goals = entry.goals, ()
         self.stale = self.stale or bool(goals)
         target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
