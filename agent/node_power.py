@@ -12,8 +12,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from agent.jobs.cap_keeper import on_this_node
 from agent.jobs.energy import Energy
-from agent.jobs.keeper import here, on_this_node
+from agent.jobs.here import here
 from agent.journal import restore_leftovers
 from agent.paths import node_journal
 from probes.power_caps import find_caps

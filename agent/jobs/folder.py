@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,7 +65,7 @@ class Order:
         mpi: the command is an mpiexec, whose ranks have guards.
         sysfs: root of the tree with the packages that it has to itself (``agent.jobs.power``); empty: none.
         emulated: these are emulated.
-        capped_nodes: nodes of a cluster that it has to itself (``agent.jobs.node_power``): ``%N`` in
+        capped_nodes: nodes of a cluster that it has to itself (``agent.jobs.nodes_power``): ``%N`` in
             ``sysfs`` is the name of each.
         states: where each of them keeps what is to be put back.
         inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
@@ -308,6 +310,15 @@ class Attempt:
         except FileNotFoundError:
             return None
         return found
+
+
+def until_it_can(step: Callable[[], None]) -> None:
+    """A result is never lost, however long the folder cannot be written."""
+    while True:
+        try:
+            return step()
+        except OSError:
+            time.sleep(1.0)
 
 
 def _result(found: dict[str, Any]) -> Result:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from agent.jobs import ranks, tree
-from agent.jobs.folder import Attempt
+from agent.jobs.folder import Attempt, until_it_can
+from agent.jobs.here import here
 from agent.jobs.lease import Lease
 from agent.jobs.samples import Sampler
-from agent.jobs.spread import LEASE_S, Board, Wish, Word, here, of_this_node
+from agent.jobs.spread import LEASE_S, Board, Wish, Word, of_this_node
 
 LOOKS_S = 0.2
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # Slurm's: the
@@ -67,7 +67,7 @@ class Keeper:
             self._wait(pid)
             tree.kill(self.me, self.reaped)
             ranks.sweep_segments(started_s)
-        _until_it_can(lambda: self.board.say(self.host, self._last_word()))
+        until_it_can(lambda: self.board.say(self.host, self._last_word()))
 
     def _over(self) -> bool:
         """Whether the supervisor wants nothing here any more, before anything was begun."""
@@ -116,11 +116,3 @@ class Keeper:
             last.read_mb,
             last.written_mb,
         )
-
-
-def _until_it_can(step: Callable[[], None]) -> None:
-    while True:
-        try:
-            return step()
-        except OSError:
-            time.sleep(1.0)

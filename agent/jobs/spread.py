@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent.jobs.folder import Attempt, Order, Result, Usage
+from agent.jobs.here import here
 from agent.jobs.ranks import REPORTS
 
 FOLDER = "ranks"
@@ -45,11 +46,6 @@ class Word:
     peak_memory_mb: float = 0.0
     read_mb: float = 0.0
     written_mb: float = 0.0
-
-
-def here() -> str:
-    """This node, as Slurm calls it."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def of_this_node(order: Order) -> Order:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.jobs import limits, ranks, tree
-from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage
+from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage, until_it_can
 from agent.jobs.launch import cpus_for, launch
 from agent.jobs.samples import Sampler
 from profiles.errors import TenbinError
 
 if TYPE_CHECKING:
-    from agent.jobs.node_power import NodePower
+    from agent.jobs.nodes_power import NodesPower
     from agent.jobs.power import Power
     from agent.jobs.spread import Spread, Wish
 
@@ -66,7 +66,7 @@ class Supervisor:
         self.checkpoint_wanted = False  # and not yet asked for
         self.done = 0
         self.started_s = 0.0
-        self.power: Power | NodePower | None = None
+        self.power: Power | NodesPower | None = None
         self.spread: Spread | None = None
 
     def run(self) -> bool:
@@ -103,9 +103,9 @@ class Supervisor:
         if self.power is not None:
             self.power.release()
             self.power.close()
-        _until_it_can(self.attempt.publish)
+        until_it_can(self.attempt.publish)
         self.report("ended")
-        _until_it_can(lambda: self.attempt.settle(reserved))
+        until_it_can(lambda: self.attempt.settle(reserved))
         for descriptor in (reserved, *self.ties):
             os.close(descriptor)
         again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
@@ -132,9 +132,9 @@ class Supervisor:
 
     def _meet_nodes(self) -> None:
         if self.order.capped_nodes:
-            from agent.jobs.node_power import NodePower
+            from agent.jobs.nodes_power import NodesPower
 
-            self.power = NodePower(self.attempt, self.order, self._lose)
+            self.power = NodesPower(self.attempt, self.order, self._lose)
 
     def _take_packages(self) -> None:
         if self.order.sysfs and self.power is None:
@@ -336,12 +336,3 @@ def _told_to_end() -> bool:
     while (got := signal.sigtimedwait(AWAITED, 0)) is not None:
         told = told or got.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return told
-
-
-def _until_it_can(step: Callable[[], None]) -> None:
-    """A result is never lost, however long the folder cannot be written."""
-    while True:
-        try:
-            return step()
-        except OSError:
-            time.sleep(1.0)

@@ -2,7 +2,7 @@
 
 On the node of its supervisor that is an object there. On each other node it is a process,
 
-    python -P -m agent.jobs.keeper SYSFS STATES MARK
+    python -P -m agent.jobs.cap_keeper SYSFS STATES MARK
 
 which is told by lines of JSON: ``{"cap_w": 40.0}``, or null for "put back", and answers each with what is in
 force and the energy so far; the energy also once a second. Is whoever started it gone, then so is the job:
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import select
 import signal
 import sys
@@ -24,6 +23,7 @@ from types import FrameType
 
 from agent.jobs import tree
 from agent.jobs.energy import Energy
+from agent.jobs.here import here
 from agent.journal import Journal, restore_leftovers
 from agent.paths import node_journal
 from probes.power_caps import find_caps
@@ -34,17 +34,12 @@ SAMPLE_S = 1.0
 HERE = "%N"  # in a path: the node's name
 
 
-def here() -> str:
-    """The node's name, in Slurm where that has started us."""
-    return os.environ.get("SLURMD_NODENAME") or platform.node().partition(".")[0]
-
-
 def on_this_node(sysfs: str) -> Path:
     """The root of this node's tree of zones."""
     return Path(sysfs.replace(HERE, here()))
 
 
-class Keeper:
+class CapKeeper:
     """Caps this node, counts its energy meanwhile, and puts everything back.
 
     Args:
@@ -101,7 +96,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
-    keeper = Keeper(sysfs, states)
+    keeper = CapKeeper(sysfs, states)
     holds = False
     try:
         for line in _lines():

@@ -1,7 +1,7 @@
 """The whole nodes that a job of a cluster has: capped while it runs, and their energy counted for it.
 
-The supervisor caps its own node itself and has a keeper (``agent.jobs.keeper``) on each other one, through a
-step of Slurm's in the job's allocation. It confirms a cap when it is in force on all of them.
+The supervisor caps its own node itself and has a keeper (``agent.jobs.cap_keeper``) on each other one,
+through a step of Slurm's in the job's allocation. It confirms a cap when it is in force on all of them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from agent.jobs import caps
+from agent.jobs.cap_keeper import CapKeeper
 from agent.jobs.caps import Held
 from agent.jobs.folder import LOG, Attempt, Order
-from agent.jobs.keeper import Keeper, here
+from agent.jobs.here import here
 from profiles.errors import TenbinError, Unavailable
 
 ANSWERS_S = 30.0
 
 
-class NodePower:
+class NodesPower:
     """The supervisor's part; made before it adopts orphans, which a step of Slurm's must not be.
 
     Args:
@@ -33,7 +34,7 @@ class NodePower:
 
     def __init__(self, attempt: Attempt, order: Order, lost: Callable[[], None]) -> None:
         self.attempt = attempt
-        self._own = Keeper(order.sysfs, order.states)
+        self._own = CapKeeper(order.sysfs, order.states)
         others = [node for node in order.capped_nodes if node != here()]
         self._others = Others(attempt, order, others, lost) if others else None
         self._number = 0
@@ -103,7 +104,7 @@ class Others:
         self._energy: dict[str, float | None] = {}
         self._news = threading.Condition()
         self._closing = self._gone = False
-        program = [sys.executable, "-P", "-m", "agent.jobs.keeper", order.sysfs, order.states, order.mark]
+        program = [sys.executable, "-P", "-m", "agent.jobs.cap_keeper", order.sysfs, order.states, order.mark]
         command = [
             *("srun", f"--jobid={os.environ.get('SLURM_JOB_ID', '')}", "--overlap", "--mem=0", "--quiet"),
             *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--cpus-per-task=1"),
