@@ -13,8 +13,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,17 +57,23 @@ def profiled(home: Path) -> None:
     raise AssertionError("the machine is too busy to measure what checkpoints cost")
 
 
-def move_about(up: Up, cells: int) -> None:
-    """One job moved to and fro while it computes."""
+def elsewhere(job: dict[str, Any]) -> str:
+    return other(job["placement"])
+
+
+def move_about(
+    up: Up, cells: int, to: Callable[[dict[str, Any]], str] = elsewhere, moves: int = MOVES
+) -> None:
+    """One job moved to and fro while it computes; ``to``: where to from where it is."""
     command = [sys.executable, str(STENCIL), "--cells", str(cells), "--steps", "100000000"]
     needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
     job = up.client.submit(command, **needs)
-    for number in range(MOVES):
+    for number in range(moves):
         assert computes(up, job, number + 1)
-        done = up.run("migrate", str(job.id), "--to", other(job.info()["placement"]))
+        done = up.run("migrate", str(job.id), "--to", to(job.info()))
         assert done.returncode == 0, done.stderr
         up.until(lambda n=number: job.info()["attempt"] == n + 2, 120)  # type: ignore[misc]
-    assert computes(up, job, MOVES + 1)
+    assert computes(up, job, moves + 1)
     job.cancel()
     job.wait(60)
 
@@ -87,7 +95,17 @@ def test_predicted_beside_measured(up: Up) -> None:
     for cells in CELLS:
         move_about(up, cells)
     up.kill(signal.SIGTERM)
-    found = forecasts_of(up.home)
+    moves = shown(forecasts_of(up.home))
+    told("all moves", moves)
+    told(
+        "first of each job",
+        [min((m for m in moves if m.job == j), key=lambda m: m.number) for j in {m.job for m in moves}],
+    )
+    assert sum(one.measured is not None for one in moves) == MOVES * len(CELLS) >= 10
+
+
+def shown(found: list[Forecast]) -> list[Forecast]:
+    """Print the moves and what they consist of; the moves."""
     moves = [one for one in found if one.kind == "migration"]
     for one in moves:
         error = error_of(one)
@@ -102,9 +120,4 @@ def test_predicted_beside_measured(up: Up) -> None:
     ]
     whole = [one.measured for one in moves if one.measured]
     print(f"  moving data is {median(d / w for d, w in zip(data, whole, strict=True)):.0%} of the whole")
-    told("all moves", moves)
-    told(
-        "first of each job",
-        [min((m for m in moves if m.job == j), key=lambda m: m.number) for j in {m.job for m in moves}],
-    )
-    assert sum(one.measured is not None for one in moves) == MOVES * len(CELLS) >= 10
+    return moves
