@@ -17,6 +17,9 @@
 Asked by a signal, or by a file ``checkpoint.request`` beside the checkpoint, the program drains its queue at
 the next safe point, saves, and leaves with exit code 85. Started again it goes on, on whatever device it is
 given. A request before ``restore`` makes it leave as well, with nothing to save.
+
+Under tenbin each attempt to run a job writes under a name of its own (``tenbin.generations``): a copy of it
+that nobody could reach, and that comes back when the job runs elsewhere, cannot spoil anything.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tenbin.checkpoint_file import CheckpointError, Move, Part, aside_name, read, read_header, write
+from tenbin.checkpoint_file import CheckpointError, Move, Part, read_header
+from tenbin.generations import Generations
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +51,8 @@ class Checkpoint:
 
     Args:
         program: its name and version; a checkpoint of another one is refused.
-        path: of the checkpoint; default: in the folder that tenbin gives the job, else the current one.
+        path: of the checkpoint; under tenbin which attempt it is of is added. Default: ``checkpoint.tenbin``
+            in the folder that tenbin gives the job, else in the current one.
         device: number of the OpenCL device, counted over all platforms; default: the one tenbin chose
             (``TENBIN_DEVICE``), else the first there is.
 
@@ -56,7 +61,7 @@ class Checkpoint:
         context, queue: on the device that was chosen.
 
     Raises:
-        CheckpointError: there is no such device.
+        CheckpointError: there is no such device, or what tenbin has told cannot be read.
     """
 
     def __init__(self, program: str, path: str | Path | None = None, device: int | None = None) -> None:
@@ -64,6 +69,7 @@ class Checkpoint:
         self.program = program
         self.path = Path(path) if path is not None else home / "checkpoint.tenbin"
         self.log = Path(os.environ.get("TENBIN_JOB_FOLDER", self.path.parent)) / "checkpoint.phases.jsonl"
+        self._files = Generations.here(self.path)
         self.state: dict[str, Any] = {}
         self.phases: list[dict[str, Any]] = []
         self._buffers: dict[str, cl.Buffer] = {}
@@ -154,7 +160,8 @@ class Checkpoint:
             self.save()
         except OSError as error:
             self._not_before = time.monotonic() + AGAIN_S
-            trouble = f"{self.path}: {error.strerror}; the program goes on, and tries again in {AGAIN_S:g} s"
+            again = f"the program goes on, and tries again in {AGAIN_S:g} s"
+            trouble = f"{self._files.file}: {error.strerror}; {again}"
             with suppress(OSError):  # stderr may be on the same full disk
                 print(f"tenbin: the checkpoint could not be written: {trouble}", file=sys.stderr, flush=True)
         else:
@@ -165,8 +172,8 @@ class Checkpoint:
 
         Raises:
             OSError: no room, or no right.
-            CheckpointError: the device fails, ``state`` holds what JSON does not know, or ``restore`` has not
-                been called.
+            CheckpointError: the device fails, ``state`` holds what JSON does not know, ``restore`` has not
+                been called, or a later attempt to run the job has begun.
         """
         self._check_restored()
         with self._device("saving"):
@@ -177,44 +184,54 @@ class Checkpoint:
             fill += [_from_array(array) for array in self._arrays.values()]
             parts = self._parts()
             with self._phase("save", sum(part.bytes for part in parts)):
-                write(self.path, self.program, self.state, parts, fill)
+                self._files.save(self.program, self.state, parts, fill)
 
     def restore(self) -> bool:
         """Take up the checkpoint, if there is one; whether there was.
 
         Raises:
-            CheckpointError: it is damaged, of another program or version, or has not what is registered.
+            CheckpointError: it is damaged, of another program or version, or has not what is registered; or a
+                later attempt to run the job has begun.
         """
-        try:
-            state, found = read_header(self.path, self.program)
-        except FileNotFoundError:
+        taken = self._files.take_up(self._header)
+        if taken is None:
             self._ready(sum(part.bytes for part in self._parts()))
             return False
-        wanted, has = (
-            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), found.values())
-        )
-        if wanted != has:
-            there, here = (", ".join(" ".join(map(str, part)) for part in parts) for parts in (has, wanted))
-            raise CheckpointError(
-                f"{self.path} has other parts ({there} bytes) than this program ({here} bytes); "
-                "remove it to begin anew"
-            )
+        path, (state, found) = taken
         take = {name: self._to_device(buffer) for name, buffer in self._buffers.items()}
         take |= {name: _to_array(array) for name, array in self._arrays.items()}
         with self._device("restoring"), self._phase("restore", sum(part.bytes for part in found.values())):
-            read(self.path, list(found.values()), [take[name] for name in found])
+            self._files.read(path, list(found.values()), [take[name] for name in found])
             self.queue.finish()
         self.state.update(state)
         self._ready(sum(part.bytes for part in found.values()))
         return True
 
     def finish(self) -> None:
-        """The program has come to its end: its checkpoint is removed."""
+        """The program has come to its end: its checkpoint is removed.
+
+        Raises:
+            CheckpointError: a later attempt to run the job has begun; the checkpoint is that one's.
+        """
         for queue in self._queues:
             queue.finish()
-        for path in (self.path, self.path.with_name(aside_name(self.path)), self._request):
-            path.unlink(missing_ok=True)
+        self._files.clear()
+        self._request.unlink(missing_ok=True)
         self._record()
+
+    def _header(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
+        """State and parts of a checkpoint, which are those of this program; CheckpointError if not."""
+        state, found = read_header(path, self.program)
+        wanted, has = (
+            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), found.values())
+        )
+        if wanted != has:
+            there, here = (", ".join(" ".join(map(str, part)) for part in parts) for parts in (has, wanted))
+            raise CheckpointError(
+                f"{path} has other parts ({there} bytes) than this program ({here} bytes); "
+                "remove it to begin anew"
+            )
+        return state, found
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -249,7 +266,8 @@ class Checkpoint:
         try:
             yield
         except cl.Error as error:
-            kept = f"{self.path} is as it was before" if self.path.exists() else "there is no checkpoint"
+            path = self._files.newest()
+            kept = f"{path} is as it was before" if path else "there is no checkpoint"
             raise CheckpointError(
                 f"device {self.device.name} failed while {doing}: {error}; {kept}"
             ) from error

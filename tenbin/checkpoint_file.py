@@ -43,11 +43,19 @@ class Part:
 
 
 def write(
-    path: Path, program: str, state: dict[str, Any], parts: Sequence[Part], fill: Sequence[Move]
+    path: Path,
+    program: str,
+    state: dict[str, Any],
+    parts: Sequence[Part],
+    fill: Sequence[Move],
+    last_look: Callable[[], None] = lambda: None,
 ) -> None:
     """Replace ``path`` by a checkpoint; if anything goes wrong the old one stays.
 
     ``fill[i]`` copies bytes of ``parts[i]`` into memory while earlier ones are being written.
+
+    Args:
+        last_look: called when all is on the disk, before it becomes ``path``; what it raises prevents that.
 
     Raises:
         OSError: no room, or no right.
@@ -76,6 +84,7 @@ def write(
             os.close(plain)
             if descriptor >= 0:
                 os.close(descriptor)
+        last_look()
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -131,7 +131,7 @@ class SlurmLab:
 
     def power_off(self, node: str) -> None:
         """SIGKILL for everything on the node, at once."""
-        below = self._processes(node)
+        below = self.processes(node)
         daemon = self._daemons.pop(node)
         daemon.kill()
         daemon.wait()
@@ -145,12 +145,12 @@ class SlurmLab:
 
     def kill_slurmd(self, node: str) -> None:
         """Only the daemon: what it has started goes on."""
-        for pid in self._processes(node):
+        for pid in self.processes(node):
             if self._name(pid) == "slurmd":
                 os.kill(pid, signal.SIGKILL)
 
     def start_slurmd(self, node: str) -> None:
-        init = next(pid for pid in self._processes(node) if self._name(pid) == "init")
+        init = next(pid for pid in self.processes(node) if self._name(pid) == "init")
         os.kill(init, signal.SIGUSR1)
 
     def cut(self, node: str) -> None:
@@ -160,6 +160,17 @@ class SlurmLab:
     def join(self, node: str) -> None:
         """It is reached again."""
         _run("ip", "link", "set", self._link(node), "up")
+
+    def pause(self, node: str) -> None:
+        """The whole node stands still, as a virtual machine that is paused."""
+        for _ in range(2):  # what was begun meanwhile, too
+            for pid in self.processes(node):
+                os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self, node: str) -> None:
+        for pid in self.processes(node):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def kill_slurmctld(self) -> None:
         daemon = self._daemons.pop("slurmctld")
@@ -180,7 +191,7 @@ class SlurmLab:
             self.join(node)
             if node not in self._daemons or self._daemons[node].poll() is not None:
                 self.power_on(node)
-            elif not any(self._name(pid) == "slurmd" for pid in self._processes(node)):
+            elif not any(self._name(pid) == "slurmd" for pid in self.processes(node)):
                 self.start_slurmd(node)
         deadline = time.monotonic() + STARTS_S
         while not self._idle():
@@ -300,7 +311,8 @@ class SlurmLab:
                 preexec_fn=lambda: tree.die_with_parent(self._me),  # noqa: PLW1509
             )
 
-    def _processes(self, node: str) -> list[int]:
+    def processes(self, node: str) -> list[int]:
+        """Their numbers outside the node."""
         return tree.descendants(self._daemons[node].pid)
 
     def _name(self, pid: int) -> str:

@@ -14,6 +14,10 @@
                   not wait for that); its room is reserved with the order, so that a
                   full disk does not lose it
 
+Beside the folders of a job's attempts:
+
+    generation    number of the one that counts; before it can begin, from the second on; the coordinator
+
 JSON files are written aside and renamed: a half-written one is never seen.
 """
 
@@ -42,6 +46,7 @@ How = Literal[
 ]
 RESULT_BYTES = 4096
 LOG = "supervisor.log"
+GENERATION = "generation"
 Want = Literal["run", "pause", "checkpoint", "end"]
 
 
@@ -170,10 +175,21 @@ class Attempt:
         self.path = path
 
     def place(self, order: Order) -> None:
-        """Make the folder, readable for its owner only, with room for the result and the order in it."""
+        """Make the folder, readable for its owner only, with room for the result and the order in it.
+
+        From now on no other attempt of the job counts.
+        """
         self._make()
+        if order.attempt > 1:
+            self._count(order.attempt)
         os.close(self.reserve())
         self._write("order.json", vars(order))
+
+    def _count(self, number: int) -> None:
+        """What a program looks at before it makes a checkpoint the newest one (``tenbin.generations``)."""
+        aside = self.path / f".{GENERATION}"
+        aside.write_text(f"{number}\n")
+        aside.replace(self.path.parent / GENERATION)
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -83,8 +83,7 @@ class Orders:
             Unavailable: it takes an mpiexec, and none was found at its submission.
         """
         spec = job.spec
-        environment = {**environment, **spec.env}
-        environment |= {"TENBIN_JOB_ID": str(job.id), "TENBIN_JOB_FOLDER": str(files.folder)}
+        environment = {**environment, **spec.env, **_about(job, files.folder)}
         tasks = self._tasks(job)
         environment["TENBIN_TASKS"] = str(tasks)
         command = spec.command
@@ -155,6 +154,16 @@ class Orders:
                 raise Unavailable(f"{self._mpi_file}: {error}", "submit the job again") from None
             self._mpi = MpiInstall(Path(launcher), family, library)
         return self._mpi
+
+
+def _about(job: Entry, folder: Path) -> dict[str, str]:
+    """What a job is told about itself. No other job has its key, also none of a coordinator made anew."""
+    return {
+        "TENBIN_JOB_ID": str(job.id),
+        "TENBIN_JOB_FOLDER": str(folder),
+        "TENBIN_JOB_KEY": f"{job.id}-{job.submit_s:.0f}",
+        "TENBIN_GENERATION": str(job.attempt),
+    }
 
 
 def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]:

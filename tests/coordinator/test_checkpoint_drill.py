@@ -96,9 +96,7 @@ def strike(up: Up, chance: random.Random, job: Job, disk: bool) -> str:
 def look(folder: Path, cells: int, before: int) -> int:
     """The step of a job's checkpoint (0: there is none): whole to the last byte, no older than before."""
     held = folder / "held"
-    try:
-        held.hardlink_to(folder / "checkpoint.tenbin")  # what is there now, whatever replaces it
-    except FileNotFoundError:
+    if not hold_newest(folder, held):
         return 0
     try:
         state, parts = read_header(held, f"stencil-{cells}")
@@ -107,3 +105,24 @@ def look(folder: Path, cells: int, before: int) -> int:
         held.unlink()
     assert state["step"] >= before
     return int(state["step"])
+
+
+def hold_newest(folder: Path, held: Path) -> bool:
+    """Give what is there of the highest attempt a second name, whatever replaces it; whether there is any."""
+    again = folder / "held-again"
+    while True:
+        newest = attempts(folder)
+        for attempt in range(1, newest + 1):  # upwards, as they come and go
+            with suppress(FileNotFoundError):
+                again.hardlink_to(folder / f"checkpoint.tenbin.g{attempt}")
+                held.unlink(missing_ok=True)
+                again.rename(held)
+        if held.exists() or attempts(folder) == newest:
+            return held.exists()
+
+
+def attempts(folder: Path) -> int:
+    """How many have begun."""
+    with suppress(FileNotFoundError):
+        return int((folder / "generation").read_text())
+    return 1
