@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from profiles.errors import BadInput
 from scheduler.model import Job, Region, instant
-from scheduler.partition import Layout, Work, layout, region_of
+from scheduler.partition import Layout, Work, cut_of, layout, region_name, region_of
 from scheduler.policy import View
 
 WEEK_S, HOUR_S = 7 * 86_400.0, 3600.0
@@ -87,10 +87,10 @@ class Cutter:
             what = f"sizes={rule.sizes}: regions of {sum(self._given.sizes)} units, {pool} has {self._units}"
             raise BadInput(what, "make them smaller")
         self._largest = max([rule.largest or 1, *(job.units for job in _jobs(view))])
-        self.cuts = 0
         current = view.regions.get(pool, ())
-        if current:  # a restart
-            self.cuts = int(current[0].name.partition(".")[0])
+        there = (state.placement for state in view.running.values())
+        names = [r.name for r in current] + [p.region for p in there if p is not None and p.region]
+        self.cuts = max(map(cut_of, names), default=0)  # above 0 at a restart
         self.layout = Layout(tuple(r.max_units for r in current), tuple(r.units for r in current))
         stands = self.layout == self._given if self._given else sum(self.layout.sizes) == self._units
         if not stands:
@@ -101,7 +101,7 @@ class Cutter:
     def regions(self) -> tuple[Region, ...]:
         """The layout under names of its own, so that no job of an earlier one is taken for its."""
         rows = enumerate(zip(self.layout.bounds, self.layout.sizes, strict=True), 1)
-        return tuple(Region(f"{self.cuts}.{number}", size, bound) for number, (bound, size) in rows)
+        return tuple(Region(region_name(self.cuts, number), size, bound) for number, (bound, size) in rows)
 
     def region_of(self, job: Job) -> int:
         """Which region the job belongs to."""

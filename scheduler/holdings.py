@@ -5,6 +5,7 @@ Counts only: whose units they are is in the books (``state.State``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NoReturn
 
 from profiles.errors import TenbinError
@@ -143,6 +144,15 @@ class Holdings:
             key = (name, placement.region)
             self.region_used[key] = self.region_used.get(key, 0) + units
         self.free[name] -= units if pool.counted else self.nodes[name].take(job, placement)
+
+    def _take_again(self, job: Job, placement: Placement) -> None:
+        """Charge what a job has had since before a restart; its region may have been cut away meanwhile."""
+        name, region = placement.pool, placement.region
+        if not region or any(one.name == region for one in self.regions.get(name, ())):
+            self._take("restore", job, placement)
+            return
+        self._take("restore", job, replace(placement, region=""))
+        self.region_used[name, region] = self.region_used.get((name, region), 0) + placement.units
 
     def _give(self, job: Job, placement: Placement) -> None:
         """Free what a placement holds."""

@@ -28,6 +28,21 @@ class Layout(NamedTuple):
     sizes: tuple[int, ...]
 
 
+def region_name(cut: int, number: int) -> str:
+    """The name of region ``number`` (from 1 on) of the ``cut``-th layout: "3.1"."""
+    return f"{cut}.{number}"
+
+
+def number_of(region: str) -> int:
+    """Which region of its layout it is, from 1 on; 0: it is none ("")."""
+    return int(region.partition(".")[2] or 0)
+
+
+def cut_of(region: str) -> int:
+    """Of which layout it is, counted from 1 on."""
+    return int(region.partition(".")[0])
+
+
 def region_bounds(hi: int, k: int, lo: int = 1) -> tuple[int, ...]:
     """Upper bounds of the k regions for jobs of ``lo`` to ``hi`` units; equal ones are one region."""
     if not 1 <= lo <= hi or k < 1:

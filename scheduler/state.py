@@ -227,7 +227,7 @@ class State(Holdings):
             self.suspended[job.id] = state
         else:
             assert state.placement is not None
-            self._take("restore", job, state.placement)
+            self._take_again(job, state.placement)
             self.running[job.id] = state
             if phase is RUNNING:
                 self.expect(state, state.works_from_s)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from scheduler.actions import Repartition, Start
 from scheduler.events import Timer
-from scheduler.model import Cluster, Job, Pool
+from scheduler.model import Cluster, Job, Placement, Pool, Region
 from scheduler.partition import Layout, Work, layout, region_bounds, region_of, region_sizes
 from scheduler.policies.regions import Regions, RegionsParameters
 from scheduler.policy import Policy, View
@@ -357,3 +357,27 @@ def test_a_reason_names_the_region() -> None:
     assert [reason.expected_start_s for reason in reasons] == [9.0, 9.0]
     assert reasons[0].sentence == "waits for 2 units in the region for 1 to 2 units: 1 of 5 free, is next"
     assert reasons[1].sentence.endswith("1 of 5 free, 1 job before it")
+
+
+@pytest.mark.parametrize("units", [20, 24])
+def test_a_job_from_before_the_last_move_is_found_again(units: int) -> None:
+    """Its region is no more; it keeps its units. On a machine that has grown it is taken for nobody's own."""
+    before, after = (State(Cluster((Pool("node", size),))) for size in (20, units))
+    before.repartition("node", (Region("6.1", 20, 8),))
+    before.submit(Job(1, 0.0, 6, 5.0))
+    before.start(1, Placement("node", 6, region="6.1"))
+    before.repartition("node", (Region("7.1", 5, 2), Region("7.2", 15, 8)))
+    if units == 20:
+        after.repartition("node", before.regions["node"])
+    after.restore(before.state(1))
+    policy = create("regions")
+    book(after, policy)
+    assert {region.name.partition(".")[0] for region in after.regions["node"]} == {"7"}
+    assert after.free["node"] == units - 6
+    after.submit(Job(2, 0.0, 2, 5.0))
+    after.submit(Job(3, 0.0, units - 7, 5.0))  # of the rest one unit is too few
+    policy.begin(after)
+    book(after, policy)
+    assert set(after.running) == {1, 2}
+    after.finish(after.state(1))
+    assert after.free["node"] == units - 2
