@@ -114,6 +114,7 @@ class Policy(ABC):
         suits: the kinds of machine and job mix (tests/scheduler/worlds.py) that it schedules: "counted",
             "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
             "sharing" (nodes of cores, programs that slow each other down).
+        fences: whether a job of a region runs on that region's own units only.
         fair: whether it divides the machine between users, by the weights that ``Job.share`` states.
     """
 
@@ -121,6 +122,7 @@ class Policy(ABC):
     ignores: ClassVar[frozenset[type[Event]]] = frozenset({Started})
     promises: ClassVar[frozenset[str]] = frozenset()
     suits: ClassVar[frozenset[str]] = frozenset({"counted"})
+    fences: ClassVar[bool] = False
 
     def __init__(self, parameters: object = None, seed: int = 0) -> None:
         self.parameters = self.Parameters() if parameters is None else parameters

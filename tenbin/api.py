@@ -7,7 +7,7 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +21,7 @@ from profiles.errors import BadInput, TenbinError, Unavailable
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.specs import JobSpec
+from tenbin.node_table import node_table
 
 LONGEST_WAIT_S = 300.0
 PIECE = 4 << 20  # bytes
@@ -256,6 +257,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "expected_start_s": reason.expected_start_s if reason else None,
         "attempt": entry.attempt,
         "placement": None if entry.placement is None else entry.placement.pool,
+        "region": entry.placement.region or None if entry.placement else None,
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
         "hosts": coordinator.engine.where(entry),
         "cpus": list(entry.cores),
@@ -317,45 +319,6 @@ def power(coordinator: Coordinator) -> dict[str, Any] | None:
     if state.budget_w is None:
         return None
     return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}
-
-
-def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """Each node, or each pool of counted units: what it has and what is free."""
-    table: list[dict[str, Any]] = []
-    absent = coordinator.engine.absent()
-    for pool in coordinator.state.cluster.pools:
-        if pool.counted:
-            free = coordinator.state.free[pool.name]
-            table.append({"name": pool.name, "units": pool.units, "free": free})
-            continue
-        nodes = coordinator.state.nodes[pool.name]
-        for number in range(pool.units):
-            table.append(
-                {
-                    "name": pool.name_of(number),
-                    "capacity": dict(zip(pool.resources, pool.capacity_of(number), strict=True)),
-                    "free": dict(zip(pool.resources, nodes.free[number].tolist(), strict=True)),
-                    "up": bool(nodes.up[number]),
-                    "trouble": absent.get(number, ""),
-                    "jobs": sorted(nodes.jobs[number]),
-                }
-            )
-    if all(pool.counted for pool in coordinator.state.cluster.pools):
-        table += hosts(coordinator, coordinator.engine.names(), absent)
-    return table
-
-
-def hosts(coordinator: Coordinator, names: Sequence[str], absent: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The nodes that lie under units without identity."""
-    jobs: dict[str, list[int]] = {name: [] for name in names}
-    for entry in coordinator.ledger.entries.values():
-        if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
-            for name in coordinator.engine.where(entry):
-                jobs[name].append(entry.id)
-    return [
-        {"name": name, "up": number not in absent, "trouble": absent.get(number, ""), "jobs": jobs[name]}
-        for number, name in enumerate(names)
-    ]
 
 
 def prometheus(coordinator: Coordinator) -> bytes:

@@ -32,7 +32,7 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "up": ("up:up", RUN),
     "down": ("up:down", RUN),
     "status": ("up:status", RUN),
-    "nodes": ("up:nodes", RUN),
+    "nodes": ("nodes:nodes", RUN),
     "submit": ("submit:submit", RUN),
     "jobs": ("jobs:jobs", RUN),
     "info": ("jobs:info", RUN),

@@ -77,6 +77,7 @@ class Bookings:
             self.state.broken(action.job_id, "resize", "a running job keeps its size")
         elif isinstance(action, act.Repartition):
             self.state.repartition(action.pool, action.regions)
+            self.engine.divide(action.pool, action.regions)
             self._regions_changed = True
         elif isinstance(action, act.WakeAt):
             self._timers_made += 1

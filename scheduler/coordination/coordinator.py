@@ -393,6 +393,7 @@ class Coordinator:
             cut = regions.get(pool.name, ())
             if cut and sum(region.units for region in cut) <= pool.units:  # else the policy cuts it anew
                 self.state.repartition(pool.name, cut)
+                self.engine.divide(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in self.ledger.entries.values())
         for entry in self.ledger.entries.values():

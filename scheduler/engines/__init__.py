@@ -15,7 +15,7 @@ from agent.jobs.phases import Phase
 from agent.jobs.samples import Sample
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.specs import JobSpec
-from scheduler.model import Cluster, Placement
+from scheduler.model import Cluster, Placement, Region
 
 if TYPE_CHECKING:
     from scheduler.engines.guests import Reception
@@ -66,6 +66,14 @@ class Engine(Protocol):
 
     def free(self, job: Entry) -> None:
         """The job's cores and devices are free."""
+
+    def divide(self, pool: str, regions: Sequence[Region]) -> None:
+        """The pool is cut into regions, also told after a restart, before ``occupy``: a job whose placement
+        names one is placed on its part only."""
+
+    def regions(self) -> Mapping[str, Mapping[str, int]]:
+        """Of each node by its name (on this machine: each core by its number) how many units belong to which
+        region; nothing where the pool is not cut."""
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         """Start the current attempts of jobs with their environments; OSError for no room: none starts."""

@@ -17,8 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +29,11 @@ from scheduler.coordination.journal import Entry
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines import Report
+from scheduler.engines.cores import Cores
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.orders import Orders
 from scheduler.engines.packages import Packages, await_pause, lowers, put_back
-from scheduler.model import Cluster, Placement
+from scheduler.model import Cluster, Placement, Region
 
 SWEEP_S = 5.0
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -81,12 +81,8 @@ class LocalEngine(JobFolders):
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.packages = packages
-        self._all_cores = [sorted(node) for node in cores]
-        self._free_cores = [sorted(node) for node in cores]
-        self._free_devices = {pool: sorted(numbers) for pool, numbers in (devices or {}).items()}
-        self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
-        self._node_of = {core: number for number, node in enumerate(cores) for core in node}
-        self._orders = Orders(store, unit, self._node_of, packages)
+        self._cores = Cores(store, cluster, cores, devices or {}, unit, packages is not None)
+        self._orders = Orders(store, unit, self._cores.node_of, packages)
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
@@ -102,36 +98,19 @@ class LocalEngine(JobFolders):
         self._orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
-        if placement.pool in self._free_devices:
-            job.devices = _take(self._free_devices[placement.pool], placement.units)
-            return
-        if self.packages is not None:
-            whole = [n for n, cores in enumerate(self._all_cores) if self._free_cores[n] == cores]
-            job.cores = tuple(core for n in whole[: placement.units] for core in self._all_cores[n])
-            for node in whole[: placement.units]:
-                self._free_cores[node].clear()
-            return
-        each = self.unit.cores if job.spec.nodes else job.spec.cores
-        nodes = [(node, units * each) for node, units in placement.nodes] or [(0, placement.units)]
-        job.cores = tuple(core for node, count in nodes for core in _take(self._free_cores[node], count))
+        self._cores.place(job, placement)
 
     def occupy(self, job: Entry) -> None:
-        for number, free in self._held(job):
-            if number in free:
-                free.remove(number)
+        self._cores.occupy(job)
 
     def free(self, job: Entry) -> None:
-        for number, free in self._held(job):
-            insort(free, number)
+        self._cores.free(job)
 
-    def _held(self, job: Entry) -> Iterator[tuple[int, list[int]]]:
-        """Each core and device of a job, and the free ones among which it belongs."""
-        for core in job.cores:
-            if core in self._node_of:
-                yield core, self._free_cores[self._node_of[core]]
-        for device in job.devices:
-            if device in self._pool_of:
-                yield device, self._free_devices[self._pool_of[device]]
+    def divide(self, pool: str, regions: Sequence[Region]) -> None:
+        self._cores.divide(regions)
+
+    def regions(self) -> dict[str, dict[str, int]]:
+        return self._cores.regions()
 
     def absent(self) -> dict[int, str]:
         return {}
@@ -173,7 +152,8 @@ class LocalEngine(JobFolders):
 
     def _wish(self, job: Entry, attempt: Attempt) -> None:
         if self.packages is not None and job.placement is not None:
-            nodes = dict.fromkeys(self._node_of[core] for core in job.cores if core in self._node_of)
+            node_of = self._cores.node_of
+            nodes = dict.fromkeys(node_of[core] for core in job.cores if core in node_of)
             self.packages.wish(attempt, list(nodes), job.placement.cap_w)
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
@@ -366,13 +346,6 @@ class LocalEngine(JobFolders):
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
-
-
-def _take(free: list[int], count: int) -> tuple[int, ...]:
-    """The lowest free numbers."""
-    taken = tuple(free[:count])
-    del free[:count]
-    return taken
 
 
 def _listen(path: Path) -> socket.socket:

@@ -59,6 +59,7 @@ class Regions(Policy):
 
     Parameters = RegionsParameters
     suits = frozenset({"counted"})
+    fences = True
     ignores = frozenset({Started})
     parameters: RegionsParameters
 

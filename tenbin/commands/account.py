@@ -56,6 +56,8 @@ def _placed(job: dict[str, Any]) -> list[str]:
         lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
     if job["cpus"] and job["start_s"]:
         lines.append(f"cores {', '.join(map(str, job['cpus']))}; attempt {job['attempt']}")
+    if job["start_s"] and job["region"]:
+        lines.append(f"region {job['region']}")
     if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):
         cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
         lines.append(f"{job['tasks']} tasks{cap}")

@@ -1,4 +1,4 @@
-"""``tenbin up``, ``down``, ``status``, ``nodes``: the coordinator itself."""
+"""``tenbin up``, ``down``, ``status``: the coordinator itself."""
 
 from __future__ import annotations
 
@@ -313,23 +313,6 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     if power := found["power"]:
         text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
     _print(found, json, text)
-
-
-def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the nodes: what each has, what is free, which jobs run there."""
-    from tenbin.client import Client
-
-    found = Client(home).call("GET", "/nodes")
-    lines = []
-    for node in found:
-        if "units" in node:
-            lines.append(f"{node['name']}: {node['free']} of {node['units']} free")
-            continue
-        free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node.get("capacity", {}).items())
-        jobs = ", ".join(map(str, node["jobs"])) or "none"
-        down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
-        lines.append(f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{down}")
-    _print(found, json, "\n".join(lines))
 
 
 def _print(found: Any, as_json: bool, text: str) -> None:

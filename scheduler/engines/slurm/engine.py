@@ -41,7 +41,7 @@ from scheduler.engines.slurm.steering import Steering
 from scheduler.engines.slurm.tools import Batch, Slurm, SlurmSilent
 from scheduler.engines.slurm.watched import Watched
 from scheduler.engines.slurm.watts import SitePower, Watts
-from scheduler.model import Cluster, Placement
+from scheduler.model import Cluster, Placement, Region
 
 LEASE_S = 30.0
 NOT_TAKEN = "it was taken over from sbatch; go on with: tenbin up --engine slurm --take-over FILE"
@@ -97,6 +97,8 @@ class SlurmEngine(JobFolders):
             self.watts = Watts(cluster.pools[0], cluster.budget_w)
         self.silent = ""  # why Slurm does not answer
         self.lost: dict[str, str] = {}  # nodes that Slurm has given up, and why
+        if cluster.pools[0].counted and site.devices is None:
+            self.roster.fence(store)
         self._name = _own_name(store / "slurm.json")
         self.clerk.begin()
 
@@ -114,14 +116,21 @@ class SlurmEngine(JobFolders):
             job.cores = self.roster.place(job, placement, self.cluster[placement.pool])
 
     def occupy(self, job: Entry) -> None:
-        self.roster.occupy(job.cores)
+        self.roster.hold(job)
         if self.devices is not None:
             self.devices.occupy(job.devices)
 
     def free(self, job: Entry) -> None:
-        self.roster.free(job.cores)
+        self.roster.release(job)
         if self.devices is not None:
             self.devices.free(job.devices)
+
+    def divide(self, pool: str, regions: Sequence[Region]) -> None:
+        if self.roster.fences is not None:
+            self.roster.fences.cut(regions)
+
+    def regions(self) -> dict[str, dict[str, int]]:
+        return self.roster.regions()
 
     def absent(self) -> dict[int, str]:
         return self.roster.away

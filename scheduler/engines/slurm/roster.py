@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from profiles.files import write_whole
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.sizes import Unit
+from scheduler.engines.fences import Fences
 from scheduler.model import Placement, Pool
 
 
@@ -31,6 +33,7 @@ class Roster:
 
     Attributes:
         away: why nodes cannot be used now, by number.
+        fences: which units belong to which region, where units are counted; None: they are not.
     """
 
     def __init__(self, hosts: Sequence[Host], unit: Unit, whole: bool) -> None:
@@ -42,25 +45,72 @@ class Roster:
         self.node_of = {core: node for node, cores in enumerate(self._cores) for core in cores}
         self.number = {host.name: number for number, host in enumerate(hosts)}
         self.away: dict[int, str] = {}
+        self.fences: Fences | None = None
+
+    def fence(self, store: Path) -> None:
+        """Units are counted, and may be cut into regions; what is known of those is in the folder."""
+        self.fences = Fences(
+            store, [len(cores) // self._unit_cores(n) for n, cores in enumerate(self._cores)]
+        )
 
     def place(self, job: Entry, placement: Placement, pool: Pool) -> tuple[int, ...]:
         """Cores for the job, taken now."""
         if pool.counted:
-            return self._any(placement)
+            cores = self._any(job, placement)
+            self._hold(job, placement, cores)
+            return cores
         each = self.unit.cores if job.spec.nodes else job.spec.cores
         return tuple(core for node, units in placement.nodes for core in self.take(node, units * each))
 
-    def _any(self, placement: Placement) -> tuple[int, ...]:
-        """So many units, best on the nodes that are named."""
-        named = [node for node, _ in placement.nodes]
-        others = [node for node in range(len(self.hosts)) if node not in named and node not in self.away]
+    def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:
+        """So many units, where they are best; those of a node out of service last."""
+        present = [node for node in range(len(self.hosts)) if node not in self.away]
+        anywhere = dict.fromkeys((*present, *self.away), placement.units)
         taken: list[int] = []
         left = placement.units
-        for node in (*named, *others, *self.away):
-            units = min(left, self.free_units(node))
+        for node, most in (*self._best(job, placement).items(), *anywhere.items()):
+            units = min(left, most, self.free_units(node))
             taken += self.take(node, units * self._unit_cores(node))
             left -= units
         return tuple(taken)
+
+    def _best(self, job: Entry, placement: Placement) -> dict[int, int]:
+        """Units of nodes: where a paused job still is, on the nodes that are named, in its region."""
+        if job.alive and job.cores:
+            where = self._units_of(job.cores)
+            if all(self.free_units(node) >= units for node, units in where.items()):
+                return where
+        if placement.nodes or self.fences is None:
+            return {node: placement.units for node, _ in placement.nodes}
+        return self.fences.place(placement.region, placement.units, self.away)
+
+    def _units_of(self, cores: Iterable[int]) -> dict[int, int]:
+        """Units of a counted pool, by node."""
+        found = Counter(self.node_of[core] for core in cores if core in self.node_of)
+        return {node: -(-count // self._unit_cores(node)) for node, count in found.items()}
+
+    def hold(self, job: Entry) -> None:
+        """The job has its cores, as before a restart."""
+        self.occupy(job.cores)
+        if job.placement is not None:
+            self._hold(job, job.placement, job.cores)
+
+    def _hold(self, job: Entry, placement: Placement, cores: Iterable[int]) -> None:
+        if self.fences is not None:
+            self.fences.hold(job.id, placement.region, self._units_of(cores))
+
+    def release(self, job: Entry) -> None:
+        """The job has none any more."""
+        self.free(job.cores)
+        if self.fences is not None:
+            self.fences.release(job.id)
+
+    def regions(self) -> dict[str, dict[str, int]]:
+        """How many units of each node belong to which region; {}: there are none."""
+        fences = self.fences
+        if fences is None or not fences.regions:
+            return {}
+        return {host.name: fences.of(number) for number, host in enumerate(self.hosts)}
 
     def free_units(self, node: int) -> int:
         """Units of a counted pool that are free on a node."""
