@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from profiles.errors import BadInput, Unavailable
@@ -96,6 +97,23 @@ def slurm_cluster(
         _may_steer(slurm)
         book = Guestbook(take_over, gate_s, name, Shape(kind, unit.cores))
     return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s, book=book))
+
+
+def setting_down(machine: Machine) -> Machine:
+    """The same, whose dead nodes are set down in Slurm at once.
+
+    Raises:
+        BadInput: this user may not.
+    """
+    site = machine.slurm
+    assert site is not None
+    config = site.slurm.config()
+    user, uid = getpass.getuser(), os.getuid()
+    level, why = rights.admin_level(site.slurm, config, user)
+    if not rights.steers_nodes(user, uid, rights.slurm_user(config), level):
+        what = f"--set-down: {user} may not set nodes down" + (f" ({why})" if why else "")
+        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+    return replace(machine, slurm=replace(site, set_down=True))
 
 
 def _may_steer(slurm: Slurm) -> None:

@@ -5,7 +5,8 @@
                   that revokes it; so an attempt runs at most once, however late a supervisor comes
     group         path of the control group that holds its memory limit, if one does; the supervisor
     samples.csv   what it uses, over time; the supervisor
-    fence         made by a coordinator that runs the job elsewhere: this attempt must end at once
+    fence         "go"; a coordinator that runs the job elsewhere says "end": this attempt must end at once
+    beat-NODE     a number that grows while it may go on there, by its lease (``agent.jobs.lease``)
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
@@ -32,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from profiles.files import take, taken
+from profiles.files import overwrite, take, taken
 
 How = Literal[
     "exited",
@@ -47,6 +48,7 @@ How = Literal[
 RESULT_BYTES = 4096
 LOG = "supervisor.log"
 GENERATION = "generation"
+GOES_ON, FENCED = "go ", "end"
 Want = Literal["run", "pause", "checkpoint", "end"]
 
 
@@ -214,8 +216,20 @@ class Attempt:
 
     @property
     def fence(self) -> Path:
-        """The file that ends it, wherever it runs; see ``agent.jobs.lease``."""
+        """The file that ends it, wherever it runs, once that says so; see ``agent.jobs.lease``."""
         return self.path / "fence"
+
+    def fence_off(self) -> None:
+        """Have it end, wherever it runs."""
+        overwrite(self.fence, FENCED, len(FENCED))
+
+    def fenced(self) -> bool:
+        """Whether it must end. OSError if its folder cannot be seen."""
+        try:
+            return self.fence.read_text() == FENCED
+        except FileNotFoundError:  # an order from before there were such files
+            self.path.stat()
+            return False
 
     def hold(self) -> int | None:
         """Lock the sign of life; the descriptor to keep open, None if a supervisor lives."""

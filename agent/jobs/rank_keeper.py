@@ -40,9 +40,9 @@ class Keeper:
     """Of one node's ranks."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self.order = of_this_node(attempt.order())
+        self.attempt, self.order = attempt, of_this_node(attempt.order())
         self.board, self.host, self.me = Board(attempt), here(), os.getpid()
-        self.lease = Lease(attempt.fence, self.order.lease_s or LEASE_S, self._kill)
+        self.lease = Lease(attempt, self.order.lease_s or LEASE_S, self._kill)
         self.reaped = tree.Reaped()
         self.sampler = Sampler(attempt.path / f"samples-{self.host}.csv", self.me, self.reaped, steady=True)
         self.number = 0
@@ -70,8 +70,8 @@ class Keeper:
         until_it_can(lambda: self.board.say(self.host, self._last_word()))
 
     def _over(self) -> bool:
-        """Whether the supervisor wants nothing here any more, before anything was begun."""
-        return self.board.wish()[1] == "end"
+        """Whether nothing is wanted here any more, before anything was begun."""
+        return self.attempt.fenced() or self.board.wish()[1] == "end"
 
     def _wait(self, pid: int) -> None:
         """Obey and look until the command has ended."""

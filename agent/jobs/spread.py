@@ -14,16 +14,15 @@ before they must have ended it because their lease is over.
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from agent.jobs.folder import Attempt, Order, Result, Usage
 from agent.jobs.here import here
 from agent.jobs.ranks import REPORTS
+from profiles.files import overwrite
 
 FOLDER = "ranks"
 Wish = Literal["run", "pause", "term", "end"]
@@ -74,10 +73,10 @@ class Board:
         return (int(words[0]), words[1]) if words else (0, "run")  # type: ignore[return-value]
 
     def tell(self, number: int, wish: Wish) -> None:
-        _overwrite(self.path / "wish", f"{number} {wish}")
+        overwrite(self.path / "wish", f"{number} {wish}", BYTES)
 
     def say(self, host: str, word: Word) -> None:
-        _overwrite(self.path / host, json.dumps(asdict(word)))
+        overwrite(self.path / host, json.dumps(asdict(word)), BYTES)
 
     def word(self, host: str) -> Word:
         with suppress(OSError, ValueError):
@@ -151,11 +150,3 @@ class Spread:
 def _sum(usage: Usage, words: list[Word]) -> Usage:
     names = ("user_s", "system_s", "peak_memory_mb", "read_mb", "written_mb")
     return replace(usage, **{n: getattr(usage, n) + sum(getattr(w, n) for w in words) for n in names})
-
-
-def _overwrite(file: Path, text: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.pwrite(descriptor, text.encode().ljust(BYTES), 0)
-    finally:
-        os.close(descriptor)  # over NFS, which is when it is written

@@ -75,19 +75,23 @@ class Supervisor:
         self._meet_nodes()
         tree.adopt_orphans()
         reserved = self.attempt.reserve()  # its room is there since the order is
+        how: How = "not-started"
         try:
             self._reach_out()
             self._confine()
             self._take_packages()
-            self._start()
-            trouble = ""
+            if self._given_up():
+                how, trouble = "interrupted", "it was given up before it had begun"
+            else:
+                self._start()
+                trouble = ""
         except OSError as error:
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
         except TenbinError as error:
             trouble = str(error)
         if trouble:
             tree.kill(self.me)
-            self.attempt.note(reserved, Result("not-started", time.time(), trouble=trouble))
+            self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
         else:
             self._keep_lease()
             self.report("started")
@@ -119,11 +123,18 @@ class Supervisor:
             self.spread = Spread(self.attempt, self.order)
             self.order = of_this_node(self.order)
 
+    def _given_up(self) -> bool:
+        """Whether it must not begin: it runs somewhere else, or will."""
+        try:
+            return self.order.lease_s is not None and self.attempt.fenced()
+        except OSError:
+            return True
+
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
             from agent.jobs.lease import Lease
 
-            Lease(self.attempt.fence, self.order.lease_s, self._lose).begin()
+            Lease(self.attempt, self.order.lease_s, self._lose).begin()
 
     def _lose(self) -> None:
         """From another thread: nothing of the job may go on."""

@@ -94,7 +94,7 @@ def _end(holder: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
     if holder.returncode is None:
         if job.isdecimal():
             with suppress(Unavailable):
-                slurm.cancel([int(job)])
+                slurm.cancel(int(job))
         with suppress(ProcessLookupError):
             os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()

@@ -32,6 +32,11 @@ def steers_all(user: str, uid: int, slurm_user: str, level: str) -> bool:
     return uid == 0 or user == slurm_user or RANKS.get(level, 0) > 0
 
 
+def steers_nodes(user: str, uid: int, slurm_user: str, level: str) -> bool:
+    """Whether he may set nodes down and make partitions; ``level`` as for ``check``."""
+    return uid == 0 or user == slurm_user or RANKS.get(level, 0) > 1
+
+
 def check(user: str, uid: int, slurm_user: str, level: str, why: str) -> Iterator[Finding]:
     """What ``user`` may do.
 

@@ -124,7 +124,7 @@ def _timeout(config: Config) -> Iterator[Finding]:
         reason = "Slurm never gives up a node that does not answer"
         yield limited("settings", "SlurmdTimeout is 0", reason, f"SlurmdTimeout=30 {APPLY}")
     elif timeout is not None and timeout > MOST_TIMEOUT_S:
-        reason = "Slurm gives up a dead node only then, and its jobs run elsewhere after that"
+        reason = "Slurm gives up a node that does not answer it, but runs on, only then"
         yield limited("settings", f"SlurmdTimeout is {timeout} s", reason, f"SlurmdTimeout=30 {APPLY}")
 
 

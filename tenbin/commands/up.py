@@ -72,6 +72,14 @@ def up(
             "jobs of a lost node run again when they have passed.",
         ),
     ] = 30.0,
+    set_down: Annotated[
+        bool,
+        typer.Option(
+            "--set-down",
+            help="With --engine slurm: set nodes that are dead down in Slurm, long before it notices itself; "
+            "those that answer again are resumed. Takes an administrator.",
+        ),
+    ] = False,
     take_over: Annotated[
         Path | None,
         typer.Option(
@@ -155,16 +163,17 @@ def up(
 
     _check_together(devices, cores, nodes, power_budget, emulate)
     told = None if devices else profile
-    _check_engine(engine, partition, unit, power_budget, told, take_over, cores, nodes)
+    _check_engine(engine, partition, unit, power_budget, told, take_over, set_down, cores, nodes)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
     known = _profile(profile)
     with _hardware(emulate if engine is Engines.local else None, folder) as sysfs:
         if engine is Engines.slurm:
-            from tenbin.slurm_machine import slurm_cluster
+            from tenbin.slurm_machine import setting_down, slurm_cluster
 
             machine = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate, devices, known)
+            machine = setting_down(machine) if set_down else machine
             if power_budget is not None:
                 from tenbin.slurm_power import capped_nodes
 
@@ -232,6 +241,7 @@ def _check_engine(
     budget_w: float | None,
     profile: str | None,
     take_over: Path | None,
+    set_down: bool,
     *others: object,
 ) -> None:
     """Options of one engine with the other.
@@ -256,7 +266,9 @@ def _check_engine(
         if take_over is not None and budget_w is not None:
             what = "--take-over with --power-budget: nothing caps what sbatch starts"
             raise BadInput(what, "give one of them")
-    for name, value in (("--partition", partition), ("--unit", unit), ("--take-over", take_over)):
+    given = {"--partition": partition, "--unit": unit, "--take-over": take_over}
+    given["--set-down"] = set_down or None
+    for name, value in given.items():
         if value is not None and engine is not Engines.slurm:
             raise BadInput(f"{name} is of a Slurm cluster", "add --engine slurm")
 

@@ -149,7 +149,7 @@ def test_a_lease_ends_a_job(lab: SlurmLab, tmp_path: Path, fence: bool) -> None:
     while attempt.state() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     if fence:
-        attempt.fence.touch()
+        attempt.fence_off()
         assert running.result().how == "interrupted"
     else:
         moved = attempt.path.with_name("moved")

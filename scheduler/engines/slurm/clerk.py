@@ -15,6 +15,7 @@ from typing import NamedTuple
 from agent.jobs.caps import HELD
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.guestbook import Guestbook, Seen
+from scheduler.engines.slurm.life import Answers, Key, Life
 from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
 from scheduler.engines.slurm.tools import Slurm, SlurmError
 
@@ -24,16 +25,16 @@ BELL_S = 0.25  # between looks whether somebody has submitted a job by sbatch
 RINGS_S = 0.2  # until it is in the queue
 LOOKS_S = 0.02, 0.1  # between looks at the folders of attempts: while there is news, and long after
 COST_S = 2e-3  # so long again for each folder: many of them are looked at less often
-Key = tuple[int, int]
 log = logging.getLogger("tenbin")
 
 
 class Picture(NamedTuple):
-    """What Slurm knew at one moment."""
+    """What Slurm knew at one moment; ``answers``: of nodes without a sign of life."""
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
     guests: list[Seen] | None = None
+    answers: Answers = Answers()
 
 
 class Outcome(NamedTuple):
@@ -55,8 +56,8 @@ class Clerk:
     taken after it. ``fileno`` is readable when there is any, or when a folder has changed.
     """
 
-    def __init__(self, slurm: Slurm, book: Guestbook | None = None) -> None:
-        self.slurm, self.book = slurm, book
+    def __init__(self, slurm: Slurm, lease_s: float, book: Guestbook | None = None) -> None:
+        self.slurm, self.book, self.life = slurm, book, Life(lease_s)
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -106,6 +107,8 @@ class Clerk:
                 self._bell_at = time.monotonic() + BELL_S
                 if self.book.rung():
                     self._advance(time.monotonic() + RINGS_S)
+            if self.folders and time.monotonic() >= self.life.due and self.life.look():
+                self._advance(time.monotonic())
             if time.monotonic() >= self._picture_at:
                 self._take_picture()
             if self.folders and time.monotonic() >= self._look_at:
@@ -114,7 +117,7 @@ class Clerk:
     def _due(self) -> float:
         due = [self._picture_at]
         if self.folders:
-            due.append(self._look_at)
+            due += [self._look_at, self.life.due]
         if self.book is not None:
             due.append(self._bell_at)
         return min(due)
@@ -136,7 +139,9 @@ class Clerk:
         try:
             guests = self.book.look() if self.book else None
             busy = busy or any(seen.job.moves(time.time()) for seen in guests or ())
-            self._tell(Picture(self.slurm.jobs(), self.slurm.nodes(), guests))
+            jobs, nodes = self.slurm.jobs(), self.slurm.nodes()
+            answers = self.life.ask({node.name: node for node in nodes}, self.slurm.slurmd_port)
+            self._tell(Picture(jobs, nodes, guests, answers))
         except SlurmError as error:
             self._tell(error)
         except Unavailable as error:  # an answer that cannot be read, a file that cannot be written

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from agent.jobs import relay
+from agent.jobs import lease, relay
 from agent.jobs.folder import LOG, Request, Want
 from probes.power_loads import MARK as LOAD
 from profiles.errors import Unavailable
@@ -30,14 +30,16 @@ from scheduler.engines import Report
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
-from scheduler.engines.slurm import judging, parse
-from scheduler.engines.slurm.clerk import Clerk, Outcome, Picture
+from scheduler.engines.slurm import judging, losses, parse
+from scheduler.engines.slurm.clerk import BUSY_S, Clerk, Outcome, Picture
 from scheduler.engines.slurm.devices import Devices
 from scheduler.engines.slurm.guestbook import Guestbook
 from scheduler.engines.slurm.guests import Guests
+from scheduler.engines.slurm.life import Key
 from scheduler.engines.slurm.relays import Relays, passed_on_to
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import Steering
+from scheduler.engines.slurm.strays import Strays
 from scheduler.engines.slurm.tools import Batch, Slurm, SlurmSilent
 from scheduler.engines.slurm.watched import Watched
 from scheduler.engines.slurm.watts import SitePower, Watts
@@ -60,6 +62,7 @@ class Site:
         power: of its nodes, where they are under caps and one budget.
         book: where jobs of plain sbatch are taken over.
         devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
+        set_down: have Slurm know at once of nodes that are dead; it takes an administrator.
     """
 
     slurm: Slurm
@@ -71,6 +74,7 @@ class Site:
     power: SitePower | None = None
     book: Guestbook | None = None
     devices: Devices | None = None
+    set_down: bool = False
 
 
 class SlurmEngine(JobFolders):
@@ -87,7 +91,7 @@ class SlurmEngine(JobFolders):
         self.orders = Orders(store, unit, self.roster.node_of, pins=False)
         self.watched: dict[tuple[int, int], Watched] = {}
         self.reports: list[Report] = []
-        self.clerk = Clerk(site.slurm, site.book)
+        self.clerk = Clerk(site.slurm, site.lease_s, site.book)
         self.guests: Guests | None = None
         if site.book is not None:
             self.guests = Guests(site.book, self.clerk, self.roster, cluster.pools[0].counted)
@@ -99,7 +103,9 @@ class SlurmEngine(JobFolders):
         self.lost: dict[str, str] = {}  # nodes that Slurm has given up, and why
         if cluster.pools[0].counted and site.devices is None:
             self.roster.fence(store)
-        self._name = _own_name(store / "slurm.json")
+        self.gone: frozenset[str] = frozenset()  # those, and nodes that do not answer
+        self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
+        self.strays = Strays(self._mark)
         self.clerk.begin()
 
     # -- nodes ----------------------------------------------------------------------------------------
@@ -211,6 +217,7 @@ class SlurmEngine(JobFolders):
             order = replace(order, sysfs=power.sysfs, capped_nodes=nodes, states=states)
             order = replace(order, emulated=bool(power.emulated))
         watched.attempt.place(order)
+        lease.prepare(watched.attempt, watched.cpus)
         if self.watts is not None:
             self.watts.enter(watched, self._cap_w(job))
         watched.batch = self._batch(job, watched, order.memory_limit_mb)
@@ -321,17 +328,21 @@ class SlurmEngine(JobFolders):
         watched.started = watched.attempt.state() is not None
         if self.watts is not None:
             self.watts.recover(watched, self._cap_w(job))
-        if watched.attempt.fence.exists():
+        if watched.attempt.fenced():
             self.give_up(watched, "its node was lost")
 
     def _watch(self, job: Entry) -> Watched:
-        comment = f"tenbin:{self._name}:{job.id}:{job.attempt}"
         attempt = self._attempt(job)
         cpus = {name: n * self.site.threads for name, n in self.roster.shares(job.cores).items()}
+        comment = self._comment((job.id, job.attempt))
         watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
         self.watched[watched.key] = watched
         self.clerk.folders[watched.key] = attempt.path
+        self.clerk.life.watch(watched.key, attempt.path, watched.cpus)
         return watched
+
+    def _comment(self, key: Key) -> str:
+        return f"{self._mark}{key[0]}:{key[1]}"
 
     # -- what happens ---------------------------------------------------------------------------------
 
@@ -365,7 +376,7 @@ class SlurmEngine(JobFolders):
         if self.silent:
             log.warning("Slurm answers again")
         self.silent = ""
-        judging.see_nodes(self, {node.name: node for node in picture.nodes})
+        losses.see_nodes(self, picture)
         if self.guests is not None and picture.guests is not None:
             self.guests.see(picture.guests)
         ours = {job.comment: job for job in picture.jobs}
@@ -373,6 +384,13 @@ class SlurmEngine(JobFolders):
             if not (watched.calling and watched.slurm is None):  # else it may not be there yet
                 watched.pictures += 1
                 judging.see(self, watched, ours.get(watched.comment))
+            losses.see_place(self, watched, picture)
+        known = {watched.comment for watched in self.watched.values()} | self.relays.comments()
+        for stray in self.strays.find(picture.jobs, known):
+            log.warning("Slurm job %d is of no attempt any more: cancelled (%s)", stray.id, stray.comment)
+            self.steering.cancel(losses.NOBODY, stray.id, stray.comment)
+        if self.strays.seen:
+            self.clerk.look(BUSY_S)
 
     def _settle(self, outcome: Outcome) -> None:
         """A call was made."""
@@ -385,12 +403,13 @@ class SlurmEngine(JobFolders):
             watched.calling = False
             self.steering.settle(watched, outcome)
         if error is not None and not isinstance(error, SlurmSilent):
-            log.error("job %d: %s: %s", outcome.key[0], outcome.what, error)
+            whose = f"job {outcome.key[0]}: " if outcome.key[0] else ""
+            log.error("%s%s: %s", whose, outcome.what, error)
 
     def _submitted(self, watched: Watched | None, outcome: Outcome) -> None:
         if watched is None:  # it was revoked meanwhile
             if isinstance(outcome.value, int):
-                self.steering.cancel(outcome.key, outcome.value)
+                self.steering.cancel(outcome.key, outcome.value, self._comment(outcome.key))
             return
         watched.calling = False
         if isinstance(outcome.value, int):
@@ -412,16 +431,16 @@ class SlurmEngine(JobFolders):
     def give_up(self, watched: Watched, trouble: str) -> None:
         """Its node is lost: what may run there must end before it runs elsewhere."""
         if watched.fenced_at is None:
-            watched.attempt.fence.touch()
+            watched.attempt.fence_off()
             watched.fenced_at, watched.trouble = time.monotonic(), trouble
             if watched.slurm is not None:
-                self.steering.cancel(watched.key, watched.slurm)
+                self.steering.cancel(watched.key, watched.slurm, watched.comment)
                 watched.cancelled = True
 
     def revoke(self, watched: Watched, report: Report) -> None:
         """It has not begun and never will: the caller has claimed it."""
         if watched.slurm is not None:
-            self.steering.cancel(watched.key, watched.slurm)
+            self.steering.cancel(watched.key, watched.slurm, watched.comment)
         self.end(watched, report)
 
     def end(self, watched: Watched, report: Report) -> None:
@@ -430,6 +449,7 @@ class SlurmEngine(JobFolders):
             self.relays.offer(watched, report.result)
         self.watched.pop(watched.key, None)
         self.clerk.folders.pop(watched.key, None)
+        self.clerk.life.forget(watched.key)
         if self.watts is not None:
             self.watts.leave(watched.key)
 

@@ -16,8 +16,9 @@ from agent.jobs.folder import How, Result, Usage, Want
 from scheduler.coordination.journal import Entry
 from scheduler.engines import Report
 from scheduler.engines.guests import Guest
-from scheduler.engines.slurm.clerk import Clerk, Key, Outcome
+from scheduler.engines.slurm.clerk import Clerk, Outcome
 from scheduler.engines.slurm.guestbook import Guestbook, GuestJob, Seen
+from scheduler.engines.slurm.life import Key
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import resume
 from scheduler.engines.slurm.tools import SlurmSilent

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from agent.jobs.folder import How, Result
 from scheduler.engines import Report
-from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
+from scheduler.engines.slurm.life import MARGIN_S
+from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.watched import Watched
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 SETTLES_S = 2.0  # until what a node has written is seen on others
 VERDICT_S = 0.1  # between looks at who ended a job
-MARGIN_S = 2.0  # beyond the lease
 ENDS: Mapping[str, How] = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "time-limit",
@@ -46,7 +46,8 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
             watched.done = state.done
             engine.reports.append(Report(*watched.key, "obeyed", time.time(), done=state.done))
     if watched.fenced_at is not None:
-        if attempt.claim() or time.monotonic() >= watched.fenced_at + engine.site.lease_s + MARGIN_S:
+        waited_s = time.monotonic() - watched.fenced_at
+        if attempt.claim() or watched.over or waited_s >= engine.site.lease_s + MARGIN_S:
             _lost(engine, watched)
     elif state is not None:
         engine.steering.steer(watched, state)
@@ -55,18 +56,25 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
 
 
 def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
-    """There is a result. One that was ended by a signal may have been cancelled in Slurm, or out of time."""
-    by_signal = result.how == "interrupted" or result.signal in (signal.SIGTERM, signal.SIGKILL)
+    """There is a result. Of one that was ended by a signal Slurm may know why: cancelled, or out of time."""
+    unexplained = result.how == "interrupted" and not result.trouble
+    by_signal = unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
     if by_signal and not watched.cancelled and watched.slurm is not None and watched.fenced_at is None:
         seen = watched.seen
         if seen is not None and seen.final:
             result = replace(result, how=ENDS.get(seen.state, result.how))
-        elif seen is not None or watched.pictures == 0:
+        elif (seen is not None or watched.pictures == 0) and engine.gone.isdisjoint(watched.cpus):
             if watched.verdict_wanted != watched.pictures:
                 watched.verdict_wanted = watched.pictures
                 engine.clerk.look(VERDICT_S)
             return
     if result.how == "interrupted" and result.trouble:  # one of its nodes was lost, and has ended it by now
+        if watched.verdict_wanted < 0:  # it begins anew when it is known which
+            watched.verdict_wanted = watched.pictures
+            engine.clerk.life.doubt(watched.cpus)
+            engine.clerk.look()
+        if watched.verdict_wanted == watched.pictures:
+            return
         engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=result.trouble))
     else:
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
@@ -84,6 +92,12 @@ def _lost(engine: SlurmEngine, watched: Watched) -> None:
 def see(engine: SlurmEngine, watched: Watched, seen: SlurmJob | None) -> None:
     """What Slurm says."""
     before, watched.seen = watched.seen, seen
+    ends = seen is None or seen.final or seen.state == "COMPLETING"
+    if watched.fenced_at is None:
+        runs = seen is not None and seen.state in ("RUNNING", "COMPLETING") and watched.want != "pause"
+        engine.clerk.life.expect(watched.key, runs)
+    elif seen is not None and not ends:  # slurmctld was told before, and may have forgotten it
+        engine.steering.cancel(watched.key, seen.id, watched.comment)
     if (
         watched.key not in engine.watched
         or watched.attempt.result() is not None
@@ -137,38 +151,3 @@ def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
         reason = said or f"are {engine.store} and its Python there under the same paths?"
         trouble = f"{watched.where} could not start it ({seen.state}): {reason}"
         engine.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
-
-
-def see_nodes(engine: SlurmEngine, nodes: Mapping[str, SlurmNode]) -> None:
-    """Which can be used; attempts on those that are lost are given up."""
-    roster = engine.roster
-    roster.away = {}
-    engine.lost = lost = {}
-    for number, host in enumerate(roster.hosts):
-        node = nodes.get(host.name)
-        if node is None:
-            roster.away[number] = lost[host.name] = "not in Slurm any more"
-        elif not node.usable:
-            roster.away[number] = f"{node.state.replace('+', ' ')}: {node.reason}".rstrip(": ")
-            if node.lost:
-                lost[host.name] = roster.away[number]
-        elif node.cpus < host.cores:
-            roster.away[number] = (
-                f"has {node.cpus} CPUs, had {host.cores}; start tenbin up again when it is idle"
-            )
-    for watched in list(engine.watched.values()):
-        if _stuck(engine, watched):
-            continue
-        gone = next((name for name in watched.cpus if name in lost), None)
-        if gone is not None and watched.fenced_at is None and watched.attempt.result() is None:
-            engine.give_up(watched, f"{gone} is lost: {lost[gone]}")
-
-
-def _stuck(engine: SlurmEngine, watched: Watched) -> bool:
-    """An attempt that waits in Slurm for a node that cannot be used now is taken back."""
-    away = next((name for name in watched.cpus if engine.roster.number[name] in engine.roster.away), None)
-    if away is None or watched.seen is None or watched.seen.state != "PENDING" or not watched.attempt.claim():
-        return False
-    trouble = f"{away} could not be used: {engine.roster.away[engine.roster.number[away]]}"
-    engine.revoke(watched, Report(*watched.key, "lost", time.time(), trouble=trouble))
-    return True

@@ -48,6 +48,7 @@ class SlurmNode(NamedTuple):
         states: the state and its flags, in capitals ("IDLE", "DRAIN", "NOT_RESPONDING", ...).
         cpus, memory_mb: what it has; cpus_used: what Slurm has given to jobs that are not suspended.
         threads: CPUs of each core. features: those of the site, with commas.
+        address, port: where its slurmd listens; "", 0: by its name, at the port of all.
     """
 
     name: str
@@ -59,6 +60,8 @@ class SlurmNode(NamedTuple):
     reason: str
     threads: int = 1
     features: str = ""
+    address: str = ""
+    port: int = 0
 
     @property
     def state(self) -> str:
@@ -122,6 +125,8 @@ def _node(line: str) -> SlurmNode:
         said[1] if said else "",
         int(words.get("ThreadsPerCore") or 1),
         words.get("AvailableFeatures", ""),
+        words.get("NodeAddr", ""),
+        int(words.get("Port") or 0),
     )
 
 

@@ -59,6 +59,10 @@ class Relays:
                 return self.take(watched)
         return False
 
+    def comments(self) -> set[str]:
+        """Of their Slurm jobs."""
+        return {before.comment for before, _ in self._open}
+
     def dismiss(self, nodes: Collection[str]) -> None:
         """Those on these nodes leave at once: their place is needed."""
         for before, _ in self._open:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from agent.jobs.folder import RunState
-from scheduler.engines.slurm.clerk import Clerk, Key, Outcome
+from scheduler.engines.slurm.clerk import Clerk, Outcome
+from scheduler.engines.slurm.life import Key
 from scheduler.engines.slurm.tools import Slurm, SlurmError, SlurmForbidden, SlurmSilent
 from scheduler.engines.slurm.watched import Watched
 
@@ -31,17 +33,18 @@ class Steering:
         if watched.want == "end" and now > watched.asked_at + watched.grace_s + PATIENCE_S:
             watched.cancelled = True
             watched.wait_until = now + PATIENCE_S
-            self.cancel(watched.key, number)
+            self.cancel(watched.key, number, watched.comment)
         elif watched.want == "pause":
             if watched.suspended:
                 return
             if obeyed:  # its clock has stopped: now its CPUs are for others
-                self._call(watched, "suspend", lambda: self.slurm.suspend(number))
+                self._call(watched, "suspend", self._if_ours(watched, number, self.slurm.suspend))
             else:
                 self._wake(watched, number)
         elif watched.suspended:
             shares = watched.cpus if watched.want == "run" else {}
-            self._call(watched, "resume", lambda: resume(self.slurm, number, shares))
+            again = self._if_ours(watched, number, partial(resume, self.slurm, shares=shares))
+            self._call(watched, "resume", again)
         elif not obeyed or watched.recap:
             self._wake(watched, number)
 
@@ -62,14 +65,29 @@ class Steering:
             watched.wait_until = now + CROWDED_S
             self.clerk.look(CROWDED_S)  # after which it is tried again
 
-    def cancel(self, key: Key, number: int) -> None:
-        self.clerk.do(key, "cancel", lambda: self.slurm.cancel([number]))
+    def cancel(self, key: Key, number: int, comment: str) -> None:
+        def cancel() -> None:
+            if self.slurm.ours(number, comment):
+                self.slurm.cancel(number)
+
+        self.clerk.do(key, "cancel", cancel)
 
     def _wake(self, watched: Watched, number: int) -> None:
         now = time.monotonic()
         if now >= watched.wake_at:
             watched.wake_at = now + AGAIN_S
-            self._call(watched, "wake", lambda: self.slurm.wake(number))
+            self._call(watched, "wake", self._if_ours(watched, number, self.slurm.wake))
+
+    def _if_ours(self, watched: Watched, number: int, call: Callable[[int], object]) -> Callable[[], object]:
+        """The call, for what has that number in Slurm, if that is the attempt still."""
+        comment = watched.comment
+
+        def made() -> object:
+            if not self.slurm.ours(number, comment):
+                raise SlurmError(f"Slurm's job {number} is another's now")
+            return call(number)
+
+        return made
 
     def _call(self, watched: Watched, what: str, call: Callable[[], object]) -> None:
         watched.calling = True

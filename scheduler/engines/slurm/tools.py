@@ -122,8 +122,32 @@ class Slurm:
         """Without any check of Slurm's that its CPUs are free."""
         self.call("scontrol", "resume", str(job))
 
-    def cancel(self, jobs: Sequence[int]) -> None:
-        self.call("scancel", *map(str, jobs))
+    def cancel(self, job: int) -> None:
+        self.call("scancel", str(job))
+
+    def ours(self, job: int, comment: str) -> bool:
+        """Whether the job of that number is the one with the comment.
+
+        slurmctld that was killed may have forgotten a job, and give its number to another one.
+        """
+        try:
+            said = self.call("squeue", "--noheader", "--all", "--states=all", f"--jobs={job}", "--format=%k")
+        except SlurmSilent:
+            raise
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                return False
+            raise
+        return said.strip() == comment
+
+    def set_node(self, name: str, state: str, reason: str = "") -> None:
+        """SlurmForbidden: it takes an administrator, SlurmUser or root."""
+        why = [f"Reason={reason}"] if reason else []
+        self.call("scontrol", "update", f"NodeName={name}", f"State={state}", *why)
+
+    def slurmd_port(self) -> int:
+        """Where slurmd listens on every node that names no port of its own; the first, if it has several."""
+        return int(self.config().get("SlurmdPort", "6818").split("-")[0])
 
     def run_on(self, nodes: Sequence[str], partition: str, program: Sequence[str]) -> str:
         """What a short program prints on each of the nodes; SlurmError: they are not free now."""

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from agent.jobs.folder import Attempt, Want
-from scheduler.engines.slurm.clerk import Key
+from scheduler.engines.slurm.life import Key
 from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.tools import Batch
 
@@ -30,6 +30,7 @@ class Watched:
         calling: a call for it is on its way.
         wait_until: monotonic time before which nothing more is tried.
         fenced_at: when it was given up (monotonic); it may run on until the lease has passed.
+        over: it was, and nothing of it can run any more, as its nodes show.
         cancelled: tenbin itself has had Slurm cancel it.
         final_since: since when Slurm knows it to have ended though there is no result.
         verdict_wanted: it was ended by a signal, and who that was is asked since so many pictures; -1: no.
@@ -58,6 +59,7 @@ class Watched:
     calling: bool = False
     wait_until: float = 0.0
     fenced_at: float | None = None
+    over: bool = False
     cancelled: bool = False
     final_since: float | None = None
     verdict_wanted: int = -1

@@ -14,7 +14,7 @@ from pathlib import Path
 from agent.jobs import caps
 from agent.jobs.caps import Wish
 from agent.jobs.folder import Attempt
-from scheduler.engines.slurm.clerk import Key
+from scheduler.engines.slurm.life import Key
 from scheduler.engines.slurm.watched import Watched
 from scheduler.holdings import POWER_TOLERANCE_W
 from scheduler.model import Pool
