@@ -98,6 +98,15 @@ def up(
             "tenbin has gone.",
         ),
     ] = 3600.0,
+    partitions: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine slurm and policy regions: make each region a partition of Slurm, PREFIX-1, "
+            "PREFIX-2, ...",
+            metavar="PREFIX",
+            show_default=False,
+        ),
+    ] = None,
     devices: Annotated[
         bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
     ] = False,
@@ -152,6 +161,8 @@ def up(
       tenbin up --engine slurm --take-over /run/tenbin.lease --daemon
 
       tenbin up --engine slurm --devices --policy mctbm
+
+      tenbin up --engine slurm --policy regions --partitions tenbin
     """
     import logging
 
@@ -163,7 +174,7 @@ def up(
 
     _check_together(devices, cores, nodes, power_budget, emulate)
     told = None if devices else profile
-    _check_engine(engine, partition, unit, power_budget, told, take_over, set_down, cores, nodes)
+    _check_engine(engine, partition, unit, power_budget, told, take_over, set_down, partitions, cores, nodes)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
@@ -174,6 +185,10 @@ def up(
 
             machine = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate, devices, known)
             machine = setting_down(machine) if set_down else machine
+            if partitions is not None:
+                from tenbin.slurm_partitions import partitioned
+
+                machine = partitioned(machine, policy, partitions, folder)
             if power_budget is not None:
                 from tenbin.slurm_power import capped_nodes
 
@@ -242,6 +257,7 @@ def _check_engine(
     profile: str | None,
     take_over: Path | None,
     set_down: bool,
+    partitions: str | None,
     *others: object,
 ) -> None:
     """Options of one engine with the other.
@@ -266,8 +282,11 @@ def _check_engine(
         if take_over is not None and budget_w is not None:
             what = "--take-over with --power-budget: nothing caps what sbatch starts"
             raise BadInput(what, "give one of them")
+        if take_over is not None and partitions is not None:
+            what = "--take-over with --partitions: jobs of sbatch keep the partition that they have"
+            raise BadInput(what, "give one of them")
     given = {"--partition": partition, "--unit": unit, "--take-over": take_over}
-    given["--set-down"] = set_down or None
+    given |= {"--set-down": set_down or None, "--partitions": partitions}
     for name, value in given.items():
         if value is not None and engine is not Engines.slurm:
             raise BadInput(f"{name} is of a Slurm cluster", "add --engine slurm")

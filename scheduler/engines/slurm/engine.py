@@ -36,6 +36,7 @@ from scheduler.engines.slurm.devices import Devices
 from scheduler.engines.slurm.guestbook import Guestbook
 from scheduler.engines.slurm.guests import Guests
 from scheduler.engines.slurm.life import Key
+from scheduler.engines.slurm.partitions import Partitions
 from scheduler.engines.slurm.relays import Relays, passed_on_to
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.steering import Steering
@@ -63,6 +64,7 @@ class Site:
         book: where jobs of plain sbatch are taken over.
         devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
         set_down: have Slurm know at once of nodes that are dead; it takes an administrator.
+        partitions: regions are made partitions of such names; "": they are not.
     """
 
     slurm: Slurm
@@ -75,6 +77,7 @@ class Site:
     book: Guestbook | None = None
     devices: Devices | None = None
     set_down: bool = False
+    partitions: str = ""
 
 
 class SlurmEngine(JobFolders):
@@ -106,6 +109,7 @@ class SlurmEngine(JobFolders):
         self.gone: frozenset[str] = frozenset()  # those, and nodes that do not answer
         self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
         self.strays = Strays(self._mark)
+        self.partitions = Partitions(store, site.partitions, site.partition, self.clerk)
         self.clerk.begin()
 
     # -- nodes ----------------------------------------------------------------------------------------
@@ -134,6 +138,8 @@ class SlurmEngine(JobFolders):
     def divide(self, pool: str, regions: Sequence[Region]) -> None:
         if self.roster.fences is not None:
             self.roster.fences.cut(regions)
+            if self.partitions.prefix:
+                self.clerk.look()  # after which they are changed; jobs that are found again are known by then
 
     def regions(self) -> dict[str, dict[str, int]]:
         return self.roster.regions()
@@ -186,6 +192,8 @@ class SlurmEngine(JobFolders):
                     raise  # nothing is lost: it is started when there is room
                 trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
                 self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
+        if self.partitions.prefix:
+            self.partitions.follow(self.roster.regions(), self.watched.values())
         for watched in placed:
             if self.watts is None and self.relays.take(watched):
                 continue
@@ -200,7 +208,7 @@ class SlurmEngine(JobFolders):
     def _submit(self, watched: Watched) -> None:
         batch = watched.batch
         assert batch is not None
-        self.clerk.do(watched.key, "submit", lambda: self.slurm.submit(batch))
+        self.clerk.do(watched.key, "submit", lambda: self.partitions.submit(batch))
 
     def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
         clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
@@ -240,7 +248,7 @@ class SlurmEngine(JobFolders):
             script,
             job.spec.name or f"tenbin-{job.id}",
             watched.comment,
-            self.site.partition,
+            watched.partition,
             tuple(watched.cpus),
             most // each * len(watched.cpus),
             each,
@@ -336,6 +344,7 @@ class SlurmEngine(JobFolders):
         cpus = {name: n * self.site.threads for name, n in self.roster.shares(job.cores).items()}
         comment = self._comment((job.id, job.attempt))
         watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
+        watched.partition = self.partitions.name_of(job.placement.region if job.placement else "")
         self.watched[watched.key] = watched
         self.clerk.folders[watched.key] = attempt.path
         self.clerk.life.watch(watched.key, attempt.path, watched.cpus)
@@ -377,6 +386,7 @@ class SlurmEngine(JobFolders):
             log.warning("Slurm answers again")
         self.silent = ""
         losses.see_nodes(self, picture)
+        self.partitions.see(picture.nodes, self.roster.regions(), self.watched.values())
         if self.guests is not None and picture.guests is not None:
             self.guests.see(picture.guests)
         ours = {job.comment: job for job in picture.jobs}
@@ -394,6 +404,8 @@ class SlurmEngine(JobFolders):
 
     def _settle(self, outcome: Outcome) -> None:
         """A call was made."""
+        if self.partitions.settle(outcome):
+            return
         watched, error = self.watched.get(outcome.key), outcome.error
         if self.guests is not None and self.guests.settle(outcome):
             watched = None
@@ -455,6 +467,7 @@ class SlurmEngine(JobFolders):
 
     def close(self) -> None:
         self.clerk.close()
+        self.partitions.close()
         if self.site.book is not None:
             self.site.book.close()
 

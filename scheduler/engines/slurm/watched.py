@@ -18,6 +18,7 @@ class Watched:
     Attributes:
         comment: by which Slurm's job is found, whatever its number.
         cpus: on each node, by name.
+        partition: where its Slurm job is submitted.
         batch: how to submit it; None: found again after a restart.
         slurm: its number in Slurm; None: not known (yet).
         since: when its Slurm job was submitted (monotonic).
@@ -43,6 +44,7 @@ class Watched:
     comment: str
     cpus: dict[str, int]
     grace_s: float
+    partition: str = ""
     batch: Batch | None = None
     slurm: int | None = None
     since: float = field(default_factory=time.monotonic)
