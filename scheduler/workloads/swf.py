@@ -12,23 +12,25 @@ requested time has an unknown run time; lines out of order are sorted within a w
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
 from profiles.errors import BadInput
-from scheduler.model import EMPTY, Job, Known
+from scheduler.model import EMPTY, NEVER, Job, Known
 from scheduler.trace import Arrival
 from scheduler.workloads import Workload
-from scheduler.workloads.files import in_order, lines_of
+from scheduler.workloads.files import blocks_of, in_order
 
 NEEDED = 9
 USED = 14  # the others are left as one string
 UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
 LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
+made = tuple.__new__
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
 
 
@@ -55,8 +57,8 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
             that cannot be used. Raised while the arrivals are read.
     """
     skipped: Counter[str] = Counter()
-    jobs = _jobs(path, parameters or Parameters(), skipped)
-    return Workload(in_order(jobs, skipped), path.name, skipped)
+    log = _Log(path, parameters or Parameters(), skipped)
+    return Workload(in_order(log.blocks(), skipped), path.name, skipped)
 
 
 def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
@@ -72,64 +74,129 @@ def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
         )
 
 
-def _jobs(path: Path, parameters: Parameters, skipped: Counter[str]) -> Iterator[Arrival]:
-    """The jobs in the order of the lines."""
-    seen = bytearray()  # one bit for each job number
-    taken = 0
-    limit = parameters.limit
-    for number, line in enumerate(lines_of(path), 1):
-        fields = line.split(None, USED)
-        if not fields or fields[0][0] == ";":
-            continue
-        if taken == limit:
-            return
-        arrival = _arrival(fields, parameters)
-        if type(arrival) is Arrival:
-            job_id = arrival.job.id
-            place, bit = job_id >> 3, 1 << (job_id & 7)
-            if place >= len(seen):
-                seen.extend(bytes(place + 1024 - len(seen)))
-            if not seen[place] & bit:
-                seen[place] |= bit
-                taken += 1
-                yield arrival
+class _Unusable(ValueError):
+    """Why there is no job on a line."""
+
+
+class _Log:
+    """What is read of a log, many lines at a time."""
+
+    def __init__(self, path: Path, parameters: Parameters, skipped: Counter[str]) -> None:
+        self._path = path
+        self._parameters = parameters
+        self._skipped = skipped
+        self._numbers = _Numbers()
+        self._lines = self._taken = 0  # so many so far
+
+    def blocks(self) -> Iterator[list[Arrival]]:
+        """The jobs in the order of the lines."""
+        for lines in blocks_of(self._path):
+            yield self._jobs(lines)
+            if self._taken == self._parameters.limit:
+                return
+
+    def _jobs(self, lines: Sequence[str]) -> list[Arrival]:
+        """The jobs on the lines that follow."""
+        limit = self._parameters.limit
+        room = INF if limit is None else limit - self._taken
+        found: list[Arrival] = []
+        for place, line in enumerate(lines, self._lines + 1):
+            fields = line.split(None, USED)
+            if not fields or fields[0][0] == ";":
                 continue
-            arrival = "a job number that came before"
-        if parameters.strict:
-            raise BadInput(f"{path}, line {number}: {arrival}", "mend the line, or read without strict")
-        skipped[str(arrival)] += 1
+            if len(found) == room:
+                break
+            try:
+                found.append(self._arrival(fields))
+            except ValueError as error:
+                self._skip(place, error)
+        self._lines += len(lines)
+        self._taken += len(found)
+        return found
 
+    def _arrival(self, fields: list[str]) -> Arrival:
+        """The job on a line.
 
-def _arrival(fields: list[str], parameters: Parameters) -> Arrival | str:
-    """The job on a line, or why there is none."""
-    if len(fields) <= USED:
-        if len(fields) < NEEDED:
-            return f"fewer than {NEEDED} fields"
-        fields = [*fields, *UNKNOWN][: USED + 1]
-    number, submitted, _, ran, allocated, _, used, requested, asked, memory, _, user, _, program, _ = fields
-    try:
+        Raises:
+            ValueError: there is none.
+        """
+        if len(fields) <= USED:
+            if len(fields) < NEEDED:
+                raise _Unusable(f"fewer than {NEEDED} fields")
+            fields = [*fields, *UNKNOWN][: USED + 1]
+        number, submitted, _, ran, given, _, used, requested, asked, memory, _, user, _, program, _ = fields
         job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
         processors = float(requested)
         if processors <= 0.0:
-            processors = float(allocated)
+            processors = float(given)
         kb = -1.0 if memory == "-1" else float(memory)
         if kb <= 0.0 and used != "-1":
             kb = float(used)
-    except ValueError:
-        return "a field that is no number"
-    if not (0 <= job_id < LARGEST_NUMBER and 0.0 <= submit < INF and 0.0 <= run < INF):
-        return _unusable(job_id, submit, run)
-    if not 1.0 <= processors < INF:
-        return "no processors"
-    units = int(processors)
-    memory_mb = kb * units * MB_PER_KB if 0.0 < kb < INF else None
-    known, estimate = LIMIT, limit if 0.0 < limit < INF else None
-    if parameters.estimate != "requested":
-        known, estimate = (EXACT, run) if parameters.estimate == "exact" else (known, None)
-    user = "" if user == "-1" else user
-    program = "" if program == "-1" else program
-    job = Job(job_id, submit, units, estimate, user, memory_mb, known, estimates_s=EMPTY, program=program)
-    return tuple.__new__(Arrival, (job, run, EMPTY, None))  # in half the time of Arrival(job, run)
+        if not (0 <= job_id < LARGEST_NUMBER and 0.0 <= submit < INF and 0.0 <= run < INF):
+            raise _Unusable(_unusable(job_id, submit, run))
+        if not 1.0 <= processors < INF:
+            raise _Unusable("no processors")
+        if not self._numbers.is_new(job_id):
+            raise _Unusable("a job number that came before")
+        units = int(processors)
+        memory_mb = kb * units * MB_PER_KB if 0.0 < kb < INF else None
+        known, estimate = LIMIT, limit if 0.0 < limit < INF else None
+        if self._parameters.estimate != "requested":
+            known, estimate = (EXACT, run) if self._parameters.estimate == "exact" else (known, None)
+        user = "" if user == "-1" else user
+        program = "" if program == "-1" else program
+        # By position, and not through Arrival's own constructor: in two thirds of the time.
+        job = Job(
+            job_id,
+            submit,
+            units,
+            estimate,
+            user,
+            memory_mb,
+            known,
+            NEVER,
+            None,
+            False,
+            EMPTY,
+            (),
+            None,
+            program,
+        )
+        return made(Arrival, (job, run, EMPTY, None))
+
+    def _skip(self, place: int, error: ValueError) -> None:
+        """The line cannot be used.
+
+        Raises:
+            BadInput: with ``strict``.
+        """
+        reason = str(error) if isinstance(error, _Unusable) else "a field that is no number"
+        if self._parameters.strict:
+            raise BadInput(f"{self._path}, line {place}: {reason}", "mend the line, or read without strict")
+        self._skipped[reason] += 1
+
+
+class _Numbers:
+    """Which job numbers came before: all below ``_next`` but those in the gaps (first, one past the last)."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._gaps: list[tuple[int, int]] = []  # ascending
+
+    def is_new(self, number: int) -> bool:
+        """Whether the number has not come before; it has from now on."""
+        if number >= self._next:
+            if number > self._next:
+                self._gaps.append((self._next, number))
+            self._next = number + 1
+            return True
+        at = bisect_right(self._gaps, (number, LARGEST_NUMBER)) - 1
+        if at < 0 or self._gaps[at][1] <= number:
+            return False
+        first, end = self._gaps[at]
+        rest = (first, number), (number + 1, end)
+        self._gaps[at : at + 1] = [gap for gap in rest if gap[0] < gap[1]]
+        return True
 
 
 def _unusable(job_id: int, submit: float, run: float) -> str:

@@ -14,6 +14,7 @@ from profiles.errors import BadInput
 from scheduler.model import Cluster, Job, Known, Pool
 from scheduler.trace import Arrival
 from scheduler.workloads import Workload, load, swf
+from scheduler.workloads.files import WINDOW
 
 LINE = "{} {} -1 {} {} -1 {} {} {} {} 1 7 -1 3 -1 -1 -1 -1\n"
 FILES = settings(
@@ -129,6 +130,28 @@ def test_fields(tmp_path: Path) -> None:
 def test_lines_out_of_order_are_sorted(tmp_path: Path) -> None:
     found, workload = read(tmp_path, line(1, 10) + line(2, 5) + line(3, 10) + line(4, 7))
     assert [a.job.id for a in found] == [2, 4, 1, 3] and not workload.skipped
+
+
+@FILES
+@given(numbers=st.lists(st.one_of(st.integers(1, 30), st.integers(1, 2**31 - 1))))
+def test_each_number_counts_once_in_whatever_order_they_come(tmp_path: Path, numbers: list[int]) -> None:
+    found, workload = read(tmp_path, "".join(line(number, i) for i, number in enumerate(numbers)))
+    assert [a.job.id for a in found] == list(dict.fromkeys(numbers))
+    assert sum(workload.skipped.values()) == len(numbers) - len(found)
+
+
+def test_lines_far_out_of_order_are_told(tmp_path: Path) -> None:
+    count = 30_000
+    late = count - WINDOW + 2  # as many jobs late as can be put right
+    lines = [line(i, i) for i in range(1, count)] + [line(count, late), line(count + 1, 2)]
+    found, workload = read(tmp_path, "".join(lines))
+    assert [a.job.id for a in found] == [*range(1, late + 1), count, *range(late + 1, count)]
+    assert workload.skipped == {f"out of order by more than {WINDOW} jobs": 1}
+
+
+def test_nothing_is_read_beyond_the_limit(tmp_path: Path) -> None:
+    text = "".join(line(i, i) for i in range(1, 20_000)) + line(run="x")
+    assert len(read(tmp_path, text, limit=15_000, strict=True)[0]) == 15_000
 
 
 def test_cut_file_is_told_after_the_jobs_that_were_whole(tmp_path: Path) -> None:
