@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.model import Known, Placement, Pool, instant
-from scheduler.state import STOPPING, JobState, estimate_under
+from scheduler.state import STOPPING, JobState
 from scheduler.trace import Arrival, Outcome, Segment
 
 LIMIT = Known.LIMIT
@@ -59,18 +59,19 @@ class Live:
 
     def plan(self, kill_at_limit: bool, factor: float) -> float:
         """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
-        placement, job = self.state.placement, self.job
-        assert placement is not None
-        _, full, runs, speed = self.arrival
-        if runs:
-            full = runs[placement.pool]
+        state = self.state
+        job, full, runs, speed = self.arrival
         speed = speed or job.speed
-        if speed is not None:
-            full /= speed(placement.units, placement.cap_w)
+        if runs or speed is not None:
+            placement = state.placement
+            assert placement is not None
+            full = runs[placement.pool] if runs else full
+            if speed is not None:
+                full /= speed(placement.units, placement.cap_w)
         full *= factor
-        self.killed = False
-        if kill_at_limit and job.known is LIMIT and full > (limit := estimate_under(job, placement)):
-            full, self.killed = limit, True
+        self.killed = full > state.whole_s and kill_at_limit and job.known is LIMIT
+        if self.killed:
+            full = state.whole_s
         self.full_s = full
         self.version += 1
         return instant(self.works_from_s + (1.0 - self.progress) * full)
@@ -125,12 +126,8 @@ class Live:
         known = self.job.estimate_s is not None or self.job.estimates_s
         return self.saved if known else 0.0
 
-    def uneventful(self) -> bool:
-        """Whether the job has run on from its start, at no cost: most do."""
-        return self.version == 1 and self.began_s == self.work_began_s
-
     def outcome(self, now: float) -> Outcome:
-        """What became of the job, which has just left the books: ``uneventful``, or closed."""
+        """What became of the job, which has just left the books; closed, or it just ran on from its start."""
         state = self.state
         assert state.start_s is not None
         if not self.segments:

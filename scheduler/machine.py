@@ -78,7 +78,7 @@ class Machine:
         """A job ends."""
         job, placement, now = live.job, live.state.placement, self.state.now
         assert placement is not None
-        if self._powered or not live.uneventful():
+        if live.version > 1 or live.began_s != live.work_began_s or self._powered:  # most just ran on
             live.close(now, self._powered.get(placement.pool))
         self.state.finish(live.state)
         del self.live[job.id]
@@ -103,7 +103,7 @@ class Machine:
         target, live.moving_to = live.moving_to, None
         resumed = target is not None and not self.state.obstacle(live.job, target)
         if target is not None and resumed:
-            self._begin(live, self.state.resume(live.job.id, target), restart=True)
+            self._begin(live, self.state.resume(live.job.id, target), True)
         self.ready.append(Checkpointed(live.job, before, resumed))
 
     def _release(self, live: Live) -> Placement:
@@ -164,11 +164,11 @@ class Machine:
 
     def _start(self, action: act.Start) -> None:
         state = self.state.start(action.job_id, action.placement)
-        self._begin(self.live[action.job_id], state, restart=state.served_s > 0)
+        self._begin(self.live[action.job_id], state, state.served_s > 0)
 
     def _resume(self, action: act.Resume) -> None:
         state = self.state.resume(action.job_id, action.placement)
-        self._begin(self.live[action.job_id], state, restart=True)
+        self._begin(self.live[action.job_id], state, True)
 
     def _begin(self, live: Live, state: JobState, restart: bool) -> None:
         """The job holds its units from now on."""

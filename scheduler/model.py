@@ -126,10 +126,11 @@ class Job:
         Raises:
             KeyError: the job cannot run on that class.
         """
-        if self.speed is None and not self.estimates_s:  # most jobs
-            return math.inf if self.estimate_s is None else self.estimate_s
-        estimate = self.reference_s(pool)
-        return estimate if self.speed is None else estimate / self.speed(units or self.units, cap_w)
+        if self.speed is not None:
+            return self.reference_s(pool) / self.speed(units or self.units, cap_w)
+        if self.estimates_s:
+            return self.estimates_s[pool]
+        return math.inf if self.estimate_s is None else self.estimate_s
 
 
 @record

@@ -96,7 +96,7 @@ class Simulator:
         agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), refuses)
         self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
         live, ready, do = self._machine.live, self._machine.ready, self._machine.do
-        ignores, decide, advance, upcoming = policy.ignores, policy.decide, self._advance, agenda.upcoming
+        ignores, decide, advance, heap = policy.ignores, policy.decide, self._advance, agenda.heap
         events = decisions = most = 0
         if agenda.arrival is not None:
             state.now = min(state.now, agenda.arrival.job.submit_s)
@@ -106,8 +106,10 @@ class Simulator:
             events += 1
             if ready:
                 state.upcoming = type(ready[0])
+            elif (heap and heap[0][0] <= state.now) or agenda.submit_s <= state.now:
+                state.upcoming = agenda.upcoming(state.now) if live or agenda.arrival else None
             else:
-                state.upcoming = upcoming(state.now) if live or agenda.arrival else None
+                state.upcoming = None
             if state.overtaken:
                 event = self._begin_anew()
             if event is not None and type(event) not in ignores:
@@ -133,19 +135,20 @@ class Simulator:
 
     def _advance(self) -> Event | None:
         """Let the next thing happen, and say what; None when all is over. Further events go to ``ready``."""
-        state, machine, agenda = self.state, self._machine, self._agenda
+        machine, agenda = self._machine, self._agenda
         while machine.live or agenda.arrival is not None:
             entry = agenda.pop()
             if entry is None:
                 self._stuck()
-            state.now, order, _, what, _ = entry
+            now, order, _, what, _ = entry
+            self.state.now = now
             if order == SUBMIT:
                 return machine.submit(what)  # type: ignore[arg-type]
             if order == FINISH:
                 return self._finish(what)  # type: ignore[arg-type]
             self._mind_idleness()
             if order == TIMER:
-                return Timer(state.now, what)
+                return Timer(now, what)
             if order == DISTURBANCE:
                 machine.disturb(what)  # type: ignore[arg-type]
             else:

@@ -49,6 +49,7 @@ class JobState:
         works_from_s: since when it gets on in the current run (after its restart).
         served_s: attained service up to ``since_s``: seconds in which it got on, on whatever class.
         done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
+        whole_s: believed run time of the whole job where and how it runs, or ran last.
         expected_end_s: believed end of the current run; infinite: unknown; in the past: it takes longer.
         preemptions, migrations, failures: how often that happened to it.
     """
@@ -61,6 +62,7 @@ class JobState:
     works_from_s: float = 0.0
     served_s: float = 0.0
     done: float = 0.0
+    whole_s: float = math.inf
     expected_end_s: float = math.inf
     preemptions: int = 0
     migrations: int = 0
@@ -74,10 +76,10 @@ class JobState:
 
     def done_by(self, now: float) -> float:
         """Believed share of the work done, 0 to 1; what was ``done`` for a job of unknown run time."""
-        if self.phase is not RUNNING or now <= self.works_from_s or self.placement is None:
+        if self.phase is not RUNNING or now <= self.works_from_s:
             return self.done
-        whole = estimate_under(self.job, self.placement)
-        return min(1.0, self.done + (now - self.works_from_s) / whole) if whole > 0 else 1.0
+        done = self.done + (now - self.works_from_s) / self.whole_s if self.whole_s > 0 else 1.0
+        return done if done < 1.0 else 1.0
 
     def remaining_s(self, now: float, pool: str | None = None) -> float:
         """Believed time still needed at speed 1 on ``pool`` (default: where it is); infinite: unknown."""
@@ -87,8 +89,6 @@ class JobState:
 
 def estimate_under(job: Job, placement: Placement) -> float:
     """Believed run time of the whole job under a placement."""
-    if job.speed is None and not job.estimates_s:
-        return math.inf if job.estimate_s is None else job.estimate_s
     return job.estimate_on(placement.pool, placement.units, placement.cap_w)
 
 
@@ -125,8 +125,10 @@ class State(Holdings):
         """A new job waits."""
         if job.id in self._jobs:
             self.broken(job.id, "submit", "a job of this number is already in the system")
+        if job.priority or self._ranked:
+            self._rank(job)
+        self.waiting[job.id] = job
         state = self._jobs[job.id] = JobState(job, self.now)
-        self._queue(job)
         return state
 
     def start(self, job_id: int, placement: Placement) -> JobState:
@@ -141,7 +143,7 @@ class State(Holdings):
         del self.waiting[job_id]
         if state.start_s is None:
             state.start_s = self.now
-        self._run(state, placement, restart=state.served_s > 0.0)
+        self._run(state, placement, state.served_s > 0.0)
         return state
 
     def resume(self, job_id: int, placement: Placement) -> JobState:
@@ -160,7 +162,7 @@ class State(Holdings):
         self._take("resume", job, placement)
         del self.suspended[job_id]
         state.migrations += moved
-        self._run(state, placement, restart=True)
+        self._run(state, placement, True)
         return state
 
     def check_stop(self, rule: str, job_id: int, least: Stop = PAUSE) -> JobState:
@@ -222,7 +224,8 @@ class State(Holdings):
         job, phase = state.job, state.phase
         self._jobs[job.id] = state
         if phase is WAITING:
-            self._queue(job)
+            self._rank(job)
+            self.waiting[job.id] = job
         elif phase is SUSPENDED:
             self.suspended[job.id] = state
         else:
@@ -258,14 +261,13 @@ class State(Holdings):
             self.waiting.move_to_end(job.id)
         self.overtaken = False
 
-    def _queue(self, job: Job) -> None:
-        """The job waits behind all others; ``overtaken`` if it should not."""
+    def _rank(self, job: Job) -> None:
+        """The job is about to wait behind all others; ``overtaken`` if it should not."""
         if job.priority or self._ranked:
             self._ranked = True
             last = next(reversed(self.waiting.values()), None)
             if last is not None and last.priority < job.priority:
                 self.overtaken = True
-        self.waiting[job.id] = job
 
     # -- changes of running jobs ----------------------------------------------------------------------
 
@@ -283,7 +285,7 @@ class State(Holdings):
         self._settle(state)
         self._give(job, before)
         self._take("resize", job, placement, self._pools[before.pool].power_w(before.units, before.cap_w))
-        self._run(state, placement, restart=False)
+        self._run(state, placement, False)
 
     def set_cap(self, state: JobState, cap_w: float | None) -> None:
         """A running job's units get another power cap."""
@@ -296,7 +298,7 @@ class State(Holdings):
         if why:
             self.broken(job_id, "set power cap", why)
         self._add_power(after, 1)
-        self._run(state, after, restart=False)
+        self._run(state, after, False)
 
     def check_running(self, rule: str, job_id: int) -> JobState:
         """The job, if it runs and is not being stopped."""
@@ -307,9 +309,10 @@ class State(Holdings):
 
     def expect(self, state: JobState, works_from_s: float) -> None:
         """The job gets on from ``works_from_s``; its believed end follows from its estimate."""
-        assert state.placement is not None
+        placement = state.placement
+        assert placement is not None
         state.works_from_s = works_from_s
-        whole = estimate_under(state.job, state.placement)
+        whole = state.whole_s = state.job.estimate_on(placement.pool, placement.units, placement.cap_w)
         state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
 
     def _not(self, rule: str, job_id: int, phase: str) -> NoReturn:
