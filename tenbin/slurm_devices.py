@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from profiles.errors import BadInput, Unavailable
 from profiles.files import write_whole
@@ -21,11 +24,21 @@ from scheduler.engines.slurm.roster import Host, Roster
 from scheduler.measured import begin_of, lines_of
 from scheduler.model import Cluster, Pool
 from scheduler.site.asking import ask
+from scheduler.site.lines import gres_type
 
 LIMIT_S = 60.0
 AT_ONCE = 16
-Found = dict[str, list[OpenCLDevice]]
 log = logging.getLogger("tenbin")
+
+
+class Seen(NamedTuple):
+    """A device of a node; ``hidden``: only jobs that have asked Slurm for a GPU see it, each its own."""
+
+    device: OpenCLDevice
+    hidden: bool = False
+
+
+Found = dict[str, list[Seen]]
 
 
 def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
@@ -34,14 +47,9 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
     Raises:
         Unavailable: no node has, or had, one.
     """
-    found: Found = {}
-    try:
-        for name, devices in json.loads(file.read_text()).items():
-            found[name] = [OpenCLDevice.model_validate(device) for device in devices]
-    except (OSError, ValueError):
-        pass
+    found = _said_last(file)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(_ask, nodes))
+        answers = list(pool.map(_devices_of, nodes))
     troubles = []
     for node, (devices, trouble) in zip(nodes, answers, strict=True):
         if devices is not None:
@@ -53,17 +61,43 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
         raise Unavailable(f"no OpenCL device on any node; {said}", "on a node: tenbin doctor")
     for trouble in troubles:
         log.warning("%s; its devices are left out until tenbin up is started again", trouble)
-    write_whole(
-        file, json.dumps({name: [d.model_dump() for d in devices] for name, devices in found.items()})
-    )
+    written = {
+        name: [one.device.model_dump() | {"hidden": one.hidden} for one in seen]
+        for name, seen in found.items()
+    }
+    write_whole(file, json.dumps(written))
     return found
 
 
-def _ask(node: SlurmNode) -> tuple[list[OpenCLDevice] | None, str]:
-    """A node's devices; None, and why not."""
+def _said_last(file: Path) -> Found:
+    found: Found = {}
+    with suppress(OSError, ValueError):
+        for name, devices in json.loads(file.read_text()).items():
+            hidden = [device.pop("hidden", False) for device in devices]
+            seen = [OpenCLDevice.model_validate(device) for device in devices]
+            found[name] = [Seen(*one) for one in zip(seen, hidden, strict=True)]
+    return found
+
+
+def _devices_of(node: SlurmNode) -> tuple[list[Seen] | None, str]:
+    """A node's devices; None, and why not. A GPU that Slurm hides is seen by who asks for all of them."""
+    count = sum(node.gpus.values())
+    devices, trouble = _ask(node, f"gpu:{count}" if count else "")
+    if devices is None or not count:
+        return None if devices is None else [Seen(device) for device in devices], trouble
+    plain, trouble = _ask(node)
+    if plain is None:
+        return None, trouble
+    shown = [device for device in plain if device.kind == "gpu"]
+    hidden = [d.kind == "gpu" and not any(d.is_like(other) for other in shown) for d in devices]
+    return [Seen(*one) for one in zip(devices, hidden, strict=True)], ""
+
+
+def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
+    """What a job sees there that has asked for this; None, and why not."""
     if not node.usable:
         return None, node.state
-    done = ask(node, [sys.executable, "-P", "-m", "probes.opencl"], LIMIT_S, memory_mb=200)
+    done = ask(node, [sys.executable, "-P", "-m", "probes.opencl"], LIMIT_S, memory_mb=200, gres=gres)
     if done is None:
         return None, f"it did not answer within {LIMIT_S:g} s"
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -77,23 +111,39 @@ def _ask(node: SlurmNode) -> tuple[list[OpenCLDevice] | None, str]:
 def classes(hosts: Sequence[Host], nodes: Sequence[SlurmNode], found: Found) -> tuple[list[Pool], list[Slot]]:
     """Devices that are alike, on nodes of the same features and cores, are a class, called after the first:
     ``nvidia-0@node5``, however many nodes come later. No processors come first."""
-    features = {node.name: node.features for node in nodes}
-    groups: dict[tuple[object, ...], list[tuple[int, int, OpenCLDevice]]] = {}
+    known = {node.name: node for node in nodes}
+    groups: dict[tuple[object, ...], list[tuple[Slot, OpenCLDevice]]] = {}
     for number, host in enumerate(hosts):
-        for index, device in enumerate(found.get(host.name, ())):
-            alike = (device.platform, device.name, device.driver, features.get(host.name), host.cores)
-            groups.setdefault(alike, []).append((number, index, device))
+        node, seen = known.get(host.name), found.get(host.name, [])
+        for at, (device, _) in enumerate(seen):
+            index = sum(not one.hidden for one in seen[:at])  # of the hidden ones a job sees its own only
+            gres = gres_of(device, node.gpus if node else {})
+            slot = Slot("", number, index, max(1, host.cores // len(seen)), gres)
+            features = node.features if node else None
+            alike = (device.platform, device.name, device.driver, features, host.cores, gres)
+            groups.setdefault(alike, []).append((slot, device))
     pools: list[Pool] = []
     slots: list[Slot] = []
-    for members in sorted(groups.values(), key=lambda members: members[0][2].kind == "cpu"):
-        node, _, device = members[0]
-        name = f"{device.key}@{hosts[node].name}"
-        names = tuple(hosts[number].name for number, _, _ in members)
+    for members in sorted(groups.values(), key=lambda members: members[0][1].kind == "cpu"):
+        first, device = members[0]
+        name = f"{device.key}@{hosts[first.node].name}"
+        names = tuple(hosts[slot.node].name for slot, _ in members)
         pools.append(Pool(name, len(members), len(pools), kind=device.kind, names=names))
-        for number, index, _ in members:
-            share = max(1, hosts[number].cores // len(found[hosts[number].name]))
-            slots.append(Slot(name, number, index, share))
+        slots += [replace(slot, pool=name) for slot, _ in members]
     return pools, slots
+
+
+def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
+    """What Slurm is asked for with a device; empty: it is no GPU, or Slurm does not count them.
+
+    Where there are several types it is the one that is called as ``tenbin slurm-config`` calls the device.
+    """
+    if device.kind != "gpu" or not gpus:
+        return ""
+    kind = gres_type(device.name)
+    if kind not in gpus and len(gpus) == 1:
+        (kind,) = gpus
+    return f"gpu:{kind}:1" if kind and kind in gpus else "gpu:1"
 
 
 def costs_of(

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.conftest import require
 
 TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
-LAYER = Path(__file__).parent / "opencl_layers" / "lost_device.c"
+LAYERS = Path(__file__).parent / "opencl_layers"
 
 
 def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -33,9 +33,14 @@ def opencl_devices(**variables: str) -> list[dict[str, object]]:
 
 def lost_device(folder: Path) -> str:
     """The layer that fails reads from a device, built in ``folder``."""
-    library = folder / "lost_device.so"
+    return opencl_layer("lost_device", folder)
+
+
+def opencl_layer(name: str, folder: Path) -> str:
+    """One of the layers of the tests, built in ``folder``: the path for ``OPENCL_LAYERS``."""
+    library = folder / f"{name}.so"
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
-    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(LAYER)]
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(LAYERS / f"{name}.c")]
     built = subprocess.run(command, check=False, capture_output=True)
     require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
     return str(library)

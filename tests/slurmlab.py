@@ -104,7 +104,15 @@ class SlurmLab:
     """
 
     def __init__(
-        self, folder: Path, nodes: int, cpus: int, memory_mb: int, extra: str, timeout_s: int, power: str = ""
+        self,
+        folder: Path,
+        nodes: int,
+        cpus: int,
+        memory_mb: int,
+        extra: str,
+        timeout_s: int,
+        power: str = "",
+        gpus: int = 0,
     ) -> None:
         # Several labs, also of several test runs, must not meet. Names of interfaces: at most 15 characters.
         process, lab = os.getpid() % 4096, next(_numbers) % 4
@@ -115,7 +123,7 @@ class SlurmLab:
         self.conf = folder / "slurm.conf"
         self.env = {"SLURM_CONF": str(self.conf), "UCX_TLS": "tcp,self"}
         self.power = folder / "power"
-        self._extra, self._timeout_s, self._machine = extra, timeout_s, power
+        self._extra, self._timeout_s, self._machine, self._gpus = extra, timeout_s, power, gpus
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._me = os.getpid()
 
@@ -280,10 +288,16 @@ class SlurmLab:
             port = free.getsockname()[1]
         values = {"host": host, "net": self.net, "run": self.folder, "port": port, "cpus": self.cpus}
         values |= {"memory_mb": self.memory_mb, "extra": self._extra, "slurmd_timeout_s": self._timeout_s}
+        gres = f" Gres=gpu:{self._gpus}" if self._gpus else ""
         lines = [
-            f"NodeName={node} NodeAddr={self.net}.{11 + i} NodeHostname={node} Feature=f{i + 1}\n"
+            f"NodeName={node} NodeAddr={self.net}.{11 + i} NodeHostname={node} Feature=f{i + 1}{gres}\n"
             for i, node in enumerate(self.nodes)
         ]
+        if gres:  # any device file will do
+            lines.insert(0, "GresTypes=gpu\n")
+            files = ("null", "zero", "full")[: self._gpus]
+            text = "".join(f"Name=gpu File=/dev/{file}\n" for file in files)
+            (self.folder / "gres.conf").write_text(text)
         lines.append(
             f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
         )
@@ -344,6 +358,7 @@ def slurmlab(
     extra: str = "",
     timeout_s: int = 15,
     power: str = "",
+    gpus: int = 0,
 ) -> Iterator[SlurmLab]:
     """A cluster, all its nodes idle; everything is taken away afterwards, also when bringing it up fails.
 
@@ -353,8 +368,9 @@ def slurmlab(
         extra: further lines of slurm.conf.
         timeout_s: SlurmdTimeout.
         power: the machine whose power caps each node emulates (``agent.emulation``); empty: they have none.
+        gpus: of each node, as it claims.
     """
-    lab = SlurmLab(folder, nodes, cpus, memory_mb, extra, timeout_s, power)
+    lab = SlurmLab(folder, nodes, cpus, memory_mb, extra, timeout_s, power, gpus)
     try:
         lab.up()
         yield lab

@@ -11,14 +11,20 @@ from scheduler.site.allocation import environment
 
 
 def ask(
-    node: SlurmNode, program: Sequence[str], limit_s: float, partition: str = "", memory_mb: int = 64
+    node: SlurmNode,
+    program: Sequence[str],
+    limit_s: float,
+    partition: str = "",
+    memory_mb: int = 64,
+    gres: str = "",
 ) -> subprocess.CompletedProcess[str] | None:
     """How the program ended there, with what it wrote; None: it did not within ``limit_s``.
 
     Args:
         partition: empty: the node's first.
+        gres: generic resources that it takes, as ``--gres`` has them.
     """
-    command = step_command([node.name], partition or node.partitions[0], program, memory_mb)
+    command = step_command([node.name], partition or node.partitions[0], program, memory_mb, gres)
     try:
         return subprocess.run(
             command,

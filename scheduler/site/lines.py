@@ -99,7 +99,7 @@ def _features(profile: Profile, memory_gbs: float | None) -> list[str]:
     found = [f"{OURS}kind_{node_kind(profile.inventory).key}"]
     if memory_gbs:
         found.append(f"{OURS}mem_{float(f'{memory_gbs:.2g}'):g}gbs")
-    return found + sorted({f"{OURS}cl_{_word(device.kind)}" for device in profile.inventory.opencl})
+    return found + sorted({f"{OURS}cl_{gres_type(device.kind)}" for device in profile.inventory.opencl})
 
 
 def _bandwidth(profile: Profile) -> float | None:
@@ -139,18 +139,20 @@ def _speed(profile: Profile) -> float | None:
 def _gpus(i: Inventory) -> dict[str, int]:
     """How many GPUs of each type; what NVML does not know, OpenCL may."""
     names = [gpu.name for gpu in i.gpus] or [device.name for device in i.opencl if device.kind == "gpu"]
-    types = [_word(name) for name in names]
+    types = [gres_type(name) for name in names]
     return {kind: types.count(kind) for kind in dict.fromkeys(types)}
 
 
 def _gres(name: str, i: Inventory, counted: Mapping[str, int]) -> list[str]:
     if i.gpus:
-        return [f"NodeName={name} Name=gpu Type={_word(g.name)} File=/dev/nvidia{g.index}" for g in i.gpus]
+        return [
+            f"NodeName={name} Name=gpu Type={gres_type(g.name)} File=/dev/nvidia{g.index}" for g in i.gpus
+        ]
     return [f"NodeName={name} Name=gpu Type={kind} Count={number}" for kind, number in counted.items()]
 
 
-def _word(text: str) -> str:
-    """A name that Slurm takes: ``nvidia_h100_80gb``."""
+def gres_type(text: str) -> str:
+    """The name of a device as a name that Slurm takes: ``nvidia_h100_80gb``."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 

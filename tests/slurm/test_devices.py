@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,15 +15,14 @@ from scheduler.engines.slurm.devices import Devices, Slot
 from scheduler.engines.slurm.parse import nodes as parsed
 from scheduler.engines.slurm.roster import Host, Roster
 from scheduler.model import Placement
-from tenbin.slurm_devices import classes
+from tenbin.slurm_devices import Seen, classes
 from tests.conftest import require
 from tests.coordinator.conftest import Up
-from tests.programs import opencl_devices
+from tests.programs import opencl_devices, opencl_layer
 from tests.slurm.test_engine import START, run
 from tests.slurmlab import SlurmLab
 
 STENCIL = Path(__file__).parents[2] / "examples" / "stencil.py"
-LAYER = Path(__file__).parents[1] / "opencl_layers" / "slow_device.c"
 NEEDS = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
 
 
@@ -39,10 +36,7 @@ def pocl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slow_by(tmp_path: Path) -> str:
     """A command that is put before another: devices of node1 are four times slower by an OpenCL layer."""
-    library = tmp_path / "slow_device.so"
-    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
-    built = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(LAYER)], check=False)
-    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    library = opencl_layer("slow_device", tmp_path)
     script = tmp_path / "slow_by"
     layer = f'export SLOW_BY=4 OPENCL_LAYERS="{library}"'
     script.write_text(f'#!/bin/sh\n[ "$(hostname)" = node1 ] && {layer}\nexec "$@"\n')
@@ -120,6 +114,31 @@ def device(key: str, kind: str, name: str) -> OpenCLDevice:
     )
 
 
+@pytest.mark.parametrize(
+    ("gres", "asked"),
+    [
+        ("", ["", "", ""]),
+        ("gpu:2", ["", "gpu:1", "gpu:1"]),
+        ("gpu:x_9:2(S:0-1)", ["", "gpu:x_9:1", "gpu:x_9:1"]),
+        ("gpu:x_9:1,gpu:tesla:1,shard:8", ["", "gpu:x_9:1", "gpu:1"]),
+        ("gpu:x_9:1,gpu:y_1:1", ["", "gpu:x_9:1", "gpu:y_1:1"]),
+        ("nic:4", ["", "", ""]),
+    ],
+)
+def test_what_slurm_is_asked_for_with_a_device(gres: str, asked: list[str]) -> None:
+    """GPUs that Slurm counts, by their type where it can be told; hidden ones are opened as the first."""
+    line = "NodeName=n1 CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a Gres=%s"
+    nodes = parsed(line % (gres or "(null)"))
+    hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
+    gpus = [device("nvidia-0", "gpu", "X 9"), device("nvidia-1", "gpu", "Y-1")]
+    found = {"n1": [Seen(gpus[0], True), Seen(gpus[1], True), Seen(device("pocl-0", "cpu", "z"))]}
+    _, slots = classes(hosts, nodes, found)
+    assert [slot.gres for slot in slots] == [*asked[1:], asked[0]]
+    assert [slot.index for slot in slots] == [0, 0, 0]
+    roster = Roster(hosts, CORE, whole=False)
+    assert [Devices(slots, roster).gres((number,)) for number in range(3)] == [slot.gres for slot in slots]
+
+
 def test_devices_that_are_alike_are_a_class() -> None:
     """Of nodes with the same features and cores; a node with two such devices has two units of it."""
     line = "NodeName=n%d CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a AvailableFeatures=%s"
@@ -127,7 +146,8 @@ def test_devices_that_are_alike_are_a_class() -> None:
     hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
     gpus = [device("amd-0", "gpu", "x"), device("amd-1", "gpu", "x")]
     cpu = device("pocl-0", "cpu", "z")
-    found = {"n1": [cpu, *gpus], "n2": [cpu, gpus[0]], "n3": [cpu]}
+    there = {"n1": [cpu, *gpus], "n2": [cpu, gpus[0]], "n3": [cpu]}
+    found = {name: [Seen(one) for one in devices] for name, devices in there.items()}
     roster = Roster(hosts, CORE, whole=False)
     pools, slots = classes(hosts, nodes, found)
     assert [(pool.name, pool.units, pool.kind) for pool in pools] == [

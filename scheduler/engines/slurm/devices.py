@@ -19,14 +19,16 @@ class Slot:
     """One device.
 
     Attributes:
-        node: by its number. index: by which it is opened there (``TENBIN_DEVICE``).
+        node: by its number. index: by which a job that has it opens it there (``TENBIN_DEVICE``).
         cores: how many of its node's come with it.
+        gres: what Slurm is asked for with it; empty: nothing.
     """
 
     pool: str
     node: int
     index: int
     cores: int
+    gres: str = ""
 
 
 class Devices:
@@ -56,6 +58,10 @@ class Devices:
     def opened_as(self, numbers: Sequence[int]) -> str:
         """``TENBIN_DEVICE`` of a job."""
         return ",".join(str(self.slots[number].index) for number in numbers)
+
+    def gres(self, numbers: Sequence[int]) -> str:
+        """What Slurm is to be asked for with a job's devices; a job has one."""
+        return ",".join(self.slots[number].gres for number in numbers)
 
     def occupy(self, numbers: Sequence[int]) -> None:
         self._free = [number for number in self._free if number not in numbers]

@@ -255,6 +255,7 @@ class SlurmEngine(JobFolders):
             self._memory_mb(job, memory_mb),
             None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             folder / LOG,
+            "" if self.devices is None else self.devices.gres(job.devices),
         )
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:

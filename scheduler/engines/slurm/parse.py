@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from profiles.errors import Unavailable
@@ -49,6 +50,7 @@ class SlurmNode(NamedTuple):
         cpus, memory_mb: what it has; cpus_used: what Slurm has given to jobs that are not suspended.
         threads: CPUs of each core. features: those of the site, with commas.
         address, port: where its slurmd listens; "", 0: by its name, at the port of all.
+        gpus: how many generic resources of that name, by type ("" where they have none).
     """
 
     name: str
@@ -62,6 +64,7 @@ class SlurmNode(NamedTuple):
     features: str = ""
     address: str = ""
     port: int = 0
+    gpus: Mapping[str, int] = MappingProxyType({})
 
     @property
     def state(self) -> str:
@@ -127,7 +130,16 @@ def _node(line: str) -> SlurmNode:
         words.get("AvailableFeatures", ""),
         words.get("NodeAddr", ""),
         int(words.get("Port") or 0),
+        gpus(words.get("Gres", "")),
     )
+
+
+def gpus(text: str) -> dict[str, int]:
+    """Of ``gpu:a100:2(S:0-1),gpu:1,shard:8``: how many GPUs of each type."""
+    found: dict[str, int] = {}
+    for kind, count in re.findall(r"(?:^|,)gpu(?::([^:,()]*[A-Za-z_][^:,()]*))?(?::(\d+))?(?=[,(]|$)", text):
+        found[kind] = found.get(kind, 0) + int(count or 1)
+    return found
 
 
 FLAGS = {"*": "+NOT_RESPONDING", "~": "+POWERED_DOWN", "#": "+POWERING_UP", "%": "+POWERING_DOWN"}

@@ -52,6 +52,7 @@ class Batch:
         memory_mb: on each node; None: as the site has it by default.
         time_s: limit; None: that of the partition.
         output: file for what the script itself prints.
+        gres: generic resources on each node, as ``--gres`` takes them; empty: none.
     """
 
     script: str
@@ -64,6 +65,7 @@ class Batch:
     memory_mb: float | None
     time_s: float | None
     output: Path
+    gres: str = ""
 
     def options(self) -> list[str]:
         found = [
@@ -76,6 +78,8 @@ class Batch:
             found.append(f"--mem={math.ceil(self.memory_mb / parse.MIB - 1e-6)}M")
         if self.time_s is not None:
             found.append(f"--time={int(self.time_s // 60) + 2}")  # tenbin ends it first, to the second
+        if self.gres:
+            found.append(f"--gres={self.gres}")
         return found
 
 
@@ -203,7 +207,7 @@ def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
 
 
 def step_command(
-    nodes: Sequence[str], partition: str, program: Sequence[str], memory_mb: int = 64
+    nodes: Sequence[str], partition: str, program: Sequence[str], memory_mb: int = 64, gres: str = ""
 ) -> list[str]:
     """The command line that runs a program of a second once on each of the nodes, if they are free now."""
     count = len(nodes)
@@ -211,5 +215,6 @@ def step_command(
         *("srun", "--quiet", f"--immediate={FREE_S}", f"--mem={memory_mb}M", "--time=1", "--mpi=none"),
         *("--input=none", "--chdir=/", "--job-name=tenbin-node", f"--partition={partition}"),
         *("--ntasks-per-node=1", f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(nodes)}"),
+        *([f"--gres={gres}"] if gres else []),
         *program,
     ]
