@@ -26,15 +26,8 @@ COMPUTING = {
     *("test_examples", "test_export", "test_fits", "test_inventory", "test_job_fit", "test_journal"),
     *("test_knee", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan", "test_mpi"),
     *("test_obituary", "test_opencl", "test_pairs", "test_powercap", "test_profiler", "test_report"),
-    *(
-        "test_cluster_report",
-        "test_generations",
-        "test_late_writes",
-        "test_siblings",
-        "test_stats",
-        "test_store",
-        "test_text",
-    ),
+    *("test_cluster_report", "test_generations", "test_late_writes", "test_siblings", "test_stats"),
+    *("test_store", "test_text"),
 }
 if (
     "PYTEST_XDIST_WORKER" in os.environ

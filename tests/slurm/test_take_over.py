@@ -317,3 +317,24 @@ def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("policy", ["parm", "parm-ga", "fifo-max", "soft-regions", "las-drf"])
+def test_under_other_policies_too(up: Up, lab: SlurmLab, tmp_path: Path, policy: str) -> None:
+    """Those that choose caps and sizes take what sbatch asks for: it has no range, and no budget is held."""
+    start(up, lab, "--policy", policy)
+    first = sbatch(lab, tmp_path, "-N3", "-t", "20")
+    second = sbatch(lab, tmp_path, "-N1", "-t", "10")
+    up.until(lambda: stage(up, first) == "running" and stage(up, second) == "waiting")
+    up.until(lambda: len(lines(tmp_path / "begun")) == 1)
+    (tmp_path / "go").touch()
+    up.until(lambda: stage(up, second) == "done" and stage(up, first) == "done")
+    assert lines(tmp_path / "done") == [first, second]
+
+
+def test_a_budget_over_what_nobody_caps_is_refused(lab: SlurmLab, tmp_path: Path) -> None:
+    lease = str(lab.folder / "lease")
+    words = ("up", "--engine", "slurm", "--home", str(tmp_path), "--take-over", lease, "--policy", "parm")
+    done = tenbin(*words, "--power-budget", "100")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "--take-over with --power-budget: nothing caps what sbatch starts; give one of them" in done.stderr
