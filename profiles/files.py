@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
 
+TYPE_CHECKING = False  # every job waits until this is imported
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     import pandas as pd
 
 
@@ -24,7 +25,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def take(path: Path) -> int | None:
+def take(path: Path | str) -> int | None:
     """Lock a file for oneself, made if need be: the descriptor to keep open, None if somebody holds it."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -35,7 +36,7 @@ def take(path: Path) -> int | None:
     return descriptor
 
 
-def taken(path: Path) -> bool:
+def taken(path: Path | str) -> bool:
     """Whether somebody holds a file."""
     descriptor = take(path)
     if descriptor is None:

@@ -33,7 +33,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from profiles.files import overwrite, take, taken
+from agent.jobs import begin
+from profiles.files import overwrite, taken
 
 How = Literal[
     "exited",
@@ -45,10 +46,7 @@ How = Literal[
     "interrupted",
     "checkpointed",
 ]
-RESULT_BYTES = 4096
-LOG = "supervisor.log"
 GENERATION = "generation"
-GOES_ON, FENCED = "go ", "end"
 Want = Literal["run", "pause", "checkpoint", "end"]
 
 
@@ -199,17 +197,11 @@ class Attempt:
     def order(self) -> Order:
         found = self._read("order.json")
         assert found is not None
-        lists = {name: tuple(found[name]) for name in ("command", "cores")}
-        more = {name: tuple(found.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
-        return Order(**{**found, **lists, **more})
+        return as_order(found)
 
     def claim(self) -> bool:
         """Whether the caller is the first: only then it may run, or revoke, the attempt."""
-        try:
-            os.close(os.open(self.path / "claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return False
-        return True
+        return begin.claim(str(self.path))
 
     def claimed(self) -> bool:
         return (self.path / "claim").exists()
@@ -221,19 +213,11 @@ class Attempt:
 
     def fence_off(self) -> None:
         """Have it end, wherever it runs."""
-        overwrite(self.fence, FENCED, len(FENCED))
+        overwrite(self.fence, begin.FENCED, len(begin.FENCED))
 
     def fenced(self) -> bool:
         """Whether it must end. OSError if its folder cannot be seen."""
-        try:
-            return self.fence.read_text() == FENCED
-        except FileNotFoundError:  # an order from before there were such files
-            self.path.stat()
-            return False
-
-    def hold(self) -> int | None:
-        """Lock the sign of life; the descriptor to keep open, None if a supervisor lives."""
-        return take(self.path / "alive")
+        return begin.fenced(str(self.path))
 
     def lives(self) -> bool:
         """Whether a supervisor lives."""
@@ -272,17 +256,11 @@ class Attempt:
 
     def reserve(self) -> int:
         """Set room aside for the result; a descriptor to note it with. OSError if there is none."""
-        descriptor = os.open(self._reserved, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, RESULT_BYTES)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return descriptor
+        return begin.reserve(str(self.path))
 
     def note(self, reserved: int, result: Result) -> None:
         """Write the result into the reserved room, in microseconds: it survives the supervisor's death."""
-        os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(RESULT_BYTES), 0)
+        os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(begin.RESULT_BYTES), 0)
 
     def publish(self) -> None:
         """What was noted is the result, for whoever looks; not yet durable."""
@@ -308,7 +286,7 @@ class Attempt:
     def complaint(self) -> str:
         """Why a supervisor that died did so, as it said last; "" if it said nothing: it was killed."""
         with suppress(FileNotFoundError):
-            lines = (self.path / LOG).read_text(errors="replace").split("\n")
+            lines = (self.path / begin.LOG).read_text(errors="replace").split("\n")
             return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
         return ""
 
@@ -349,6 +327,13 @@ def until_it_can(step: Callable[[], None]) -> None:
             return step()
         except OSError:
             time.sleep(1.0)
+
+
+def as_order(found: dict[str, Any]) -> Order:
+    """What its file says."""
+    lists = {name: tuple(found[name]) for name in ("command", "cores")}
+    more = {name: tuple(found.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
+    return Order(**{**found, **lists, **more})
 
 
 def _result(found: dict[str, Any]) -> Result:

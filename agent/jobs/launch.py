@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
 
 from agent.jobs import tree
-from agent.jobs.folder import Order
+from agent.jobs.light import signal, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from agent.jobs.folder import Order
 
 DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 
 
-def launch(order: Order) -> tuple[int, list[int]]:
+def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
     """Start the command, in a session of its own, so that it is killed should this process die.
 
     Returns: its number, and descriptors to be closed when it is reaped.
@@ -27,19 +30,7 @@ def launch(order: Order) -> tuple[int, list[int]]:
     Raises:
         OSError: it cannot be started; ``filename`` is what of the order is to blame.
     """
-    with ExitStack() as stack:
-        stack.enter_context(_working_in(order.folder))
-        files = []
-        for descriptor, path, flags in (
-            (0, os.devnull, os.O_RDONLY),
-            (1, order.stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-            (2, order.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-        ):
-            opened = os.open(path, flags | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, opened)
-            files.append((os.POSIX_SPAWN_DUP2, opened, descriptor))
-        if cores := cpus_for(order, order.places):
-            stack.enter_context(_on_cores(cores))
+    with _WorkingIn(order.folder), _Streams(order) as streams, _OnCores(cpus_for(order, order.places)):
         given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
         environment = {**given, **order.environment, tree.MARK: order.mark}
         program = _find(order.command[0], environment.get("PATH", os.defpath))
@@ -48,7 +39,7 @@ def launch(order: Order) -> tuple[int, list[int]]:
                 program,
                 order.command,
                 environment,
-                file_actions=files,
+                file_actions=streams,
                 setsid=True,
                 setsigmask=(),
                 setsigdef=DEFAULT,
@@ -60,10 +51,10 @@ def launch(order: Order) -> tuple[int, list[int]]:
     return pid, tree.die_with_me(pid)
 
 
-def cpus_for(order: Order, places: tuple[int, ...]) -> tuple[int, ...]:
+def cpus_for(order: Order | SimpleNamespace, places: tuple[int, ...]) -> tuple[int, ...]:
     """Numbers of the logical CPUs that the job is bound to now; empty: to none."""
     if not order.places:
-        return order.cores
+        return tuple(order.cores)
     from agent.jobs.binding import cpus_of  # few jobs share nodes that are not this machine
 
     return cpus_of(places)
@@ -88,26 +79,66 @@ def _find(command: str, path: str) -> str:
     return found
 
 
-@contextmanager
-def _working_in(folder: str) -> Iterator[None]:
-    here = os.open(".", os.O_PATH | os.O_CLOEXEC)
-    try:
-        os.chdir(folder)
-        yield
-        os.fchdir(here)
-    finally:
-        os.close(here)
+class _WorkingIn:
+    """This process has another working directory for a moment."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        self._before = os.open(".", os.O_PATH | os.O_CLOEXEC)
+        try:
+            os.chdir(self._folder)
+        except OSError:
+            os.close(self._before)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            os.fchdir(self._before)
+        finally:
+            os.close(self._before)
 
 
-@contextmanager
-def _on_cores(cores: tuple[int, ...]) -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, cores)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, f"cores {', '.join(map(str, cores))}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # they may have been taken from us meanwhile
-            os.sched_setaffinity(0, before)
+class _Streams:
+    """Opens where a job reads and writes; as ``posix_spawn`` wants to be told of it."""
+
+    def __init__(self, order: Order | SimpleNamespace) -> None:
+        self._order = order
+        self._opened: list[int] = []
+
+    def __enter__(self) -> list[tuple[int, int, int]]:
+        appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        streams = (os.devnull, os.O_RDONLY), (self._order.stdout, appends), (self._order.stderr, appends)
+        try:
+            for path, flags in streams:
+                self._opened.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+        except OSError:
+            self.__exit__()
+            raise
+        return [(os.POSIX_SPAWN_DUP2, opened, number) for number, opened in enumerate(self._opened)]
+
+    def __exit__(self, *_: object) -> None:
+        for opened in self._opened:
+            os.close(opened)
+
+
+class _OnCores:
+    """This process runs on other cores for a moment; none given: where it does."""
+
+    def __init__(self, cores: tuple[int, ...]) -> None:
+        self._cores = cores
+
+    def __enter__(self) -> None:
+        self._before = os.sched_getaffinity(0)
+        if self._cores:
+            try:
+                os.sched_setaffinity(0, self._cores)
+            except OSError as error:
+                named = f"cores {', '.join(map(str, self._cores))}"
+                raise OSError(error.errno, error.strerror, named) from error
+
+    def __exit__(self, *_: object) -> None:
+        if self._cores:
+            with suppress(OSError):  # they may have been taken from us meanwhile
+                os.sched_setaffinity(0, self._before)

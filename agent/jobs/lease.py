@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from agent.jobs.folder import FENCED, GOES_ON, Attempt
+from agent.jobs.begin import FENCED, GOES_ON
+from agent.jobs.folder import Attempt
 from agent.jobs.here import here
 from profiles.files import overwrite
 

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from agent.jobs import caps
+from agent.jobs.begin import LOG
 from agent.jobs.cap_keeper import CapKeeper
 from agent.jobs.caps import Held
-from agent.jobs.folder import LOG, Attempt, Order
+from agent.jobs.folder import Attempt, Order
 from agent.jobs.here import here
 from profiles.errors import TenbinError, Unavailable
 

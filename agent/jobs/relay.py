@@ -1,37 +1,33 @@
 """The batch process of a Slurm job: runs an attempt, and then those that are passed on to it, one by one.
 
-    python -I -S .../agent/jobs/relay.py FOLDER
-
 For a job of its own Slurm takes up to a second, and a Python has to start. So after a short job this process
 stays for a moment: a job of the same size on the same node can have its place. A file in the folder of the
 attempt that has ended decides, which is made once: by the coordinator, with the folder of the next attempt,
 or by this process, empty: it leaves.
 
-Each attempt has a supervisor of its own, forked from here; signals for the batch process are for it.
+Each attempt has a supervisor of its own, forked from here; signals for the batch process are for it. It
+imports what it supervises by when the command runs already (``begin``); once there was a second attempt this
+process has it for those that follow.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 
-if __name__ == "__main__":  # isolated: nothing of a user's may be in the way, and it starts the sooner
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
-
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 from agent.jobs import tree
-from agent.jobs.folder import LOG, Attempt, Result
-from agent.jobs.foreground import run
+from agent.jobs.begin import LOG, begin
+from agent.jobs.light import parse, signal, suppress
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
+    from pathlib import Path
     from types import ModuleType
+
+    from agent.jobs.folder import Attempt, Result
 
 ELSEWHERE = 3  # exit code: somebody else runs it, or it was given up
 NEXT = "next"
@@ -41,25 +37,29 @@ LOOKS_S = 0.01
 FOR_IT = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def suits(result: Result) -> bool:
+def suits(how: str, wall_s: float) -> bool:
     """Whether after a job that ended so another one may follow."""
-    return result.how in ("exited", "signalled") and result.usage.wall_s < SHORT_S
+    return how in ("exited", "signalled") and wall_s < SHORT_S
 
 
-def pass_on(attempt: Attempt, successor: Attempt | None) -> bool:
-    """Have the process that has run the attempt run the next one, or (None) leave; False: it has left.
+def pass_on(folder: Path | str, successor: Path | str) -> bool:
+    """Have the process that has run the attempt in a folder run the next one, or ("") leave.
+
+    Returns: False: it has left.
 
     Raises:
-        OSError: its folder cannot be written.
+        OSError: the folder cannot be written.
     """
-    aside = attempt.path / f".{NEXT}.{os.getpid()}"
+    aside = f"{folder}/.{NEXT}.{os.getpid()}"
     try:
-        aside.write_text("" if successor is None else str(successor.path))
-        os.link(aside, attempt.path / NEXT)  # whole, and only if there is none
+        with open(aside, "w") as file:  # noqa: PTH123
+            file.write(str(successor))
+        os.link(aside, f"{folder}/{NEXT}")  # whole, and only if there is none
     except FileExistsError:
         return False
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(aside)  # noqa: PTH108
     return True
 
 
@@ -69,31 +69,37 @@ def main() -> int:
         signal.signal(number, signal.SIG_DFL)  # who started this has ignored them
     sys.meta_path.append(_Installed())
     tree.adopt_orphans()
-    attempt = Attempt(Path(sys.argv[1]))
+    folder = sys.argv[1]
+    pid = _fork(folder)
     while True:
-        code = _carry(attempt)
-        result = attempt.result()
-        following = _awaited(attempt) if result is not None and suits(result) else None
-        if following is None:
+        code = _wait(pid)
+        folder = _awaited(folder) if _was_short(folder) else ""
+        if not folder:
             return code
-        attempt = following
+        pid = _fork(folder)
+        import agent.jobs.supervisor  # noqa: F401 (for those that are still to come)
 
 
-def _carry(attempt: Attempt) -> int:
-    """Run an attempt in a process of its own; the exit code that tells of it."""
+def _fork(folder: str) -> int:
+    """Have an attempt run in a process of its own."""
     me, pid = os.getpid(), os.fork()
-    if pid == 0:
-        code = ELSEWHERE
-        try:
-            tree.die_with_parent(me)
-            log = os.open(attempt.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            code = _code(run(attempt))
-        except BaseException:  # as if it had been a process from its beginning
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(code)
+    if pid:
+        return pid
+    code = ELSEWHERE
+    try:
+        tree.die_with_parent(me)
+        log = os.open(f"{folder}/{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = _code(_run(folder))
+    except BaseException:  # as if it had been a process from its beginning
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int) -> int:
+    """Until that process has ended; the exit code that tells of it."""
     while True:
         number = signal.sigwait(FOR_IT)
         if number != signal.SIGCHLD:
@@ -101,9 +107,29 @@ def _carry(attempt: Attempt) -> int:
             continue
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            tree.kill(me)  # what a supervisor leaves that was killed
+            tree.kill(os.getpid())  # what a supervisor leaves that was killed
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+
+
+def _run(folder: str) -> Result | None:
+    """Run the attempt; its result, also of an earlier time; None: it is somebody else's."""
+    begun = begin(folder)
+    if begun is None:
+        return _attempt(folder).result()
+    with begun:
+        from agent.jobs.supervisor import go_on
+    attempt = _attempt(folder)
+    go_on(attempt, begun, lambda _: None)
+    return attempt.result()
+
+
+def _attempt(folder: str) -> Attempt:
+    from pathlib import Path
+
+    from agent.jobs.folder import Attempt
+
+    return Attempt(Path(folder))
 
 
 def _code(result: Result | None) -> int:
@@ -115,16 +141,27 @@ def _code(result: Result | None) -> int:
     return 125 if result.code is None else result.code
 
 
-def _awaited(attempt: Attempt) -> Attempt | None:
-    """The next attempt; None: there is none, and there will be none."""
-    file, until = attempt.path / NEXT, time.monotonic() + STAYS_S
-    while time.monotonic() < until and not file.exists():
+def _was_short(folder: str) -> bool:
+    """Whether another one may follow the attempt."""
+    try:
+        with open(f"{folder}/result.json") as file:  # noqa: PTH123
+            result = parse(file.read())
+    except (OSError, ValueError):
+        return False
+    return suits(result["how"], result["usage"]["wall_s"])
+
+
+def _awaited(folder: str) -> str:
+    """The folder of the next attempt; "": there is none, and there will be none."""
+    file, until = f"{folder}/{NEXT}", time.monotonic() + STAYS_S
+    while time.monotonic() < until and not os.path.exists(file):  # noqa: PTH110
         if tree.await_signal(FOR_IT, LOOKS_S) not in (None, signal.SIGCHLD, signal.SIGUSR1):
             break
     with suppress(OSError):
-        if not pass_on(attempt, None) and (successor := file.read_text()):
-            return Attempt(Path(successor))
-    return None
+        if not pass_on(folder, ""):
+            with open(file) as content:  # noqa: PTH123
+                return content.read()
+    return ""
 
 
 class _Installed:
@@ -133,13 +170,11 @@ class _Installed:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return None  # one of another system, such as nt: asked for to see whether it is there
         sys.meta_path.remove(self)
         import site
         from importlib.util import find_spec
 
         site.main()
         return find_spec(name)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,7 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.jobs.folder import LOG, Attempt
+from agent.jobs.begin import LOG
+from agent.jobs.folder import Attempt
 from agent.jobs.supervisor import supervise
 
 MOST_WAITING = len(os.sched_getaffinity(0)) + 1  # supervisors without a job

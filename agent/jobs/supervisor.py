@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.jobs import limits, ranks, tree
-from agent.jobs.folder import Attempt, How, Order, Request, Result, RunState, Usage, until_it_can
-from agent.jobs.launch import cpus_for, launch
+from agent.jobs.begin import AWAITED, Begun, GivenUp, begin
+from agent.jobs.folder import Attempt, How, Request, Result, RunState, Usage, as_order, until_it_can
+from agent.jobs.launch import cpus_for
 from agent.jobs.samples import Sampler
 from profiles.errors import TenbinError
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from agent.jobs.power import Power
     from agent.jobs.spread import Spread, Wish
 
-AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
 MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
 LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
@@ -38,25 +38,26 @@ def supervise(attempt: Attempt, report: Report) -> bool:
 
     Returns: whether this process is as it was before, so that it can run another one.
     """
-    descriptor = attempt.hold()
-    if descriptor is None:
-        return True
+    begun = begin(str(attempt.path))
+    return begun is None or go_on(attempt, begun, report)
+
+
+def go_on(attempt: Attempt, begun: Begun, report: Report) -> bool:
+    """Supervise what was begun; as ``supervise``."""
     try:
-        return not attempt.claim() or Supervisor(attempt, attempt.order(), report).run()
+        return Supervisor(attempt, begun, report).run()
     finally:
-        os.close(descriptor)
+        os.close(begun.alive)
 
 
 class Supervisor:
     """The one who waits for a job; ``run`` it once, in a process of its own."""
 
-    def __init__(self, attempt: Attempt, order: Order, report: Report) -> None:
-        self.attempt, self.order, self.report = attempt, order, report
+    def __init__(self, attempt: Attempt, begun: Begun, report: Report) -> None:
+        self.attempt, self.begun, self.report = attempt, begun, report
+        self.order = as_order(begun.order)
         self.me = os.getpid()
-        self.pid = 0
-        self.ties: list[int] = []  # descriptors that tie the main process's life to this one's
         self.reaped = tree.Reaped()
-        self.began = time.monotonic()
         self.ran_s = 0.0  # up to the last pause
         self.runs_since: float | None = None  # None: paused
         self.sampler = Sampler(attempt.samples, self.me, self.reaped, self._energy_j)
@@ -71,24 +72,15 @@ class Supervisor:
 
     def run(self) -> bool:
         """From the start of the command to its result; whether it has left nothing in this process."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        reserved, trouble = self.begun.reserved, ""
         self._meet_nodes()
-        tree.adopt_orphans()
-        reserved = self.attempt.reserve()  # its room is there since the order is
         how: How = "not-started"
         try:
-            self._reach_out()
-            self._confine()
-            self._take_packages()
-            if self._given_up():
-                how, trouble = "interrupted", "it was given up before it had begun"
-            else:
-                self._start()
-                trouble = ""
+            self._start()
         except OSError as error:
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
         except TenbinError as error:
-            trouble = str(error)
+            how, trouble = "interrupted" if isinstance(error, GivenUp) else how, str(error)
         if trouble:
             tree.kill(self.me)
             self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
@@ -110,10 +102,10 @@ class Supervisor:
         until_it_can(self.attempt.publish)
         self.report("ended")
         until_it_can(lambda: self.attempt.settle(reserved))
-        for descriptor in (reserved, *self.ties):
+        for descriptor in (reserved, *self.begun.ties):
             os.close(descriptor)
         again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.begun.mask)
         return again
 
     def _reach_out(self) -> None:
@@ -122,13 +114,6 @@ class Supervisor:
 
             self.spread = Spread(self.attempt, self.order)
             self.order = of_this_node(self.order)
-
-    def _given_up(self) -> bool:
-        """Whether it must not begin: it runs somewhere else, or will."""
-        try:
-            return self.order.lease_s is not None and self.attempt.fenced()
-        except OSError:
-            return True
 
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
@@ -160,16 +145,18 @@ class Supervisor:
 
     def _wait(self) -> int:
         """Do what is asked and mind the limits until the main process has ended; its status."""
-        while True:
+        status = tree.reap(self.begun.pid, self.reaped)  # it may have ended before this was there to wait
+        while status is None:
             got = tree.await_signal(AWAITED, self._patience())
-            status = tree.reap(self.pid, self.reaped)
+            status = tree.reap(self.begun.pid, self.reaped)
             if status is not None:
-                return status
+                break
             if got in ASKS:
                 self._obey()
             elif got not in (None, signal.SIGCHLD):
                 self._terminate("interrupted")
             self._mind_limits()
+        return status
 
     def _confine(self) -> None:
         """Let the kernel hold the memory limit, where it may."""
@@ -183,11 +170,17 @@ class Supervisor:
             self.group = None
 
     def _start(self) -> None:
-        """Start the command. OSError if it cannot be."""
-        began, began_s = time.monotonic(), time.time()  # before the start: no run is taken for shorter
-        with self._held():
-            self.pid, self.ties = launch(self.order)
-        self.runs_since, self.started_s = began, began_s
+        """See to it that the command runs. OSError, TenbinError if it cannot."""
+        begun = self.begun
+        if begun.error is not None:
+            raise begun.error
+        if not begun.pid:
+            self._reach_out()
+            self._confine()
+            self._take_packages()
+            with self._held():
+                begun.start(self.order)
+        self.runs_since, self.started_s = begun.at, begun.at_s
         steady = self.order.memory_limit_mb is not None and self.group is None
         self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady)
         self._tell()
@@ -264,8 +257,8 @@ class Supervisor:
 
     def _mind_limits(self) -> None:
         number = self.order.checkpoint_signal
-        if self.checkpoint_wanted and number is not None and tree.catches(self.pid, number):
-            tree.send([self.pid], number)
+        if self.checkpoint_wanted and number is not None and tree.catches(self.begun.pid, number):
+            tree.send([self.begun.pid], number)
             self.checkpoint_wanted = False
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             tree.send(tree.descendants(self.me), signal.SIGKILL)
@@ -284,8 +277,9 @@ class Supervisor:
             ):
                 self._terminate("memory-limit")
 
-    def _running_s(self) -> float:
-        return self.ran_s + (time.monotonic() - self.runs_since if self.runs_since is not None else 0.0)
+    def _running_s(self, until: float | None = None) -> float:
+        until = time.monotonic() if until is None else until
+        return self.ran_s + (until - self.runs_since if self.runs_since is not None else 0.0)
 
     def _patience(self) -> float:
         """Seconds until something is to be looked at."""
@@ -299,7 +293,8 @@ class Supervisor:
         return max(wait, 0.001)
 
     def _result(self, status: int) -> Result:
-        ended, last = time.time(), self.sampler.end()
+        until, ended_s = self.begun.ended or (time.monotonic(), time.time())
+        last = self.sampler.end()
         peak_mb = max(self.sampler.peak_mb, self.reaped.peak_mb)
         code = os.waitstatus_to_exitcode(status)
         how: How = "exited" if code >= 0 else "signalled"
@@ -312,8 +307,8 @@ class Supervisor:
         if how == "memory-limit" and self.group is not None:
             peak_mb = self.group.peak_mb() or peak_mb
         used = Usage(
-            wall_s=time.monotonic() - self.began,
-            running_s=self._running_s(),
+            wall_s=until - self.begun.since,
+            running_s=self._running_s(until),
             user_s=self.reaped.user_s,
             system_s=self.reaped.system_s,
             peak_memory_mb=peak_mb,
@@ -328,12 +323,12 @@ class Supervisor:
             code, trouble = ranks.first_death(code, self.attempt.path, Path(self.order.stderr))
             how = "exited" if code >= 0 else "signalled"
         number = -code if code < 0 else None
-        return Result(how, ended, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)
+        return Result(how, ended_s, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)
 
     def _tell(self) -> None:
         with suppress(OSError):  # the result has its room reserved; this is told again at the next change
             paused, by = self.runs_since is None, self._limit_by()
-            self.attempt.tell(RunState(self.me, self.pid, self.started_s, paused, self.done, by))
+            self.attempt.tell(RunState(self.me, self.begun.pid, self.started_s, paused, self.done, by))
 
     def _limit_by(self) -> str:
         if self.order.memory_limit_mb is None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import resource
-import signal
 import time
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+
+from agent.jobs.light import signal, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import resource
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETSIG = 10  # which signal tells a file's news; the module fcntl lacks it
@@ -120,15 +121,17 @@ def stop(root: int) -> None:
         stopped.update(fresh)
 
 
-@dataclass
 class Reaped:
-    """What processes have used that were reaped, with all that they had reaped themselves."""
+    """What processes have used that were reaped, with all that they had reaped themselves.
 
-    user_s: float = 0.0
-    system_s: float = 0.0
-    peak_mb: float = 0.0  # the largest one's resident memory
-    read_mb: float = 0.0
-    written_mb: float = 0.0
+    Attributes:
+        user_s, system_s: processor time.
+        peak_mb: the largest one's resident memory.
+        read_mb, written_mb: from and to storage.
+    """
+
+    def __init__(self) -> None:
+        self.user_s = self.system_s = self.peak_mb = self.read_mb = self.written_mb = 0.0
 
     def add(self, usage: resource.struct_rusage) -> None:
         """Another one."""
@@ -166,11 +169,11 @@ def marked(mark: str) -> list[int]:
     """Processes of ours that carry the mark in the environment they were started with."""
     sought = f"{MARK}={mark}".encode()
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if sought in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
+                if sought in file.read().split(b"\0"):
+                    found.append(int(name))
     return found
 
 

@@ -205,7 +205,9 @@ def supervises(process: Path, home: Path) -> bool:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return any(word.endswith(b"agent/jobs/relay.py") for word in words) and words[-2].startswith(bytes(home))
+    return any(word.endswith(b"agent/jobs/relay_process.py") for word in words) and words[-2].startswith(
+        bytes(home)
+    )
 
 
 def parent(pid: int) -> int:

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.jobs import relay, tree
+from agent.jobs import relay, relay_process, tree
 from agent.jobs.folder import Attempt, Order, Request
 from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab
@@ -19,17 +20,18 @@ from tests.slurmlab import SlurmLab
 LIMIT_S = 60.0
 
 
-def placed(folder: Path, script: str) -> Attempt:
+def placed(folder: Path, script: str, /, **more: object) -> Attempt:
     attempt = Attempt(folder / "attempt")
     words = ("sh", "-c", script)
     environment = {"PATH": os.environ["PATH"]}
     out = str(folder / "out")
-    attempt.place(Order(1, 1, f"{folder}", words, environment, str(folder), out, out, lease_s=30.0))
+    order = Order(1, 1, f"{folder}", words, environment, str(folder), out, out, lease_s=30.0)
+    attempt.place(replace(order, **more))  # type: ignore[arg-type]
     return attempt
 
 
 def carry(attempt: Attempt) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-I", "-S", relay.__file__, str(attempt.path)])
+    return subprocess.Popen([sys.executable, "-I", "-S", relay_process.__file__, str(attempt.path)])
 
 
 def until(condition: object) -> None:
@@ -44,13 +46,13 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     one, two = (tmp_path / name for name in ("one", "two"))
     one.mkdir(), two.mkdir()
     first, second = placed(one, "echo $PPID; exit 3"), placed(two, "echo $PPID; exit 4")
-    assert relay.pass_on(first, second)
-    assert not relay.pass_on(first, second) and not relay.pass_on(first, None)
+    assert relay.pass_on(first.path, second.path)
+    assert not relay.pass_on(first.path, second.path) and not relay.pass_on(first.path, "")
     assert carry(first).wait(LIMIT_S) == 4
     results = first.result(), second.result()
     assert [result and result.code for result in results] == [3, 4]
     assert (one / "out").read_text() != (two / "out").read_text()  # each has a supervisor
-    assert not relay.pass_on(second, first), "it has left"
+    assert not relay.pass_on(second.path, first.path), "it has left"
 
 
 @pytest.mark.parametrize("script", ["kill -KILL $PPID; sleep 60 & sleep 60", "exit 3"])
@@ -82,6 +84,49 @@ def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:
     process.kill()
     until(lambda: not tree.kill_marked(str(tmp_path)) or not attempt.lives())
     assert attempt.result() is None
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({}, 3),
+        ({"memory_limit_mb": 500.0}, 3),
+        ({"time_limit_s": 60.0, "checkpoint_signal": int(signal.SIGURG)}, 3),
+        ({"command": ("no-such-program",)}, 125),
+        ({"folder": "/no/such/folder"}, 125),
+    ],
+)
+def test_with_and_without_anything_to_prepare(tmp_path: Path, more: dict[str, object], code: int) -> None:
+    """Most commands are started before there is a supervisor; some need it for that."""
+    attempt = placed(tmp_path, "exit 3", **more)
+    assert carry(attempt).wait(LIMIT_S) == code
+    result = attempt.result()
+    assert result is not None and result.how == ("exited" if code == 3 else "not-started")
+    assert code == 3 or "No such file" in result.trouble
+    assert carry(attempt).wait(LIMIT_S) == code, "it runs once, and its code is handed on again"
+    assert attempt.claimed() and not tree.marked(str(tmp_path))
+
+
+def test_who_ends_before_anybody_waits_is_not_taken_for_longer(tmp_path: Path) -> None:
+    """Whatever it takes until there is a supervisor: its end is seen when it comes."""
+    attempt = placed(tmp_path, "exit 3")
+    program = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from agent.jobs.begin import begin\n"
+        "from agent.jobs.folder import Attempt\n"
+        "from agent.jobs.supervisor import go_on\n"
+        "with begin(sys.argv[1]) as begun:\n"
+        "    os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)\n"
+        "    print(time.monotonic() - begun.at)\n"
+        "    time.sleep(1)\n"
+        "go_on(Attempt(Path(sys.argv[1])), begun, lambda _: None)\n"
+    )
+    words = [sys.executable, "-P", "-c", program, str(attempt.path)]
+    took_s = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    result = attempt.result()
+    assert result is not None and result.code == 3
+    assert 0 < result.usage.running_s <= took_s
 
 
 def numbers(up: Up, jobs: list[int]) -> list[str]:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from agent.jobs import lease, relay
-from agent.jobs.folder import LOG, Request, Want
+from agent.jobs import lease, relay_process
+from agent.jobs.begin import LOG
+from agent.jobs.folder import Request, Want
 from probes.power_loads import MARK as LOAD
 from profiles.errors import Unavailable
 from profiles.files import write_whole
@@ -241,7 +242,7 @@ class SlurmEngine(JobFolders):
         most = max(watched.cpus.values())
         each = job.spec.cores * self.site.threads
         each = each if most % each == 0 else most
-        words = [sys.executable, "-I", "-S", relay.__file__, str(folder)]
+        words = [sys.executable, "-I", "-S", relay_process.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
         return Batch(

@@ -35,7 +35,7 @@ class Relays:
             and len(watched.cpus) == 1
             and watched.slurm is not None
             and watched.batch is not None
-            and relay.suits(result)
+            and relay.suits(result.how, result.usage.wall_s)
         ):
             self._open.append((watched, time.monotonic() + relay.STAYS_S))
 
@@ -51,7 +51,7 @@ class Relays:
             if now - before.since < OLDEST_S and _size(before.batch) == _size(watched.batch):
                 self._open = [one for one in self._open if one[0] is not before]
                 file.write_text(before.comment)
-                if relay.pass_on(before.attempt, watched.attempt):
+                if relay.pass_on(before.attempt.path, watched.attempt.path):
                     watched.comment, watched.slurm = before.comment, before.slurm
                     watched.since, watched.passed_on = before.since, True
                     return True
@@ -68,7 +68,7 @@ class Relays:
         for before, _ in self._open:
             if not before.cpus.keys().isdisjoint(nodes):
                 with suppress(OSError):  # then it leaves a moment later
-                    relay.pass_on(before.attempt, None)
+                    relay.pass_on(before.attempt.path, "")
         self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
 
 

@@ -1,0 +1,55 @@
+"""What the standard library does at length, in short: what is imported before a job's command begins keeps it
+waiting, on a shared disk by a millisecond for each file.
+
+``signal`` imports much to give numbers names, ``json`` to speed up what is done often, and ``contextlib`` the
+same; what is below them in C is always there.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any
+else:
+    try:
+        import _signal as signal
+    except ImportError:  # another Python than CPython
+        import signal
+
+__all__ = ["parse", "signal", "suppress"]
+
+
+class suppress:  # noqa: N801 (as in contextlib)
+    """Leave the block quietly when one of these errors ends it."""
+
+    def __init__(self, *errors: type[BaseException]) -> None:
+        self._errors = errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self._errors)
+
+
+class _As:
+    """How ``json.loads`` reads."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+def parse(text: str) -> Any:
+    """What JSON says that begins with its value. ValueError if it is none."""
+    try:
+        from _json import make_scanner
+    except ImportError:
+        from json import loads
+
+        return loads(text)
+    try:
+        return make_scanner(_As)(text, 0)[0]  # type: ignore[arg-type]
+    except StopIteration:
+        raise ValueError("no JSON") from None
