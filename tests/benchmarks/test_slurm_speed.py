@@ -1,8 +1,8 @@
 """What steering Slurm by tenbin costs, beside plain ``sbatch`` on the same cluster: the lab of the tests.
 
 The two take turns. A start waits for slurmctld's own loop (of a second in 22.05) most of the time, so
-submissions come at random moments, and means are compared. Jobs of ``--file`` come by one call, as those of
-an array do; ``sbatch`` is called once for each.
+submissions come at random moments, those of a pair at the same one of that second, and means are compared.
+Jobs of ``--file`` come by one call, as those of an array do; ``sbatch`` is called once for each.
 """
 
 from __future__ import annotations
@@ -84,6 +84,19 @@ def by_tenbin(up: Up) -> Callable[[list[Path]], None]:
     return submit
 
 
+def moments(count: int) -> list[float]:
+    """Parts of a second, random, and spread over all of it."""
+    chance = random.Random(1)
+    found = [(number + chance.random()) / count for number in range(count)]
+    chance.shuffle(found)
+    return found
+
+
+def sleep_until(part: float) -> None:
+    """For a second or two, until so much of one has passed."""
+    time.sleep(1.0 + (part - time.time()) % 1.0)
+
+
 def until_empty(lab: SlurmLab) -> None:
     while lab.call("squeue", "--noheader").strip():
         time.sleep(0.05)
@@ -102,13 +115,13 @@ def took(
 
 def test_submit_to_start(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     up.start("--engine", "slurm", "--unit", "1", "--policy", "fcfs")
-    folder, chance = tmp_path / "stamps", random.Random(1)
+    folder = tmp_path / "stamps"
     folder.mkdir()
     systems = {"sbatch": by_sbatch, "tenbin": by_tenbin(up)}
     found: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(STARTS):
+    for moment in moments(STARTS):
         for name, submit in systems.items():
-            time.sleep(1.0 + chance.random())  # wherever slurmctld's loop is
+            sleep_until(moment)  # wherever slurmctld's loop is
             found[name].append(took(lab, folder, submit, 1)[0])
     print()
     plain = statistics.mean(found["sbatch"])
@@ -118,6 +131,9 @@ def test_submit_to_start(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
             f"{statistics.mean(each) / plain:.2f} times sbatch, median {statistics.median(each):.3f} s, "
             f"n {len(each)}"
         )
+    more = [1e3 * (one - other) for one, other in zip(found["tenbin"], found["sbatch"], strict=True)]
+    low, middle, high = statistics.quantiles(more, n=4)
+    print(f"BENCH Slurm, submit to start, of pairs: tenbin {middle:.0f} ms later ({low:.0f} to {high:.0f})")
 
 
 def test_short_jobs(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
