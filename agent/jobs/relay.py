@@ -77,7 +77,7 @@ def main() -> int:
         if not folder:
             return code
         pid = _fork(folder)
-        import agent.jobs.supervisor  # noqa: F401 (for those that are still to come)
+        _learn()  # for those that are still to come
 
 
 def _fork(folder: str) -> int:
@@ -118,10 +118,20 @@ def _run(folder: str) -> Result | None:
     if begun is None:
         return _attempt(folder).result()
     with begun:
-        from agent.jobs.supervisor import go_on
+        _learn()
+    from agent.jobs.supervisor import go_on
+
     attempt = _attempt(folder)
     go_on(attempt, begun, lambda _: None)
     return attempt.result()
+
+
+def _learn() -> None:
+    """Import what a supervisor needs: it is all Python's and tenbin's own, whatever it looks for besides."""
+    _Installed.asleep = True
+    import agent.jobs.supervisor  # noqa: F401
+
+    _Installed.asleep = False
 
 
 def _attempt(folder: str) -> Attempt:
@@ -167,11 +177,13 @@ def _awaited(folder: str) -> str:
 class _Installed:
     """Finds what is not of Python or tenbin: hardly any job needs it, and preparing for it takes time."""
 
+    asleep = False
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] in sys.stdlib_module_names:
-            return None  # one of another system, such as nt: asked for to see whether it is there
+        if self.asleep or name in sys.stdlib_module_names:
+            return None  # such as nt, which other systems have: asked for to see whether it is there
         sys.meta_path.remove(self)
         import site
         from importlib.util import find_spec
