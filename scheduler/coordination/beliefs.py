@@ -89,7 +89,7 @@ class Beliefs:
             "reach": waiting,
             "drain": self.profile.drain_s.get(job.program, 0.0) if drain is None else drain,
             "save": self._moving("save", line, job, pool),
-            "leave": self._typical("leave", self._is(job), self._any) or 0.0,
+            "leave": self._typical("leave", self._is(job), self._like(job), self._any) or 0.0,
         }
 
     def restart_parts(self, job: Job, pool: str) -> dict[Part, float]:

@@ -338,6 +338,7 @@ class Coordinator:
             return  # an attempt that nobody waits for any more
         if report.what == "started":
             self.ledger.remark(entry, self.state.now, "started", f"attempt {entry.attempt}")
+            self.foresight.began(entry, report.at_s)
             self._happen(Started, partial(Started, self.ledger.job(entry)))
         elif report.what == "obeyed":
             self.foresight.obeyed(entry, report.done, report.at_s)

@@ -117,6 +117,13 @@ class Foresight:
 
     # -- outcomes -------------------------------------------------------------------------------------
 
+    def began(self, entry: Entry, began_s: float) -> None:
+        """Its process has begun; a program that notes no phases tells no more of its restart than that."""
+        one = self.forecasts.of(entry.id, "restart")
+        if one is not None and entry.placement is not None:
+            launch_s = max(0.0, began_s - one.at_s)
+            self.beliefs.learn(self.ledger.job(entry), entry.placement.pool, {"launch": launch_s})
+
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
         """The supervisor has carried a request out: a job is paused, or goes on."""
         paused = self.forecasts.of(entry.id, "suspension")
@@ -192,7 +199,7 @@ class Foresight:
         if one is None:
             self.beliefs.learn(job, pool, {part: parts[part] for part in ("start", "context", "compile")})
             return
-        self.beliefs.learn(job, pool, parts)
+        self.beliefs.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
         took, about = max(0.0, ready - one.at_s), self._about(job)
         self.forecasts.measure(entry.id, "restart", took, measured=parts, **about)
         running = self.forecasts.of(entry.id, "run-time")
@@ -243,11 +250,11 @@ class Foresight:
 
 
 def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:
-    """Seconds of each part of a checkpoint that was asked for and left behind at these times; empty for a
-    program that notes no phases."""
+    """Seconds of each part of a checkpoint that was asked for and left behind at these times; of a program
+    that notes no phases only the whole is known."""
     saves = [phase for phase in phases if phase.phase == "save" and phase.at_s >= asked]
     if not saves:
-        return {}
+        return {} if phases else {"leave": max(0.0, left - asked)}
     save = saves[-1]
     drains = [p.time_s for p in phases if p.phase == "drain" and asked <= p.at_s <= save.at_s]
     drain = drains[-1] if drains else 0.0

@@ -41,7 +41,7 @@ from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
 from scheduler.availability import Availability
 from scheduler.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
 from scheduler.model import NEVER, Job, counted
-from scheduler.policies.mct_books import Planned, in_order, pool_of, stays_until, task_of
+from scheduler.policies.mct_books import STINT, Planned, in_order, pool_of, stays_until, task_of
 from scheduler.policies.mct_plan import Lane, Part, Rules, plan
 from scheduler.policy import Policy, Reason, View, free, units
 from scheduler.state import STOPPING, JobState
@@ -293,7 +293,8 @@ class Mct(Policy):
         planned.parts = parts
         if self._rules.priced:
             self._set_prices()
-        more = plan(task_of(view, self._lanes, self._rules.migrate, planned, state), self._rules)
+        task = task_of(view, self._lanes, self._rules.migrate, planned, state, STINT)
+        more = plan(task, self._rules)
         for part in more:
             self._lanes[part.pool].take(part, job.units)
         self._adopt(planned, (*parts, *more))

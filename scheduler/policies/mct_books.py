@@ -14,6 +14,7 @@ from scheduler.state import STOPPING, WAITING, JobState
 LATE_SHARE = 0.1
 LATE_LEAST_S = 1.0
 LATE_STOP_S = 0.05
+STINT = 0.1  # share of its work that a job does between two stops at least, once plans could not be kept
 
 
 @dataclass(slots=True)
@@ -46,7 +47,12 @@ class Planned:
 
 
 def task_of(
-    view: View, lanes: Mapping[str, Lane], migrate: bool, planned: Planned, state: JobState | None = None
+    view: View,
+    lanes: Mapping[str, Lane],
+    migrate: bool,
+    planned: Planned,
+    state: JobState | None = None,
+    stint: float = 0.0,
 ) -> Task:
     """What is to be planned of a job, on the classes on which it can run."""
     job, costs = planned.job, view.costs
@@ -66,6 +72,7 @@ def task_of(
         [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
         view.now,
         view.now,
+        stint=stint,
         stoppable=stoppable,
         tied=tied,
     )
@@ -107,5 +114,8 @@ def _go_on(task: Task, planned: Planned, state: JobState) -> None:
         task.ready_s = planned.parts[0].end_s
     elif planned.running:
         task.here = next(k for k, lane in enumerate(task.lanes) if lane.name == pool_of(state))
-        task.ready_s = max(now + MOMENT_S, instant(now + task.stop_s[task.here]))
         task.works_s = max(now, instant(state.works_from_s))
+        task.stays_s = now
+        if task.stint:
+            task.stays_s = max(now, instant(state.works_from_s + task.stint * task.run_s[task.here]))
+        task.ready_s = max(task.stays_s + MOMENT_S, instant(task.stays_s + task.stop_s[task.here]))

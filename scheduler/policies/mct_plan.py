@@ -90,7 +90,9 @@ class Task:
         done: share of its work that is done. begun: a further start is a restart.
         here: index of the class it runs on now (-1: it does not run). It can stay there at no cost, but
             must be stopped before it goes on elsewhere: ``ready_s`` counts that.
-        now: when it is planned. works_s: from when on it gets on where it is.
+        now: when it is planned. works_s: from when on it gets on where it is. stays_s: until when it is not
+            stopped there.
+        stint: share of its work that a part does at least, unless it is the last one.
         stoppable: it may be cut into parts. tied: and all of them on one class.
     """
 
@@ -105,6 +107,8 @@ class Task:
     begun: bool = False
     here: int = -1
     works_s: float = 0.0
+    stays_s: float = 0.0
+    stint: float = 0.0
     stoppable: bool = False
     tied: bool = False
     _regions: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
@@ -147,7 +151,7 @@ class Task:
     def moved(self, parts: list[Part]) -> Parts:
         """The parts, after the stop that a running job needs unless it stays where it is."""
         if self.here >= 0 and (parts[0].start_s > self.now or parts[0].pool != self.lanes[self.here].name):
-            parts = [Part(self.lanes[self.here].name, self.now, self.now, self.ready_s), *parts]
+            parts = [Part(self.lanes[self.here].name, self.now, self.stays_s, self.ready_s), *parts]
         return tuple(parts)
 
 
@@ -234,7 +238,8 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
     for region_start, k, region_end in spans:
         start = max(region_start, at)
         end = region_end
-        cut = bisect_left(cuts[k], start)
+        stays = k == task.here and start == task.now
+        cut = bisect_left(cuts[k], task.ready_s if stays else start)
         if cut < len(cuts[k]) and cuts[k][cut] <= end:
             end = cuts[k][cut]
         if start >= end:
@@ -245,8 +250,8 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
             return task.moved([*parts, task.last(k, start, whole)])
         stop = _stop(end, task.stop_s[k])
         works = task.works(k, start, begun)
-        if stop <= works:  # too short to pay for itself
-            continue
+        if stop <= works or (not stays and stop - works < task.stint * task.run_s[k]):
+            continue  # too short to pay for itself
         parts.append(made(Part, (task.lanes[k].name, start, stop, end)))
         done, at = done + (stop - works) / task.run_s[k], end
     if not parts or rest_from == math.inf:

@@ -264,3 +264,25 @@ def test_a_refit_is_stored_beside_the_old_profile(tmp_path: Path) -> None:
     shown = calibrate(tmp_path, "--refit")
     assert "stored" in shown.stdout and "restore" in shown.stdout and shown.returncode == 0, shown.stderr
     assert "refitted" in headline(store.load()) and len(store.paths()) == 3
+
+
+def test_a_program_that_tells_nothing_is_known_by_what_its_moves_took(
+    up: Up, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a second from the request until it has left; the first time nothing is known of it."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "fcfs")
+    loop = ["sh", "-c", "trap 'sleep 0.5; exit 85' URG; while :; do sleep 0.05; done"]
+    job = up.client.submit(loop, checkpoint_signal=int(signal.SIGURG))
+    for number in (1, 2, 3):
+        up.until(lambda n=number: job.info()["stage"] == "running" and job.info()["attempt"] == n)  # type: ignore[misc]
+        time.sleep(0.2)  # it has set its trap
+        up.run("migrate", str(job.id), "--to", other(job.info()["placement"]))
+    up.until(lambda: job.info()["attempt"] == 4)
+    job.cancel()
+    stops = [one for one in forecasts_of(up.home) if one.kind == "checkpoint"]
+    assert [one.predicted > 0.5 for one in stops] == [False, True, True]
+    assert all(one.measured is not None and one.measured > 0.5 for one in stops)
+    starts = [one for one in forecasts_of(up.home) if one.kind == "restart"]
+    assert [one.predicted > 0.0 for one in starts] == [False, True, True]

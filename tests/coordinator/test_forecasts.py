@@ -182,7 +182,8 @@ def test_the_parts_are_the_whole() -> None:
     stop = stop_parts(phases, 30.0, 35.5)
     assert stop == pytest.approx({"reach": 2.5, "drain": 0.5, "save": 2.0, "leave": 0.5})
     assert sum(stop.values()) == pytest.approx(35.5 - 30.0)
-    assert stop_parts([], 30.0, 35.5) == {}
+    assert stop_parts([], 30.0, 35.5) == {"leave": 5.5}
+    assert stop_parts(phases[:5], 30.0, 35.5) == {}
 
 
 def test_a_program_may_write_anything_into_its_phases(tmp_path: Path) -> None:

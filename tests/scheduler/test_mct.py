@@ -406,3 +406,26 @@ def test_pools_with_nodes_are_refused() -> None:
     nodes = World(Cluster((Pool("n", 2, resources=("cpu",), capacity=(1.0,)),)), ())
     with pytest.raises(BadInput, match="schedules units"):
         run(create("mct"), nodes)
+
+
+@pytest.mark.parametrize("policy", ["mctm", "mctbm", "mctbm-priced"])
+@pytest.mark.parametrize("believed_s", [0.0, 0.01])
+def test_moves_that_cost_more_than_believed(policy: str, believed_s: float) -> None:
+    """Each job gets a tenth of its work done between two stops, so that it comes to its end."""
+    chance, at, jobs = random.Random(3), 0.0, []
+    for _ in range(24):
+        run_s = 3.0 * (20 / 3) ** chance.random()
+        jobs.append((at, 1, run_s, 3 * run_s))
+        at += chance.expovariate(1.1 * (1 + 2 / 3) / run_s)
+    real = LinearCosts(
+        {"high": Line(0.0, 0.1), "low": Line(0.0, 0.1)}, {"high": Line(0.0, 0.5), "low": Line(0.0, 0.5)}
+    )
+    line = {"high": Line(0.0, believed_s), "low": Line(0.0, believed_s)}
+    world = two(1, 2, *jobs)
+    exact = turnaround_s(replace(world, settings=Settings(real)), policy)
+    beliefs = Settings(real, planned_costs=LinearCosts(line, line))
+    assert turnaround_s(replace(world, settings=beliefs), policy) < 1.2 * exact
+
+
+def turnaround_s(world: World, policy: str) -> float:
+    return statistics.mean(outcome.end_s - outcome.job.submit_s for outcome in run(create(policy), world)[0])
