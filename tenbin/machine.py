@@ -26,7 +26,7 @@ from scheduler.profiled import JobProfiles
 from scheduler.registry import POLICIES, create
 
 if TYPE_CHECKING:
-    from scheduler.engines.slurm.engine import Site  # most coordinators have no Slurm
+    from scheduler.engines.slurm.site import Site  # most coordinators have no Slurm
 
 SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
 

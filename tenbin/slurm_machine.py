@@ -13,11 +13,11 @@ from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.engines.slurm import parse
-from scheduler.engines.slurm.engine import Site
 from scheduler.engines.slurm.guestbook import GATE_S, Guestbook
 from scheduler.engines.slurm.needs import Shape
 from scheduler.engines.slurm.parse import SlurmNode
 from scheduler.engines.slurm.roster import Host, Roster, remember
+from scheduler.engines.slurm.site import Site
 from scheduler.engines.slurm.tools import Slurm
 from scheduler.model import Cluster, Pool
 from scheduler.parameters import split

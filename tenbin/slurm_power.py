@@ -15,8 +15,8 @@ from agent.paths import node_states
 from profiles.errors import BadInput, Unavailable
 from profiles.files import write_whole
 from profiles.records import Profile
-from scheduler.engines.slurm.engine import Site
 from scheduler.engines.slurm.parse import SlurmNode
+from scheduler.engines.slurm.site import Site
 from scheduler.engines.slurm.watts import SitePower
 from scheduler.measured import CAP_STEP_W, with_power
 from scheduler.model import Cluster, Pool

@@ -9,19 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import sys
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from agent.jobs import lease, relay_process
-from agent.jobs.begin import LOG
 from agent.jobs.folder import Request, Want
-from probes.power_loads import MARK as LOAD
 from profiles.errors import Unavailable
 from profiles.files import write_whole
 from scheduler.coordination.journal import Entry
@@ -31,54 +26,23 @@ from scheduler.engines import Report
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
-from scheduler.engines.slurm import judging, losses, parse
+from scheduler.engines.slurm import judging, losses
 from scheduler.engines.slurm.clerk import BUSY_S, Clerk, Outcome, Picture
-from scheduler.engines.slurm.devices import Devices
-from scheduler.engines.slurm.guestbook import Guestbook
 from scheduler.engines.slurm.guests import Guests
 from scheduler.engines.slurm.life import Key
+from scheduler.engines.slurm.papers import Papers
 from scheduler.engines.slurm.partitions import Partitions
 from scheduler.engines.slurm.relays import Relays, passed_on_to
-from scheduler.engines.slurm.roster import Roster
+from scheduler.engines.slurm.site import Site
 from scheduler.engines.slurm.steering import Steering
 from scheduler.engines.slurm.strays import Strays
-from scheduler.engines.slurm.tools import Batch, Slurm, SlurmSilent
+from scheduler.engines.slurm.tools import SlurmSilent
 from scheduler.engines.slurm.watched import Watched
-from scheduler.engines.slurm.watts import SitePower, Watts
+from scheduler.engines.slurm.watts import Watts
 from scheduler.model import Cluster, Placement, Region
 
-LEASE_S = 30.0
 NOT_TAKEN = "it was taken over from sbatch; go on with: tenbin up --engine slurm --take-over FILE"
-OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
 log = logging.getLogger("tenbin")
-
-
-@dataclass(frozen=True)
-class Site:
-    """What of a Slurm cluster tenbin schedules.
-
-    Attributes:
-        partition: its jobs go there.
-        shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
-        lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
-        power: of its nodes, where they are under caps and one budget.
-        book: where jobs of plain sbatch are taken over.
-        devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
-        set_down: have Slurm know at once of nodes that are dead; it takes an administrator.
-        partitions: regions are made partitions of such names; "": they are not.
-    """
-
-    slurm: Slurm
-    partition: str
-    roster: Roster
-    lease_s: float = LEASE_S
-    shared: bool = False
-    threads: int = 1
-    power: SitePower | None = None
-    book: Guestbook | None = None
-    devices: Devices | None = None
-    set_down: bool = False
-    partitions: str = ""
 
 
 class SlurmEngine(JobFolders):
@@ -92,7 +56,7 @@ class SlurmEngine(JobFolders):
     def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
         self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
         self.roster, self.slurm, self.devices = site.roster, site.slurm, site.devices
-        self.orders = Orders(store, unit, self.roster.node_of, pins=False)
+        self.papers = Papers(site, Orders(store, unit, self.roster.node_of, pins=False))
         self.watched: dict[tuple[int, int], Watched] = {}
         self.reports: list[Report] = []
         self.clerk = Clerk(site.slurm, site.lease_s, site.book)
@@ -118,7 +82,7 @@ class SlurmEngine(JobFolders):
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         if self.devices is not None and any(spec.tasks > 1 or spec.mpi for spec in specs):
             raise Unavailable("a job has one device of the cluster", "ask for one task (-n 1), without --mpi")
-        self.orders.prepare(specs)
+        self.papers.orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
         if self.devices is not None:
@@ -212,61 +176,9 @@ class SlurmEngine(JobFolders):
         self.clerk.do(watched.key, "submit", lambda: self.partitions.submit(batch))
 
     def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
-        clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
-        power = self.site.power
-        if power is not None and power.emulated:
-            clean[LOAD] = job.spec.load
-        files, shares = self._files(job), self.roster.shares(job.cores)
-        order = self.orders.order(job, clean, watched.attempt, watched.comment, files, shares)
-        if self.devices is not None:
-            order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
-        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self._places(job))
-        if power is not None:
-            nodes, states = tuple(watched.cpus), str(power.states)
-            order = replace(order, sysfs=power.sysfs, capped_nodes=nodes, states=states)
-            order = replace(order, emulated=bool(power.emulated))
-        watched.attempt.place(order)
-        lease.prepare(watched.attempt, watched.cpus)
+        self.papers.write(job, environment, watched, self._files(job))
         if self.watts is not None:
             self.watts.enter(watched, self._cap_w(job))
-        watched.batch = self._batch(job, watched, order.memory_limit_mb)
-
-    def _places(self, job: Entry) -> tuple[int, ...]:
-        """What it is bound to on its node, where Slurm does not see to that."""
-        one = self.site.shared and len(self.roster.shares(job.cores)) == 1
-        return self.roster.places(job.cores) if one else ()
-
-    def _batch(self, job: Entry, watched: Watched, memory_mb: float | None) -> Batch:
-        """Slurm holds as many cores of each node as of the one that gives most."""
-        folder = watched.attempt.path
-        most = max(watched.cpus.values())
-        each = job.spec.cores * self.site.threads
-        each = each if most % each == 0 else most
-        words = [sys.executable, "-I", "-S", relay_process.__file__, str(folder)]
-        # A request may come before there is a supervisor: the signal must not kill the shell.
-        script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
-        return Batch(
-            script,
-            job.spec.name or f"tenbin-{job.id}",
-            watched.comment,
-            watched.partition,
-            tuple(watched.cpus),
-            most // each * len(watched.cpus),
-            each,
-            self._memory_mb(job, memory_mb),
-            None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
-            folder / LOG,
-            "" if self.devices is None else self.devices.gres(job.devices),
-        )
-
-    def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
-        """On each node, for the one that gives most. Where jobs share nodes, one that says nothing holds as
-        much of a node's memory as of its cores."""
-        most = max(self.roster.shares(job.cores).values())
-        if total_mb is None and self.site.shared:
-            host = self.roster.hosts[0]
-            return most / host.cores * host.memory_mb - parse.MIB
-        return None if total_mb is None else total_mb * most / len(job.cores)
 
     def ask(self, job: Entry, want: Want) -> None:
         if self.guests is not None:
@@ -274,7 +186,7 @@ class SlurmEngine(JobFolders):
         watched = self.watched.get((job.id, job.attempt))
         if watched is None:
             return
-        request = partial(self._request, watched, Request(job.request, want, self._places(job)))
+        request = partial(self._request, watched, Request(job.request, want, self.papers.places(job)))
         if self.watts is None:
             request()
         elif want == "run":

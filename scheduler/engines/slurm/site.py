@@ -1,0 +1,41 @@
+"""What of a Slurm cluster is scheduled, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.engines.slurm.devices import Devices
+from scheduler.engines.slurm.guestbook import Guestbook
+from scheduler.engines.slurm.roster import Roster
+from scheduler.engines.slurm.tools import Slurm
+from scheduler.engines.slurm.watts import SitePower
+
+LEASE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What of a Slurm cluster tenbin schedules.
+
+    Attributes:
+        partition: its jobs go there.
+        shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
+        lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
+        power: of its nodes, where they are under caps and one budget.
+        book: where jobs of plain sbatch are taken over.
+        devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
+        set_down: have Slurm know at once of nodes that are dead; it takes an administrator.
+        partitions: regions are made partitions of such names; "": they are not.
+    """
+
+    slurm: Slurm
+    partition: str
+    roster: Roster
+    lease_s: float = LEASE_S
+    shared: bool = False
+    threads: int = 1
+    power: SitePower | None = None
+    book: Guestbook | None = None
+    devices: Devices | None = None
+    set_down: bool = False
+    partitions: str = ""
