@@ -4,10 +4,12 @@ The cluster is the lab of the tests; node1 is the better class, node2 and node3 
 ``SLOWER`` times as long there. (Their devices are PoCL's, which nothing is computed on: the nodes share this
 machine's cores.) Slurm prefers node1 by its weight, and moves nothing. Beside each figure is the simulator's
 forecast; a start by Slurm, measured before, is part of each run time and of each restart.
+``TENBIN_BENCHMARK_POLICIES`` names policies to run in place of all, separated by spaces.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import statistics
@@ -39,7 +41,8 @@ from tests.slurmlab import SlurmLab
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
-POLICIES = ("fcfs", "mct", "mctb", "mctm", "mctbm") if FULL else ("mctbm",)
+ALL = ("fcfs", "mct", "mctb", "mctm", "mctbm") if FULL else ("mctbm",)
+POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
 JOBS, SHORTEST_S, LONGEST_S, SLOWER, LOAD = (24, 3.0, 20.0, 3.0, 1.1) if FULL else (4, 1.0, 3.0, 3.0, 1.5)
 BETTER, OTHER = "pocl-0@node1", "pocl-0@node2"
 PROGRAM = Path(__file__).with_name("class_sleeper.py")
