@@ -189,11 +189,12 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     up = capped.up
     capped.start(80.0, "parm,alpha=0", profiled=True)
     with Sampler(capped.caps_w) as sampler:
-        first = up.client.submit_all([capped.spin(6.0)])[0]
+        first = up.client.submit_all([capped.spin(600.0)])[0]
         up.until(lambda: 52 <= min(capped.caps_w()) < ORIGINAL_W)
         second = up.client.submit_all([capped.spin(0.5)])[0]
         ended = second.wait(120)
         up.until(lambda: first.info()["cap_w"] >= 52)
+        first.cancel()
         found = first.wait(120)
     caps = [float(e["detail"].split()[0]) for e in found["history"] if e["what"] == "power cap"]
     assert min(caps) <= 50 and caps[-1] >= 52 and min(caps) + ended["cap_w"] <= 74

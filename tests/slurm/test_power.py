@@ -221,7 +221,7 @@ def test_the_cap_of_a_running_job_changes(up: Up, lab: SlurmLab) -> None:
     """One alone has more than what is left for each of two."""
     start(up, lab, 100.0, "parm,alpha=0")
     with Sampler(lab) as sampler:
-        (first,) = up.client.submit_all([spin(lab, 12.0)])
+        (first,) = up.client.submit_all([spin(lab, 600.0)])
         up.until(lambda: max(caps_w(lab)) == ORIGINAL_W and min(caps_w(lab)) >= 60, 60)
         (second,) = up.client.submit_all([spin(lab, 0.3)])
         up.until(lambda: sum(cap < ORIGINAL_W for cap in caps_w(lab)) == 2, 60)
@@ -229,8 +229,9 @@ def test_the_cap_of_a_running_job_changes(up: Up, lab: SlurmLab) -> None:
         assert second.wait(120)["stage"] == "done"
         up.until(lambda: min(caps_w(lab)) >= 60, 60)
         assert json.loads(up.run("status", "--json").stdout)["power"]["budget_w"] == pytest.approx(100.0)
+        first.cancel()
         found = first.wait(240)
-    assert found["stage"] == "done" and both_w + 2 * DRAM_W + REST_W <= 100.0 + 0.5
+    assert found["stage"] == "cancelled" and both_w + 2 * DRAM_W + REST_W <= 100.0 + 0.5
     assert sampler.most_w <= 100.5
     assert "EMULATED" in up.run("info", str(first.id)).stdout
     assert untouched(lab)
