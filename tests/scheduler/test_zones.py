@@ -109,7 +109,9 @@ def test_what_the_books_allow_is_placed_inside(data: st.DataObject) -> None:
     nodes = range(len(books.capacity))
     books.cut(draw(sizes_of(sum(books.capacity))))
     for number in range(draw(st.integers(1, 40))):
-        what = draw(st.sampled_from(("start", "start", "start", "end", "cut", "away", "any", "restart")))
+        what = draw(
+            st.sampled_from(("start", "start", "start", "end", "cut", "away", "any", "paused", "restart"))
+        )
         if what == "start":
             region = draw(st.sampled_from(books.regions))
             most = min(region.units - books.used(region.name), books.in_service())
@@ -124,6 +126,13 @@ def test_what_the_books_allow_is_placed_inside(data: st.DataObject) -> None:
         elif what == "any":
             where = {node: draw(st.integers(0, books.free(node))) for node in nodes}
             books.enter(number, "", {node: units for node, units in where.items() if units})
+        elif what == "paused":  # it goes on where it was, whoever has that now
+            region = draw(st.sampled_from(books.regions))
+            left, where = region.units - books.used(region.name), {}
+            for node in nodes:
+                where[node] = draw(st.integers(0, min(left, books.free(node))))
+                left -= where[node]
+            books.enter(number, region.name, {node: units for node, units in where.items() if units})
         elif what == "restart":
             books.restart(draw(st.permutations(sorted(books.jobs))))
         books.check()

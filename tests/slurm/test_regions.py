@@ -142,6 +142,23 @@ def test_regions_that_move_keep_their_jobs_apart(up: Up, lab: SlurmLab, tmp_path
     assert killed and all(up.client.job(job).info()["attempt"] == 1 for job in old)
 
 
+def test_a_region_whose_node_is_out_of_service_trades_it(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """By the policy's count it has a node free: it gets one of the others', which get its own for that."""
+    whole = ("--engine", "slurm", "--policy", "regions,bounds=1/2,sizes=1/2")
+    up.start(*whole)
+    assert [list(region["places"]) for region in regions(up)] == [["node1"], ["node2", "node3"]]
+    lab.call("scontrol", "update", "nodename=node1", "state=drain", "reason=service")
+    up.until(lambda: "service" in up.run("nodes").stdout)
+    (small,) = submit(up, tmp_path, 1)
+    assert up.client.job(small).result(60) == 0
+    info = up.client.job(small).info()
+    assert info["region"] == "1.1" and info["hosts"] == ["node2"]
+    assert [set(region["places"]) for region in regions(up)] == [{"node2"}, {"node1", "node3"}]
+    up.kill()
+    up.start(*whole)
+    assert [set(region["places"]) for region in regions(up)] == [{"node2"}, {"node1", "node3"}]
+
+
 def test_regions_are_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Made, found again, taken away; others' are left alone."""
     lab.call("scontrol", "create", "PartitionName=tb-x", "Nodes=node1")
