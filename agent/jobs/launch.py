@@ -130,8 +130,8 @@ class _OnCores:
         self._cores = cores
 
     def __enter__(self) -> None:
-        self._before = os.sched_getaffinity(0)
         if self._cores:
+            self._before = os.sched_getaffinity(0)
             try:
                 os.sched_setaffinity(0, self._cores)
             except OSError as error:

@@ -41,15 +41,21 @@ class _As:
     parse_float, parse_int, parse_constant = float, int, float
 
 
+try:
+    from _json import make_scanner
+
+    _scan: Any = make_scanner(_As)  # type: ignore[arg-type]
+except ImportError:
+    _scan = None
+
+
 def parse(text: str) -> Any:
     """What JSON says that begins with its value. ValueError if it is none."""
-    try:
-        from _json import make_scanner
-    except ImportError:
+    if _scan is None:
         from json import loads
 
         return loads(text)
     try:
-        return make_scanner(_As)(text, 0)[0]  # type: ignore[arg-type]
+        return _scan(text, 0)[0]
     except StopIteration:
         raise ValueError("no JSON") from None
