@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from profiles.errors import BadInput
 from scheduler.events import KINDS, ORDER, Checkpointed, Event, Finished, NodeDown, Started, Submitted, Timer
@@ -22,6 +22,15 @@ FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 
 Entry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
+
+
+LEAST_ROOM = 64
+
+
+def _void(entry: Entry) -> bool:
+    """Whether it is a planned end of a job for which another was planned since."""
+    _, _, _, what, version = entry
+    return type(what) is Live and what.version != version
 
 
 class Agenda:
@@ -54,6 +63,7 @@ class Agenda:
         self._disturbances = disturbances
         self._refuses = refuses
         self._sequence = 0
+        self._room = LEAST_ROOM
         self._timers: set[tuple[float, object]] = set()
         self._last_submit_s = -math.inf
         self._fetch_disturbance()
@@ -63,12 +73,21 @@ class Agenda:
         """Something is to happen; an end of a ``Live`` is void when its version has changed by then."""
         self._sequence += 1
         heappush(self.heap, (at, order, self._sequence, what, version))
+        if len(self.heap) > self._room:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Throw out what is void, whenever there is twice as much as was left the last time."""
+        self.heap[:] = [entry for entry in self.heap if not _void(entry)]
+        heapify(self.heap)
+        self._room = 2 * len(self.heap) + LEAST_ROOM
 
     def wake(self, at: float, tag: object) -> None:
         """A timer, unless there is the same already."""
-        if (at, tag) not in self._timers:
-            self._timers.add((at, tag))
-            self.push(at, TIMER, tag)
+        timer = at, tag
+        if timer not in self._timers:
+            self._timers.add(timer)
+            self.push(at, TIMER, tag, 0)
 
     def pop(self) -> Entry | None:
         """What happens next; None: nothing."""
@@ -94,8 +113,8 @@ class Agenda:
         """Kind of what happens next, if that is at this very instant."""
         heap = self.heap
         while heap and heap[0][0] <= now:
-            _, order, _, what, version = heap[0]
-            if type(what) is Live and what.version != version:
+            _, order, _, what, _ = heap[0]
+            if _void(heap[0]):
                 heappop(heap)
             else:
                 return KINDS[order] if order != DISTURBANCE else type(what)  # type: ignore[return-value]

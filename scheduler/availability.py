@@ -1,9 +1,8 @@
 """How many units of a class are free at each future time: a step function that plans are made on.
 
 A search compares a whole stretch of the plan at once and looks for the next change in the bytes that come
-out; a change walks short stretches in Python. Each takes 1-3 us on a plan of 10 to 1,000 steps. Times are
-seconds on the grid of ``model.instant``; an interval holds its start and not its end; the last step lasts for
-ever.
+out; a change adds to a whole stretch. Each takes 1-3 us on a plan of 10 to 1,000 steps. Times are seconds on
+the grid of ``model.instant``; an interval holds its start and not its end; the last step lasts for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from scheduler.model import Job, instant
 from scheduler.policy import View
 
-SHORT = 40  # so many steps are changed faster one by one than by numpy
+SHORT = 40  # of so many steps Python finds the least faster than numpy
 WHOLE = np.dtype(np.int64)
+STEP = WHOLE.itemsize
 SEARCHED = 640  # so many are looked at at first, then four times as many at a time
+
+
+@cache
+def whole(number: int) -> NDArray[np.int64]:
+    """The number as numpy takes it in half the time; most are asked for again and again."""
+    return np.array(number, WHOLE)
 
 
 class Availability:
@@ -36,7 +43,7 @@ class Availability:
     __slots__ = ("_free", "_times")
 
     def __init__(self, units: int, now: float = 0.0) -> None:
-        self._times = array("d", (now, math.inf))  # the begin of each step, and the end of the last
+        self._times = [now, math.inf]  # the begin of each step, and the end of the last
         self._free = array("q", (units,))
 
     @classmethod
@@ -57,7 +64,7 @@ class Availability:
             free.pop()
         else:
             times.append(math.inf)
-        plan._times = array("d", times)
+        plan._times = times
         plan._free = array("q", accumulate(free))
         return plan
 
@@ -67,7 +74,7 @@ class Availability:
 
     def steps(self) -> Iterator[tuple[float, float, int]]:
         """(start, end, free units) of each step; the last end is infinite."""
-        for (start, end), free in zip(pairwise(self._times.tolist()), self._free.tolist(), strict=True):
+        for (start, end), free in zip(pairwise(self._times), self._free.tolist(), strict=True):
             yield start, end, free
 
     def at(self, time_s: float) -> int:
@@ -90,10 +97,10 @@ class Availability:
 
     def peaks(self) -> tuple[list[float], list[int]]:
         """When the most units free so far rises, and to how many: ascending times, ascending units."""
-        times, free = self._vectors()
-        most = np.maximum.accumulate(free)
+        most = np.maximum.accumulate(np.frombuffer(self._free, WHOLE))
         rises = np.flatnonzero(most[1:] > most[:-1]) + 1
-        return [self._times[0], *times[rises].tolist()], [self._free[0], *most[rises].tolist()]
+        times = map(self._times.__getitem__, rises.tolist())
+        return [self._times[0], *times], [self._free[0], *most[rises].tolist()]
 
     def earliest(self, units: int, duration_s: float, after_s: float) -> float:
         """The earliest time from ``after_s`` on from which ``units`` stay free for ``duration_s``.
@@ -109,9 +116,10 @@ class Availability:
         The units may be free from ``begin`` on. If there is none: since when they are free at the end.
         """
         times, levels, length = self._times, np.frombuffer(self._free, WHOLE), SEARCHED
+        needed = whole(units)
         while step < last:
             after = min(step + length, last)
-            free = (levels[step:after] >= units).tobytes()  # 1: so many are
+            free = (levels[step:after] >= needed).tobytes()  # 1: so many are
             at = 0
             while (blocked := free.find(0, at)) >= 0:
                 end = times[step + blocked]
@@ -131,7 +139,9 @@ class Availability:
     def regions(self, units: int, after_s: float) -> list[tuple[float, float]]:
         """The maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
         first, times, found = self._step(after_s), self._times, []
-        free = (np.frombuffer(self._free, WHOLE)[first:] >= units).tobytes()  # 1: so many are
+        free = (
+            np.frombuffer(self._free, WHOLE, -1, STEP * first) >= whole(units)
+        ).tobytes()  # 1: so many are
         begin = free.find(1)
         while begin >= 0:
             end = free.find(0, begin)
@@ -169,34 +179,26 @@ class Availability:
             del self._times[:first], self._free[:first]
         self._times[0] = max(self._times[0], now)
 
-    def _vectors(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Times and free units as numpy sees them; while these are kept the plan cannot grow."""
-        return np.frombuffer(self._times), np.frombuffer(self._free, WHOLE)
-
     def _step(self, time_s: float) -> int:
         """Index of the step that holds ``time_s``."""
         after = bisect_right(self._times, time_s, 0, len(self._free))
         return after - 1 if after else 0
 
-    def _edge(self, time_s: float) -> int:
-        """Index of the step that begins at ``time_s``, made if there is none; the end for infinity."""
-        times = self._times
-        i = bisect_left(times, time_s)
-        if i and times[i] != time_s:  # before the plan begins there is nothing
-            times.insert(i, time_s)
-            self._free.insert(i, self._free[i - 1])
-        return i
-
     def _add(self, start_s: float, end_s: float, units: int) -> None:
         times, free = self._times, self._free
         if end_s <= start_s or end_s <= times[0]:
             return
-        first, last = self._edge(start_s), self._edge(end_s)
-        if last - first <= SHORT:
-            for i in range(first, last):
-                free[i] += units
-        else:
-            np.frombuffer(free, WHOLE)[first:last] += units
+        first = bisect_left(times, start_s)
+        if first and times[first] != start_s:  # before the plan begins there is nothing
+            times.insert(first, start_s)
+            free.insert(first, free[first - 1])
+        last = bisect_left(times, end_s, first)
+        if times[last] != end_s:
+            times.insert(last, end_s)
+            free.insert(last, free[last - 1])
+        levels = np.frombuffer(free, WHOLE, last - first, STEP * first)
+        levels += whole(units)
+        del levels  # while it is kept the plan cannot shrink
         if last < len(free) and free[last] == free[last - 1]:
             del times[last], free[last]
         if first and free[first] == free[first - 1]:

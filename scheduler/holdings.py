@@ -101,7 +101,7 @@ class Holdings:
 
     def _check_shape(self, rule: str, job: Job, placement: Placement) -> None:
         most = job.units if job.max_units is None else job.max_units
-        if not job.units <= placement.units <= most:
+        if placement.units != job.units and not job.units <= placement.units <= most:
             needs = f"{job.units}" if most == job.units else f"{job.units} to {most}"
             self.broken(job.id, rule, f"the job needs {needs} units, not {placement.units}")
         if job.estimates_s and placement.pool not in job.estimates_s:

@@ -93,26 +93,25 @@ class Live:
         state, turn, began = self.state, self.work_began_s, self.began_s
         placement = state.placement
         assert placement is not None
-        power = powered.power_w(placement.units, placement.cap_w) if powered else 0.0
+        if powered:
+            self.energy_j += powered.power_w(placement.units, placement.cap_w) * (now - began)
         if state.phase is STOPPING:
-            self._segment("checkpoint", placement, began, now, power)
+            self._pay("checkpoint", placement, began, now)
             return
         if turn > began:
             turn = min(turn, now)
             if turn > began:
-                self._segment("restart", placement, began, turn, power)
+                self._pay("restart", placement, began, turn)
         if now > self.works_from_s:
             self.advance(now)
         if now > turn or not self.segments:
             self.segments.append(made(Segment, ("run", placement, turn, now)))
-            if power:
-                self.energy_j += power * (now - turn)
         state.works_from_s = self.work_began_s  # the books may have believed in another restart time
 
-    def _segment(self, kind: str, placement: Placement, begin: float, end: float, power_w: float) -> None:
+    def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:
+        """A segment in which the job does not get on."""
         self.segments.append(made(Segment, (kind, placement, begin, end)))
         self.overhead_s += end - begin
-        self.energy_j += power_w * (end - begin)
 
     def keep(self) -> None:
         """All that was done is safe from now on: the job was checkpointed."""

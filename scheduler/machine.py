@@ -38,7 +38,7 @@ class Machine:
         announces: whether the policy wants to know of starts.
 
     Attributes:
-        live: the jobs in the system.
+        live: the jobs in the system. most: so many at once.
         ready: events that follow at once.
         do: what carries out each kind of action.
     """
@@ -49,6 +49,7 @@ class Machine:
         self.agenda = agenda
         self.announces = announces
         self.live: dict[int, Live] = {}
+        self.most = 0
         self.ready: deque[Event] = deque()
         self._pools = {pool.name: pool for pool in state.cluster.pools}
         self._powered = {pool.name: pool for pool in state.cluster.pools if pool.has_power}
@@ -70,8 +71,9 @@ class Machine:
 
     def submit(self, arrival: Arrival) -> Submitted:
         """A new job waits."""
-        job = arrival.job
-        self.live[job.id] = Live(arrival, self.state.submit(job))
+        job, live = arrival.job, self.live
+        live[job.id] = Live(arrival, self.state.submit(job))
+        self.most = max(self.most, len(live))
         return Submitted(job)
 
     def finish(self, live: Live) -> tuple[Finished, Outcome]:
@@ -240,7 +242,8 @@ class Machine:
         self.state.repartition(action.pool, action.regions)
 
     def _wake_at(self, action: act.WakeAt) -> None:
-        self.agenda.wake(max(instant(action.at_s), self.state.now), action.tag)
+        at, now = instant(action.at_s), self.state.now
+        self.agenda.wake(at if at > now else now, action.tag)
 
     def _plan(self, live: Live) -> None:
         """Fix when the job ends as things are now."""

@@ -97,7 +97,7 @@ class Simulator:
         self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
         live, ready, do = self._machine.live, self._machine.ready, self._machine.do
         ignores, decide, advance, heap = policy.ignores, policy.decide, self._advance, agenda.heap
-        events = decisions = most = 0
+        events = decisions = 0
         if agenda.arrival is not None:
             state.now = min(state.now, agenda.arrival.job.submit_s)
         self._ask_loop()
@@ -120,9 +120,7 @@ class Simulator:
                 observer(state)
             if loop is not None and not ready:
                 self._ask_loop()
-            if len(live) > most:  # noqa: PLR1730 (max() is slower)
-                most = len(live)
-        wall = time.perf_counter() - began
+        wall, most = time.perf_counter() - began, self._machine.most
         return Summary(self._jobs, dict(agenda.refused), state.now, events, decisions, wall, most)
 
     def _begin_anew(self) -> Timer | None:
@@ -146,7 +144,10 @@ class Simulator:
                 return machine.submit(what)  # type: ignore[arg-type]
             if order == FINISH:
                 return self._finish(what)  # type: ignore[arg-type]
-            self._mind_idleness()
+            if self.state.running:
+                self._idle = 0
+            else:
+                self._mind_idleness()
             if order == TIMER:
                 return Timer(now, what)
             if order == DISTURBANCE:
@@ -182,8 +183,7 @@ class Simulator:
 
     def _mind_idleness(self) -> None:
         """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
-        idle = not self.state.running and self._agenda.arrival is None
-        self._idle = self._idle + 1 if idle else 0
+        self._idle = self._idle + 1 if self._agenda.arrival is None else 0
         if self._idle > MOST_IDLE:
             self._stuck()
 

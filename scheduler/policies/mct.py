@@ -100,18 +100,13 @@ class Mct(Policy):
         self._plan_anew(view)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        self._note(view, event)
+        if type(event) is not Timer:
+            self._note(view, event)
         if view.upcoming is not None:
             return ()
         now = view.now
-        if not self._broken:
-            for name in self._gaps:
-                if self._lanes[name].slack_until_s > now:
-                    self._pull_forward(self._lanes[name], view)
-            self._gaps.clear()
-            for job in self._new:
-                self._plan_new(job, view)
-            self._new.clear()
+        if self._gaps or self._new:
+            self._plan_what_is_new(view)
         actions: list[Action] = []
         due = self._next_due()
         if due <= now or self._broken:
@@ -140,7 +135,7 @@ class Mct(Policy):
     # -- what has happened ----------------------------------------------------------------------------
 
     def _note(self, view: View, event: Event) -> None:
-        """Keep the plans in step with the event."""
+        """Keep the plans in step with an event that is no timer."""
         if isinstance(event, Submitted):
             self._new.append(event.job)
         elif isinstance(event, Finished):
@@ -155,7 +150,7 @@ class Mct(Policy):
             self._give(part, event.job.units, view.now, part.end_s - view.now > ON_TIME_S)
             planned.running = planned.stopping = False
             self._adopt(planned, tuple(rest))
-        elif not isinstance(event, Timer):
+        else:
             self._broken = True  # jobs or nodes failed, or nodes are back
 
     def _give(self, part: Part, held: int, now: float, early: bool) -> None:
@@ -174,12 +169,24 @@ class Mct(Policy):
         self._note_due(planned)
 
     def _note_due(self, planned: Planned) -> None:
-        due = planned.due_s
-        if due < math.inf:
+        due = planned.parts[0].stop_s if planned.running else planned.parts[0].start_s
+        if due < math.inf and not planned.stopping:
             self._entries += 1
             heappush(self._due, (due, self._entries, planned.version, planned))
 
     # -- plans ----------------------------------------------------------------------------------------
+
+    def _plan_what_is_new(self, view: View) -> None:
+        """Step 6, and the jobs that have come; when plans cannot be kept, all are made anew anyway."""
+        if self._broken:
+            return
+        for name in self._gaps:
+            if self._lanes[name].slack_until_s > view.now:
+                self._pull_forward(self._lanes[name], view)
+        self._gaps.clear()
+        for job in self._new:
+            self._plan_new(job, view)
+        self._new.clear()
 
     def _plan_new(self, job: Job, view: View) -> None:
         self._since_trim += 1
@@ -303,16 +310,16 @@ class Mct(Policy):
 
     def _act(self, view: View) -> list[Action]:
         """Stop and start what is due."""
-        stops, starts, leaving = self._collect(view)
-        if self._broken or self._behind(view, starts, leaving):
+        stops, starts = self._collect(view.now)
+        if self._broken or (starts and self._behind(view, stops, starts)):
             self._plan_anew(view)
-            stops, starts, leaving = self._collect(view)
+            stops, starts = self._collect(view.now)
         actions: list[Action] = []
         for planned in stops:
             planned.stopping = True
             planned.version += 1
             actions.append(Suspend(planned.job.id))
-        left = dict(view.free) if starts else {}
+        left = dict(view.free)
         for planned in starts:
             job, pool = planned.job, planned.parts[0].pool
             if job.units > left[pool]:  # a stop at no cost frees them at this instant
@@ -335,34 +342,29 @@ class Mct(Policy):
             heappop(heap)
         return math.inf
 
-    def _collect(self, view: View) -> tuple[list[Planned], list[Planned], dict[str, int]]:
-        """Jobs to be stopped and started now, and the units that the stops free at this very instant."""
+    def _collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
+        """Jobs to be stopped and started now."""
         stops: list[Planned] = []
         starts: list[Planned] = []
-        leaving: dict[str, int] = {}
-        heap, now = self._due, view.now
+        heap = self._due
         while heap and heap[0][0] <= now:
             _, _, version, planned = heappop(heap)
-            if planned.version != version:
-                continue
-            if not planned.running:
-                starts.append(planned)
-                continue
-            stops.append(planned)
-            part = planned.parts[0]
-            if part.end_s <= now:
-                leaving[part.pool] = leaving.get(part.pool, 0) + planned.job.units
-        return stops, starts, leaving
+            if planned.version == version:
+                (stops if planned.running else starts).append(planned)
+        return stops, starts
 
-    def _behind(self, view: View, starts: Iterable[Planned], leaving: dict[str, int]) -> bool:
+    def _behind(self, view: View, stops: Iterable[Planned], starts: Iterable[Planned]) -> bool:
         """Whether fewer units are free than the plans of those who start say."""
-        left: dict[str, int] = {}
+        now, left = view.now, dict(view.free)
+        for planned in stops:
+            part = planned.parts[0]
+            if part.end_s <= now:  # they are free at this very instant
+                left[part.pool] += planned.job.units
         for planned in starts:
-            pool = planned.parts[0].pool
-            before = left[pool] if pool in left else view.free[pool] + leaving.get(pool, 0)
-            left[pool] = before - planned.job.units
-        for name, least in left.items():  # noqa: SIM110 (any() is slower)
-            if least < max(0, self._lanes[name].plan.at(view.now)):
+            left[planned.parts[0].pool] -= planned.job.units
+        for planned in starts:
+            name = planned.parts[0].pool
+            if left[name] < 0 or left[name] < self._lanes[name].plan.at(now):
                 return True
         return False
 

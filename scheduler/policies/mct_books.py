@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from scheduler.model import NEVER, PAUSE, Job, instant
@@ -38,13 +38,6 @@ class Planned:
         """Whether free units of that class may be of use to it: it can run there, and waits, wherever for."""
         return self.job.runs_on(pool) and self.parts[-1].start_s > now
 
-    @property
-    def due_s(self) -> float:
-        """When something has to be done: start, or stop."""
-        if self.running:
-            return math.inf if self.stopping else self.parts[0].stop_s
-        return self.parts[0].start_s
-
 
 def task_of(
     view: View,
@@ -57,17 +50,17 @@ def task_of(
     """What is to be planned of a job, on the classes on which it can run."""
     job, costs = planned.job, view.costs
     tied = job.stop is PAUSE
-    names: Iterable[str] = job.estimates_s or lanes
+    known: Container[str] = job.estimates_s or lanes
     if tied and state is not None and state.phase is not WAITING:
-        names = [pool_of(state)]
-    times = {name: job.estimate_on(name) for name in lanes if name in names}
-    names = sorted(times, key=times.__getitem__)  # stable: rank breaks ties
+        known = (pool_of(state),)
+    times = [(job.estimate_on(name), rank, name) for rank, name in enumerate(lanes) if name in known]
+    run_s, _, names = zip(*sorted(times), strict=True)
     stoppable = migrate and job.stop is not NEVER
     counts = stoppable or state is not None
     task = Task(
         job.units,
         [lanes[name] for name in names],
-        [times[name] for name in names],
+        run_s,
         [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
         [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
         view.now,

@@ -12,12 +12,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from scheduler.availability import Availability
 from scheduler.model import instant
 
 made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+END = attrgetter("end_s")
 MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for so long
 
 
@@ -122,6 +124,14 @@ class Task:
             found = self._regions[k] = [] if blocked else lane.plan.regions(self.units, after)
         return found
 
+    def gap(self, k: int, length: float, after: float) -> float:
+        """When the first region of class ``k`` is ``length`` long, from ``after`` on; infinite: never."""
+        for start, end in self.regions(k):
+            begin = start if start > after else after
+            if end - begin >= length:
+                return begin
+        return math.inf
+
     def works(self, k: int, start: float, begun: bool) -> float:
         """When the job gets on in a part that starts then."""
         if k == self.here and start == self.now:
@@ -138,6 +148,11 @@ class Task:
         end = instant(works + (1.0 - done) * self.run_s[k])
         # Shares of the work are rounded, and no part is shorter than a moment.
         return instant(end + MOMENT_S) if done or end <= start else end
+
+    @property
+    def earliest_end_s(self) -> float:
+        """No plan ends earlier: where the job runs fastest, now, without a stop."""
+        return self.now + (1.0 - self.done) * self.run_s[0]
 
     def whole(self, k: int, start: float) -> Parts:
         """All that is left of the job on one class."""
@@ -163,21 +178,24 @@ def plan(task: Task, rules: Rules) -> Parts:
     if rules.priced:
         return _cheapest(task, rules, starts)
     ends = [task.end(k, start, task.done, task.begun) for k, start in enumerate(starts)]
-    second = min(range(len(ends)), key=lambda k: (ends[k], starts[k]))  # the paper's r''
+    _, _, second = min(zip(ends, starts, range(len(ends)), strict=True))  # the paper's r''
     queue = task.last(second, starts[second], ends[second])
-    split = _split(task, rules, second, starts) if rules.migrate and task.stoppable else None
     if rules.literal and task.stoppable:
-        return split or task.moved([queue])
-    best = min([queue, *_holes(task)], key=lambda part: part.end_s) if rules.backfill else queue
-    return split if split is not None and _end(split) < best.end_s else task.moved([best])
+        return _split(task, rules, second, starts, math.inf) or task.moved([queue])
+    best = min([queue, *_holes(task, starts)], key=END) if rules.backfill else queue
+    if rules.migrate and task.stoppable and best.end_s > task.earliest_end_s:
+        split = _split(task, rules, second, starts, best.end_s)
+        if split is not None and _end(split) < best.end_s:
+            return split
+    return task.moved([best])
 
 
 def _cheapest(task: Task, rules: Rules, starts: list[float]) -> Parts:
     """The plan whose end, and what it takes from others, is least."""
     plans = [task.whole(k, start) for k, start in enumerate(starts)]
-    plans += [task.moved([part]) for part in _holes(task)]
+    plans += [task.moved([part]) for part in _holes(task, starts)]
     if task.stoppable:
-        splits = (_split(task, rules, k, starts) for k in range(len(starts)))
+        splits = (_split(task, rules, k, starts, math.inf) for k in range(len(starts)))
         plans += [parts for parts in splits if parts is not None]
     price = {lane.name: lane.price * task.units for lane in task.lanes}
     return min(plans, key=lambda parts: _end(parts) + _taken(parts, price))
@@ -206,29 +224,28 @@ def _end_of_queue(task: Task, k: int, by_regions: bool) -> float:
     length, after = task.length(k), max(task.ready_s, lane.last_start_s)
     if not by_regions:
         return lane.plan.earliest(task.units, length, after)
-    for start, end in task.regions(k):  # they are needed anyway
-        begin = start if start > after else after
-        if end - begin >= length:
-            return begin
-    return math.inf
+    return task.gap(k, length, after)  # regions are needed anyway
 
 
-def _holes(task: Task) -> list[Part]:
-    """MCTB: the whole job in the first region of each class that is long enough."""
+def _holes(task: Task, starts: Sequence[float]) -> list[Part]:
+    """MCTB: the whole job in the first region of each class that is long enough, before its queue's end."""
     holes = []
     for k, run_s in enumerate(task.run_s):
         least = (1.0 - task.done) * run_s - MOMENT_S
         for start, until in task.regions(k):
+            if start >= starts[k]:
+                break
             if until - start >= least and (end := task.end(k, start, task.done, task.begun)) <= until:
                 holes.append(task.last(k, start, end))
                 break
     return holes
 
 
-def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Parts | None:
+def _split(task: Task, rules: Rules, second: int, starts: Sequence[float], before_s: float) -> Parts | None:
     """Steps 2 to 7: regions in the order of their starts, and the rest at the end of the queue of ``second``.
 
-    None where the printed test of step 7 (if ``literal``) drops the parts, or there are none.
+    None where the printed test of step 7 (if ``literal``) drops the parts, there are none, or they would not
+    end before ``before_s``.
     """
     rest_from = starts[second]
     spans = _spans(task, rules, second, starts)
@@ -236,6 +253,8 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
     done, at = task.done, task.now
     cuts = _cuts(task, spans, second, rest_from)
     for region_start, k, region_end in spans:
+        if region_start >= before_s:
+            return None
         start = max(region_start, at)
         end = region_end
         stays = k == task.here and start == task.now
@@ -245,16 +264,17 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
         if start >= end:
             continue
         begun = task.begun or bool(parts)
-        whole = task.end(k, start, done, begun)
-        if whole <= end:
-            return task.moved([*parts, task.last(k, start, whole)])
-        stop = _stop(end, task.stop_s[k])
         works = task.works(k, start, begun)
+        if end - works >= (1.0 - done) * task.run_s[k] - MOMENT_S:
+            whole = task.end(k, start, done, begun)
+            if whole <= end:
+                return task.moved([*parts, task.last(k, start, whole)])
+        stop = _stop(end, task.stop_s[k]) if end - task.stop_s[k] > works else works
         if stop <= works or (not stays and stop - works < task.stint * task.run_s[k]):
             continue  # too short to pay for itself
         parts.append(made(Part, (task.lanes[k].name, start, stop, end)))
         done, at = done + (stop - works) / task.run_s[k], end
-    if not parts or rest_from == math.inf:
+    if not parts or max(rest_from, at) >= before_s:
         return None
     if rules.literal and task.run_s[second] * (done - task.done) < task.restart_s[second]:
         return None
@@ -264,7 +284,7 @@ def _split(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> Pa
 def _with_rest(task: Task, parts: list[Part], second: int, done: float, after: float) -> Parts:
     """The parts, and the rest of the job on class ``second``."""
     length = (1.0 - done) * task.run_s[second] + task.restart_s[second] + 2 * MOMENT_S
-    start = task.lanes[second].plan.earliest(task.units, length, after)
+    start = task.gap(second, length, after)
     return task.moved([*parts, task.last(second, start, task.end(second, start, done, True))])
 
 
@@ -283,7 +303,7 @@ def _spans(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> li
         elif k > second:
             spans.append((starts[k], k, math.inf))
     rest_from = starts[second]
-    return sorted(span for span in spans if span[0] < rest_from or (rules.literal and span[2] < math.inf))
+    return sorted([span for span in spans if span[0] < rest_from or (rules.literal and span[2] < math.inf)])
 
 
 def _cuts(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -118,7 +119,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
     costs = costs_of(parameters, cluster)
     planned = costs_of(parameters, cluster, parameters.factor) if parameters.factor != 1.0 else None
     return Workload(
-        _arrivals(parameters, cluster, seed),
+        chain.from_iterable(_blocks(parameters, cluster, seed)),
         f"jobs of paper A, mix {parameters.mix}, load {parameters.load:g} ({parameters.per}), seed {seed}",
         settings=Settings(costs, planned),
     )
@@ -149,7 +150,8 @@ def mean_slowness(parameters: Parameters) -> float:
     return 1.0 / least if least == most else math.log(most / least) / (most - least)
 
 
-def _arrivals(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[Arrival]:
+def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[list[Arrival]]:
+    """The jobs, many at a time."""
     rng = np.random.default_rng(seed)
     high, low = (pool.name for pool in cluster.pools[:2])
     gap, now, number = mean_gap_s(parameters, cluster), 0.0, 0
@@ -162,6 +164,7 @@ def _arrivals(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[A
         speeds = rng.uniform(parameters.least_acceleration, parameters.most_acceleration, BLOCK)
         memory = sizes * parameters.most_memory_gb * MB_PER_GB * (1.0 - rng.random(BLOCK))
         columns = (column[:count].tolist() for column in (submits, sizes, slow, slow / speeds, memory))
+        arrivals = []
         for submit, size, slow_s, fast_s, memory_mb in zip(*columns, strict=True):
             number += 1
             times = {high: fast_s, low: slow_s}
@@ -174,4 +177,5 @@ def _arrivals(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[A
                 stop=Stop.CHECKPOINT,
                 estimates_s=times,
             )
-            yield Arrival(job, slow_s, times)
+            arrivals.append(Arrival(job, slow_s, times))
+        yield arrivals
