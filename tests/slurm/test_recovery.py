@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.coordinator.conftest import Up
-from tests.slurm.test_engine import START, run, stage
+from tests.slurm.test_engine import BUSY, START, run, stage
 from tests.slurmlab import SlurmLab
 
 # Notes each time that it is begun, and runs until it is told to go.
@@ -67,6 +68,34 @@ def test_slurmctld_is_restarted(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert [up.client.job(n).result(60) for n in (1, 2)] == [0, 0]
     assert begun(tmp_path) == ["1", "2"]
+
+
+def test_slurmctld_has_forgotten_that_it_has_started_a_job(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """It starts it again, its node refuses, and Slurm cancels it: that is not what anybody wanted."""
+    up.start(*START, "--lease", "3")
+    other = lab.call(*BUSY, "--wrap", "sleep 600").strip()
+    up.until(lambda: "RUNNING" in slurm_states(lab))
+    signs = "while :; do echo ${TENBIN_MARK##*:} >>signs; [ -e go ] && exit 0; sleep 0.05; done"
+    run(up, "submit", "--chdir", str(tmp_path), "--", "bash", "-c", signs)
+    up.until(lambda: "PENDING" in slurm_states(lab))
+    time.sleep(6)  # slurmctld writes its state every five seconds at most
+    state, before = lab.folder / "state", tmp_path / "state"
+    shutil.copytree(state, before)
+    lab.call("scancel", other)
+    up.until((tmp_path / "signs").exists, 60)
+    time.sleep(2)
+    lab.kill_slurmctld()
+    shutil.rmtree(state)
+    shutil.copytree(before, state)
+    lab.start_slurmctld()
+
+    def attempts() -> list[int]:
+        return [int(line) for line in (tmp_path / "signs").read_text().splitlines()]
+
+    up.until(lambda: attempts()[-1] > 1, 120)
+    (tmp_path / "go").touch()
+    assert up.client.job(1).result(60) == 0
+    assert attempts() == sorted(attempts()), "two at once"
 
 
 def test_what_others_do_in_slurm_is_respected(up: Up, lab: SlurmLab, tmp_path: Path) -> None:

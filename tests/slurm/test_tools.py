@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,15 @@ def test_states_of_nodes(state: str, usable: bool, lost: bool, silent: bool) -> 
 
 
 def test_jobs_whatever_is_in_their_comments() -> None:
-    lines = "7|RUNNING|None|node[1-2]|tenbin:a:1:1\n8|PENDING|(Nodes|x|y\n9_[1-3]|PENDING|Priority||(null)\n"
-    lines += "10|COMPLETED|None|node1|a|b|c\n"
-    found = parse.jobs(lines.replace("(Nodes|x|y", "Priority||x|y"))
+    lines = "7|RUNNING|None|node[1-2]|2026-11-22T09:00:01|tenbin:a:1:1\n8|PENDING|Priority||N/A|x|y\n"
+    lines += "9_[1-3]|PENDING|Priority||N/A|(null)\n"
+    lines += "10|COMPLETED|None|node1|N/A|a|b|c\n"
+    found = parse.jobs(lines)
     assert [job.id for job in found] == [7, 8, 10]
     assert found[0].nodes == ("node1", "node2") and found[2].comment == "a|b|c" and found[2].final
+    assert (
+        found[0].start_s == datetime(2026, 11, 22, 9, 0, 1).astimezone().timestamp() and found[1].start_s == 0
+    )
 
 
 @given(st.text(max_size=80))

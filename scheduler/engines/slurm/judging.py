@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scheduler.engines.slurm.engine import SlurmEngine
 
 SETTLES_S = 2.0  # until what a node has written is seen on others
+SKEW_S = 1.0  # of the clocks of a node and of slurmctld
 VERDICT_S = 0.1  # between looks at who ended a job
 ENDS: Mapping[str, How] = {
     "CANCELLED": "cancelled",
@@ -62,8 +63,9 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
     if by_signal and not watched.cancelled and watched.slurm is not None and watched.fenced_at is None:
         seen = watched.seen
         if seen is not None and seen.final:
-            result = replace(result, how=ENDS.get(seen.state, result.how))
-        elif (seen is not None or watched.pictures == 0) and engine.gone.isdisjoint(watched.cpus):
+            if not _forgotten(watched, seen):
+                result = replace(result, how=ENDS.get(seen.state, result.how))
+        elif _verdict_comes(engine, watched):
             if watched.verdict_wanted != watched.pictures:
                 watched.verdict_wanted = watched.pictures
                 engine.clerk.look(VERDICT_S)
@@ -78,6 +80,23 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
         engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=result.trouble))
     else:
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+
+
+def _verdict_comes(engine: SlurmEngine, watched: Watched) -> bool:
+    """Whether Slurm will say why it ended: not while a node does not answer, nor if it waits there again."""
+    seen = watched.seen
+    if seen is None:
+        return watched.pictures == 0
+    return seen.state != "PENDING" and engine.gone.isdisjoint(watched.cpus)
+
+
+def _forgotten(watched: Watched, seen: SlurmJob) -> bool:
+    """Whether slurmctld was killed, and had forgotten that it had started the job.
+
+    It starts it anew then, which the node refuses, and cancels it because of that: nobody else has.
+    """
+    state = watched.attempt.state()
+    return state is not None and seen.start_s > state.started_s + SKEW_S
 
 
 def _lost(engine: SlurmEngine, watched: Watched) -> None:
@@ -136,16 +155,19 @@ def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
     if watched.passed_on and not began:
         engine.end(watched, Report(*watched.key, "never", time.time()))  # that had left: one of its own, now
         return
-    how = ENDS.get(seen.state)
+    # What a node refuses Slurm cancels itself: after a restart for instance a number that was used before.
+    refused = not began and seen.state == "CANCELLED" and bool(seen.nodes)
+    how = None if refused or _forgotten(watched, seen) else ENDS.get(seen.state)
     said = watched.attempt.complaint()
     if began and (seen.state in NODE or any(name in engine.lost for name in watched.cpus)):
         engine.give_up(watched, f"{watched.where}: lost ({seen.state})")
     elif how is not None and not watched.cancelled:
         result = watched.attempt.last_words() or Result(how, time.time(), trouble=said)
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
-    elif began or seen.state in NODE or seen.state == "PREEMPTED" or watched.cancelled:
+    elif began or refused or seen.state in NODE or seen.state == "PREEMPTED" or watched.cancelled:
         reason = f": {said}" if said else ""
-        watched.trouble = f"its supervisor on {watched.where} ended without a result ({seen.state}){reason}"
+        ended = "ended without a result" if began else "did not begin"
+        watched.trouble = f"its supervisor on {watched.where} {ended} ({seen.state}){reason}"
         _lost(engine, watched)
     else:
         reason = said or f"are {engine.store} and its Python there under the same paths?"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
 from profiles.errors import Unavailable
 
-SQUEUE_FORMAT = "%i|%T|%r|%N|%k"
+SQUEUE_FORMAT = "%i|%T|%r|%N|%S|%k"
 OLDEST = (20, 11)  # version whose answers are known
 MIB = 2**20 / 1e6  # megabytes in what Slurm calls one
 FINAL = frozenset(
@@ -29,13 +30,18 @@ CLOSED = frozenset(
 
 
 class SlurmJob(NamedTuple):
-    """A job as squeue shows it; ``comment`` is whose it is."""
+    """A job as squeue shows it.
+
+    Attributes:
+        comment: whose it is. start_s: when it was started, or may be, in seconds since 1970; 0: unknown.
+    """
 
     id: int
     state: str
     reason: str
     nodes: tuple[str, ...]
     comment: str
+    start_s: float = 0.0
 
     @property
     def final(self) -> bool:
@@ -91,14 +97,22 @@ def jobs(text: str) -> list[SlurmJob]:
     """Of ``squeue -h -o SQUEUE_FORMAT``; steps of arrays, which are never ours, are left out."""
     found = []
     for line in text.splitlines():
-        fields = line.split("|", 4)
-        if len(fields) != 5:
+        fields = line.split("|", 5)
+        if len(fields) != 6:
             raise unknown("squeue", line)
-        number, state, reason, nodes, comment = fields
+        number, state, reason, nodes, start, comment = fields
         if number.isdecimal():
             comment = "" if comment == "(null)" else comment
-            found.append(SlurmJob(int(number), state, reason, hosts(nodes), comment))
+            found.append(SlurmJob(int(number), state, reason, hosts(nodes), comment, seconds_of(start)))
     return found
+
+
+def seconds_of(text: str) -> float:
+    """A time of day of this machine, as squeue prints it, in seconds since 1970; 0: there is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return float(text) if text.isdecimal() and text.isascii() else 0.0
 
 
 def nodes(text: str) -> list[SlurmNode]:
