@@ -316,9 +316,8 @@ def check_runs(signs: list[Sign], ranks: int) -> None:
 
 
 def check_end(drill: Drill, entry: Entry, kind: Kind, signs: list[Sign]) -> None:
-    if entry.failures > MOST_FAILURES:
-        assert entry.stage is Stage.FAILED
-        return
+    if entry.failures >= MOST_FAILURES and entry.stage is Stage.FAILED and entry.code is None:
+        return  # it was struck once too often, and tenbin says so
     assert (entry.stage, entry.code) == (Stage.FAILED if kind.code else Stage.DONE, kind.code), entry
     results = (drill.folder / f"result-{entry.id}").read_text().split()
     assert set(results) == {str(kind.result())}, (entry, results)
