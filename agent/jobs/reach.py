@@ -51,10 +51,24 @@ def main(arguments: list[str]) -> int:
     words, environment = srun(arguments[0], arguments[1:], os.environ)
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
     assert process.stderr is not None
+    said = b""
     for line in process.stderr:
         if UNBOUND not in line:  # the job's own output is no place for that
             os.write(2, line)
-    return process.wait()
+            said = line
+    code = process.wait()
+    if code > 0:
+        note(Path(os.environ[FOLDER]), arguments[0], said.decode(errors="replace").strip())
+    return code
+
+
+def note(folder: Path, host: str, said: str) -> None:
+    """Where srun has failed before there was a keeper: the job itself has done nothing wrong."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from agent.jobs.folder import Attempt
+    from agent.jobs.spread import Board
+
+    Board(Attempt(folder)).unreached(host, said)
 
 
 if __name__ == "__main__":

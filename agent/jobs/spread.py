@@ -5,7 +5,7 @@ The ranks on the supervisor's own node are below it; on each other node a keeper
 length, so that whoever opens one over NFS reads what was written last:
 
     ranks/wish    what the keepers are to do; the supervisor
-    ranks/NODE    what became of the node's ranks; its keeper
+    ranks/NODE    what became of the node's ranks; its keeper (or who could not start one)
 
 The supervisor tells no result before all keepers have said that nothing of the job runs on their nodes, or
 before they must have ended it because their lease is over.
@@ -26,7 +26,8 @@ from profiles.files import overwrite
 
 FOLDER = "ranks"
 Wish = Literal["run", "pause", "term", "end"]
-BYTES = 512
+BYTES = 1024
+MOST_TROUBLE = 200  # letters of it: a word must fit
 LOOKS_S = 0.05
 LEASE_S = 30.0
 STUCK_S = 5.0
@@ -35,7 +36,10 @@ MARGIN_S = 2.0  # beyond the lease
 
 @dataclass(frozen=True)
 class Word:
-    """What a keeper says: its ranks have begun, have ended; which limit they broke; what they used."""
+    """What a keeper says: its ranks have begun, have ended; which limit they broke; what they used.
+
+    ``unreached``: why no keeper could be started.
+    """
 
     begun: bool = False
     ended: bool = False
@@ -45,6 +49,7 @@ class Word:
     peak_memory_mb: float = 0.0
     read_mb: float = 0.0
     written_mb: float = 0.0
+    unreached: str = ""
 
 
 def of_this_node(order: Order) -> Order:
@@ -77,6 +82,12 @@ class Board:
 
     def say(self, host: str, word: Word) -> None:
         overwrite(self.path / host, json.dumps(asdict(word)), BYTES)
+
+    def unreached(self, host: str, why: str) -> None:
+        """No keeper could be started there; one that has begun has the say."""
+        if not self.word(host).begun:
+            why = why.encode("ascii", "replace").decode()[:MOST_TROUBLE]
+            self.say(host, Word(unreached=why or "srun failed"))
 
     def word(self, host: str) -> Word:
         with suppress(OSError, ValueError):
@@ -128,8 +139,15 @@ class Spread:
             limit_mb = self._board.word(over[0]).memory_limit_mb
             trouble = f"its ranks on {', '.join(over)} used more than {limit_mb:.0f} MB"
             return replace(result, how="memory-limit", trouble=trouble)
-        if by_itself and result.code != 0 and silent:
-            trouble = f"{', '.join(silent)} did not answer any more"
+        reasons = [
+            f"{h}: {word.unreached}" for h, word in zip(self.hosts, words, strict=True) if word.unreached
+        ]
+        if by_itself and result.code != 0 and (silent or reasons):
+            trouble = (
+                f"{', '.join(silent)} did not answer any more"
+                if silent
+                else "; ".join(reasons)[: 2 * MOST_TROUBLE]
+            )
             return replace(result, how="interrupted", code=None, signal=None, trouble=trouble)
         return result
 

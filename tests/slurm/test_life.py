@@ -251,6 +251,17 @@ def test_a_node_of_several_is_dead(slow: SlurmLab, up: Up, tmp_path: Path, which
     assert max(first) < min(later)[0] and lost not in {node for _, node in later}
 
 
+@pytest.mark.usefixtures("mpi")
+def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+    """The daemon of one of its nodes is dead, which Slurm does not know yet: it runs elsewhere."""
+    up.start(*START, "--lease", "3")
+    slow.kill_slurmd("node2")
+    job = submit(up, tmp_path, tasks=4)
+    found = job.wait(120)
+    assert (found["stage"], found["code"]) == ("done", 0), found["trouble"]
+    assert found["hosts"] == ["node1", "node3"] and found["attempt"] > 1
+
+
 def test_a_job_of_nobody_is_cancelled(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
     """It carries this coordinator's mark, and belongs to no attempt; others' jobs are left alone."""
     up.start(*START)
