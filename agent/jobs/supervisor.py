@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agent.jobs.power import Power
     from agent.jobs.spread import Spread, Wish
 
+TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
 MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
 LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
@@ -150,6 +151,8 @@ class Supervisor:
             got = tree.await_signal(AWAITED, self._patience())
             status = tree.reap(self.begun.pid, self.reaped)
             if status is not None:
+                if status and self.ending is None and TO_END & {got, *signal.sigpending()}:
+                    self.ending = "interrupted"  # so was the job itself, which ended by that, and the sooner
                 break
             if got in ASKS:
                 self._obey()
@@ -340,5 +343,5 @@ def _told_to_end() -> bool:
     """Whether a signal says so that came when there was no job any more; others were about the job."""
     told = False
     while (got := signal.sigtimedwait(AWAITED, 0)) is not None:
-        told = told or got.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        told = told or got.si_signo in TO_END
     return told

@@ -70,6 +70,10 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
                 watched.verdict_wanted = watched.pictures
                 engine.clerk.look(VERDICT_S)
             return
+    if watched.fenced_at is not None and result.how in ("exited", "signalled") and result.code != 0:
+        # Slurm was told to cancel it, and mpiexec, which is told as well, ends by some code of its own.
+        engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=watched.trouble))
+        return
     if result.how == "interrupted" and result.trouble:  # one of its nodes was lost, and has ended it by now
         if watched.verdict_wanted < 0:  # it begins anew when it is known which
             watched.verdict_wanted = watched.pictures
