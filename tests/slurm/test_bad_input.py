@@ -42,6 +42,7 @@ def test_of_a_cluster(lab: SlurmLab, tmp_path: Path, options: tuple[str, ...], s
 def test_options_of_a_cluster_without_one() -> None:
     assert refused("--partition", "main") == (2, "--partition is of a Slurm cluster; add --engine slurm")
     assert refused("--unit", "2")[0] == 2
+    assert refused("--set-down") == (2, "--set-down is of a Slurm cluster; add --engine slurm")
 
 
 def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,12 @@ from scheduler.engines.slurm.life import MARGIN_S, SET_DOWN, Life, knock
 from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.strays import Strays
 from scheduler.engines.slurm.tools import Slurm
+from tenbin.slurm_machine import setting_down, slurm_cluster
 from tests.coordinator.conftest import Up
 from tests.slurm.test_engine import START, run, stage
 from tests.slurm.test_mpi import BEATS, begun, submit
 from tests.slurm.test_mpi import beats as beats_of
+from tests.slurm.test_regions import as_nobody
 from tests.slurm.test_tools import NODE
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab
 
@@ -216,6 +218,14 @@ def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: P
     assert up.client.job(1).result(60) == 0
     time.sleep(3)
     assert "State=DOWN" in said(other)
+
+
+def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Path) -> None:
+    machine = slurm_cluster("easy", tmp_path / "home", None, None, 30.0)
+    assert setting_down(machine).slurm
+    said = as_nobody(lambda: setting_down(machine))
+    assert said.startswith("BadInput: --set-down: nobody may not set nodes down (there is no accounting")
+    assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said
 
 
 def test_a_job_that_somebody_has_suspended_is_not_dead(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
