@@ -20,7 +20,9 @@ Algorithm: each job gets a plan (``mct_plan``) when it is submitted, on what all
    over-estimated they would move again and again, while others wait (at twice the costs +3.1 instead of
    +1.4 % of mean turnaround, 3,000 jobs of mix (a)). When a plan cannot be kept (a job takes longer, nodes
    or jobs fail), all are made anew in that order; a late job is then believed to need a tenth of its time
-   so far more, and at least a second, and a late checkpoint as long again.
+   so far more, and at least a second, and a late checkpoint as long again. Where units were not free in
+   time no job is stopped again before it has done a tenth of its work where it is: costs believed to be
+   smaller than they are would otherwise have it stopped for nothing again and again.
 
 Guarantee: estimates and costs being exact, no job ever changes what was planned for one submitted earlier,
 and no job of MCTB, MCTM or MCTBM ends later than MCT would let it end beside the same earlier jobs.
@@ -261,8 +263,8 @@ class Mct(Policy):
         lane = self._lanes[part.pool]
         lane.slack_until_s = max(lane.slack_until_s, part.end_s)
 
-    def _plan_anew(self, view: View) -> None:
-        """Step 6, when plans cannot be kept, and after a restart."""
+    def _plan_anew(self, view: View, stint: float = 0.0) -> None:
+        """Step 6, when plans cannot be kept, and after a restart; ``stint`` as in ``Task``."""
         now = view.now
         self._broken = False
         held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
@@ -279,9 +281,9 @@ class Mct(Policy):
         self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
         self._new.clear()
         for state in in_order(view):
-            self._plan_again(view, state)
+            self._plan_again(view, state, stint)
 
-    def _plan_again(self, view: View, state: JobState) -> None:
+    def _plan_again(self, view: View, state: JobState, stint: float) -> None:
         job = state.job
         planned = self._plans[job.id] = Planned(job)
         planned.running = job.id in view.running
@@ -300,7 +302,7 @@ class Mct(Policy):
         planned.parts = parts
         if self._rules.priced:
             self._set_prices()
-        task = task_of(view, self._lanes, self._rules.migrate, planned, state, STINT)
+        task = task_of(view, self._lanes, self._rules.migrate, planned, state, stint)
         more = plan(task, self._rules)
         for part in more:
             self._lanes[part.pool].take(part, job.units)
@@ -311,8 +313,9 @@ class Mct(Policy):
     def _act(self, view: View) -> list[Action]:
         """Stop and start what is due."""
         stops, starts = self._collect(view.now)
-        if self._broken or (starts and self._behind(view, stops, starts)):
-            self._plan_anew(view)
+        behind = bool(starts) and self._behind(view, stops, starts)
+        if self._broken or behind:
+            self._plan_anew(view, STINT if behind and not self._broken else 0.0)
             stops, starts = self._collect(view.now)
         actions: list[Action] = []
         for planned in stops:
