@@ -37,6 +37,11 @@ LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 QUICK_LEAST, QUICK_MOST = 2, 3
 QUICK_S = 50.0  # a quick profile begins no third repetition that ends later: a minute in all, of 5 s runs
+RUNS, SHORTEST_S, LONGEST_S = (
+    34,
+    170.0,
+    1200.0,
+)  # a full one: so many runs' time, three minutes in all, of 5 s runs
 TOLERANCE = 0.05
 NOTABLE_S = 0.05  # of building kernels
 COMPROBE_S = 2.0  # to start one, and its windows
@@ -57,7 +62,8 @@ class JobOrder:
         mpi: the command is started as so many ranks.
         hosts: where they lie; empty: here.
         limit_s: a run that takes longer is ended.
-        budget_s: no further repetition is begun after this time, once the least number is done.
+        budget_s: no further repetition is begun that would end later, once the least number is done; None: by
+            the length of a run.
     """
 
     name: str
@@ -66,7 +72,7 @@ class JobOrder:
     cores: int = 1
     quick: bool = False
     limit_s: float = 600.0
-    budget_s: float = 1200.0
+    budget_s: float | None = None
     seed: int = 1
     mpi: bool = False
     hosts: tuple[str, ...] = ()
@@ -131,7 +137,7 @@ class Session:
             self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
         repetition = 0
         try:
-            while goes_on(self.order, repetition, time.monotonic() - self.began, self._narrow):
+            while goes_on(self.order, self.run_s, repetition, time.monotonic() - self.began, self._narrow):
                 repetition += 1
                 self._repeat(repetition)
         except KeyboardInterrupt:
@@ -338,17 +344,20 @@ class Session:
         self.listener(JobProgress(doing, self.fraction, left_s if self.run_s else 0.0))
 
 
-def goes_on(order: JobOrder, done: int, spent_s: float, narrow: Callable[[], bool]) -> bool:
+def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, narrow: Callable[[], bool]) -> bool:
     """Whether another repetition is worth its time, after so many in so many seconds.
 
     Args:
+        run_s: of the first run, alone.
         narrow: whether every slow-down is known well enough; asked only where that decides.
     """
     least, most = (QUICK_LEAST, QUICK_MOST) if order.quick else (LEAST_REPETITIONS, MOST_REPETITIONS)
-    budget_s = min(order.budget_s, QUICK_S) if order.quick else order.budget_s
+    longest_s = QUICK_S if order.quick else min(max(RUNS * run_s, SHORTEST_S), LONGEST_S)
+    if order.budget_s is not None:
+        longest_s = min(order.budget_s, QUICK_S) if order.quick else order.budget_s
     if done < least:
         return True
-    if done >= most or spent_s * (done + 1) / done > budget_s:
+    if done >= most or spent_s * (done + 1) / done > longest_s:
         return False
     return order.quick or done < FULL_REPETITIONS or not narrow()
 

@@ -201,12 +201,14 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
     assert not processes_below()
 
 
-def test_a_quick_profile_of_runs_of_five_seconds_takes_less_than_a_minute() -> None:
+def test_a_profile_of_runs_of_five_seconds_takes_less_than_three_minutes_and_a_quick_one_less_than_one() -> (
+    None
+):
     """By the seconds that runs, references and starts take; two repetitions are made, whatever they take."""
 
     def repetitions(order: JobOrder, first_s: float, one_s: float) -> tuple[int, float]:
         done = 0
-        while goes_on(order, done, first_s + done * one_s, lambda: False):
+        while goes_on(order, first_s, done, first_s + done * one_s, lambda: False):
             done += 1
         return done, first_s + done * one_s
 
@@ -214,9 +216,11 @@ def test_a_quick_profile_of_runs_of_five_seconds_takes_less_than_a_minute() -> N
     assert repetitions(quick, 5.2, 5.2 + 5.2 * 1.25 + 5.2 * 1.5 + 3) == (2, pytest.approx(50.2))
     assert repetitions(quick, 3.2, 3.2 * 3 + 3) == (3, pytest.approx(41.0))
     assert repetitions(quick, 60.0, 180.0)[0] == 2
-    assert repetitions(full, 5.2, 30.0)[0] == 20
-    assert not goes_on(full, 6, 180.0, lambda: True) and goes_on(full, 5, 150.0, lambda: True)
-    assert repetitions(replace(full, budget_s=170.0), 5.2, 30.0)[0] == 5
+    assert repetitions(full, 5.2, 30.0) == (5, pytest.approx(155.2))
+    assert repetitions(full, 1.2, 10.0) == (16, pytest.approx(161.2))
+    assert repetitions(full, 100.0, 600.0)[0] == 3
+    assert repetitions(replace(full, budget_s=1200.0), 5.2, 30.0)[0] == 20
+    assert not goes_on(full, 2.0, 6, 80.0, lambda: True) and goes_on(full, 2.0, 5, 70.0, lambda: True)
 
 
 @pytest.mark.computes

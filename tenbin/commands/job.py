@@ -59,7 +59,13 @@ def profile(
         typer.Option("--quick", help="Fewer intensities and repetitions: a minute for runs of 5 s."),
     ] = False,
     limit: Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")] = "10m",
-    budget: Annotated[str, typer.Option(help="Begin no further repetition after: 20m.")] = "20m",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Begin no repetition that would end later: 20m. (default: the time of 34 runs, 3m to 20m)",
+            show_default=False,
+        ),
+    ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +113,7 @@ def profile(
     from agent.job_caps import check as check_caps
     from agent.job_profiler import make_job_profile
     from agent.job_scaling import on_cores
-    from agent.job_session import JobOrder
+    from agent.job_session import LONGEST_S, JobOrder
     from profiles.job_store import JobStore
     from tenbin.commands.profile import terminated_as_interrupted
     from tenbin.commands.words import counts, duration_s
@@ -117,7 +123,8 @@ def profile(
     where = (folder or Path.cwd()).absolute()
     if not where.is_dir():
         raise BadInput(f"--chdir {where}: not a folder", f"mkdir -p {where}")
-    times = duration_s(limit), duration_s(budget)
+    limit_s, budget_s = duration_s(limit), None if budget is None else duration_s(budget)
+    times = limit_s, LONGEST_S if budget_s is None else budget_s
     ranks_on = tuple(host.strip() for host in hosts.split(",")) if hosts is not None else ()
     run = tuple(command), str(where), times, quick, seed, mpi, ranks_on
     scaling = planned(counts(scale), *run) if scale else None
@@ -133,7 +140,8 @@ def profile(
         str(where),
         cores,
         quick,
-        *times,
+        limit_s,
+        budget_s,
         seed,
         mpi=mpi or hosts is not None,
         hosts=ranks_on,

@@ -48,7 +48,7 @@ def examples(
 
     from agent.job_kernels import KERNELS, command
     from agent.job_profiler import make_job_profile
-    from agent.job_session import JobOrder
+    from agent.job_session import LONGEST_S, JobOrder
     from agent.node_kind import node_kind
     from profiles.job_store import JobStore
     from tenbin.commands.job_print import print_list
@@ -67,7 +67,7 @@ def examples(
         for name in wanted:
             run = command(name, KERNELS[name], seconds, 0 if sizes else 1)
             order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
-            how = run, "/", (order.limit_s, order.budget_s), order.quick, order.seed, order.mpi
+            how = run, "/", (order.limit_s, LONGEST_S), order.quick, order.seed, order.mpi
             scaling = planned(sizes, *how) if sizes else None
             with progress(f"{name}, ") as listener:
                 one, samples = make_job_profile(order, listener)
