@@ -252,16 +252,17 @@ def test_a_killed_supervisor_takes_the_job_with_it(start: Start, tmp_path: Path)
     one = start("sh", "-c", "setsid sh -c 'echo $$ > away; exec sleep 300' & echo $$ > pid; sleep 300")
     one.until("started")
     deadline = time.monotonic() + 10
-    while not ((tmp_path / "away").exists() and (tmp_path / "away").read_text()):
+    numbers = tmp_path / "pid", tmp_path / "away"
+    while not all(number.exists() and number.read_text() for number in numbers):
         assert time.monotonic() < deadline
     assert one.attempt.lives()
     one.process.kill()
     one.process.wait()
     assert not one.attempt.lives() and one.attempt.result() is None
     assert tree.kill_marked(str(one.attempt.path))
-    for name in ("pid", "away"):
+    for number in numbers:
         with suppress(ProcessLookupError):  # a zombie still has its number, and no environment
-            os.kill(int((tmp_path / name).read_text()), 0)
+            os.kill(int(number.read_text()), 0)
     assert tree.marked(str(one.attempt.path)) == []
 
 
