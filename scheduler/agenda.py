@@ -22,9 +22,7 @@ FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 
 Entry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
-
-
-LEAST_ROOM = 64
+LEAST_ROOM = 64  # entries, before it is worth while to look for void ones
 
 
 def _void(entry: Entry) -> bool:

@@ -139,9 +139,8 @@ class Availability:
     def regions(self, units: int, after_s: float) -> list[tuple[float, float]]:
         """The maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
         first, times, found = self._step(after_s), self._times, []
-        free = (
-            np.frombuffer(self._free, WHOLE, -1, STEP * first) >= whole(units)
-        ).tobytes()  # 1: so many are
+        levels = np.frombuffer(self._free, WHOLE, -1, STEP * first)
+        free = (levels >= whole(units)).tobytes()  # 1: so many are
         begin = free.find(1)
         while begin >= 0:
             end = free.find(0, begin)

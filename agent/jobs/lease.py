@@ -24,6 +24,8 @@ from agent.jobs.folder import Attempt
 from agent.jobs.here import here
 from profiles.files import overwrite
 
+LEASE_S = 30.0  # where nobody says otherwise
+MARGIN_S = 2.0  # beyond the lease: then nothing runs any more
 LOOKS_S = 0.5
 BEATS_S = 2.0
 WIDTH = 20  # bytes of a beat

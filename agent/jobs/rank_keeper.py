@@ -17,9 +17,9 @@ from pathlib import Path
 from agent.jobs import ranks, tree
 from agent.jobs.folder import Attempt, until_it_can
 from agent.jobs.here import here
-from agent.jobs.lease import Lease
+from agent.jobs.lease import LEASE_S, Lease
 from agent.jobs.samples import Sampler
-from agent.jobs.spread import LEASE_S, Board, Wish, Word, of_this_node
+from agent.jobs.spread import Board, Wish, Word, of_this_node
 
 LOOKS_S = 0.2
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # Slurm's: the

@@ -21,6 +21,7 @@ from typing import Literal
 
 from agent.jobs.folder import Attempt, Order, Result, Usage
 from agent.jobs.here import here
+from agent.jobs.lease import LEASE_S, MARGIN_S
 from agent.jobs.ranks import REPORTS
 from profiles.files import overwrite
 
@@ -29,9 +30,7 @@ Wish = Literal["run", "pause", "term", "end"]
 BYTES = 1024
 MOST_TROUBLE = 200  # letters of it: a word must fit
 LOOKS_S = 0.05
-LEASE_S = 30.0
 STUCK_S = 5.0
-MARGIN_S = 2.0  # beyond the lease
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,8 @@ class Orders:
         Raises:
             Unavailable: it takes an mpiexec, and none was found at its submission.
         """
-        spec = job.spec
-        environment = {**environment, **spec.env, **_about(job, files.folder)}
-        tasks = self._tasks(job)
-        environment["TENBIN_TASKS"] = str(tasks)
-        command = spec.command
+        spec, tasks, command = job.spec, self._tasks(job), job.spec.command
+        environment = {**environment, **spec.env, **_about(job, tasks, files.folder)}
         hosts: dict[str, int] = {}
         if spec.mpi:
             environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
@@ -98,12 +95,6 @@ class Orders:
                 hosts = ranks_on(shares, spec.cores, tasks)
                 command = tuple(mpi.spread_command(hosts, command))
                 environment |= reach.variables() | {reach.FOLDER: str(attempt.path)}
-        if job.devices:
-            environment["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
-        if spec.checkpoint_signal is not None:
-            environment["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
-        if spec.array_index is not None:
-            environment["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
         if self.packages is not None:
             environment |= self.packages.environment(spec.load)
         total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks
@@ -156,14 +147,23 @@ class Orders:
         return self._mpi
 
 
-def _about(job: Entry, folder: Path) -> dict[str, str]:
+def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
     """What a job is told about itself. No other job has its key, also none of a coordinator made anew."""
-    return {
+    spec = job.spec
+    found = {
         "TENBIN_JOB_ID": str(job.id),
         "TENBIN_JOB_FOLDER": str(folder),
         "TENBIN_JOB_KEY": f"{job.id}-{job.submit_s:.0f}",
         "TENBIN_GENERATION": str(job.attempt),
+        "TENBIN_TASKS": str(tasks),
     }
+    if job.devices:
+        found["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
+    if spec.checkpoint_signal is not None:
+        found["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
+    if spec.array_index is not None:
+        found["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
+    return found
 
 
 def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]:

@@ -13,6 +13,8 @@ from tenbin.commands.options import JsonOption
 from tenbin.commands.simulate import complete_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tenbin.machine import Machine
 
 HomeOption = Annotated[
@@ -174,7 +176,10 @@ def up(
 
     _check_together(devices, cores, nodes, power_budget, emulate)
     told = None if devices else profile
-    _check_engine(engine, partition, unit, power_budget, told, take_over, set_down, partitions, cores, nodes)
+    here = {"--cores": cores, "--nodes": nodes}
+    there = {"--partition": partition, "--unit": unit, "--take-over": take_over}
+    there |= {"--set-down": set_down, "--partitions": partitions}
+    _check_engine(engine, here, there, power_budget, told)
     if listen is not None:
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
@@ -251,44 +256,42 @@ def _check_together(
 
 def _check_engine(
     engine: Engines,
-    partition: str | None,
-    unit: int | None,
+    here: Mapping[str, object],
+    there: Mapping[str, object],
     budget_w: float | None,
     profile: str | None,
-    take_over: Path | None,
-    set_down: bool,
-    partitions: str | None,
-    *others: object,
 ) -> None:
     """Options of one engine with the other.
+
+    Args:
+        here: what only the local engine takes. there: what only the one of Slurm does.
 
     Raises:
         BadInput: they do not go together.
     """
     from profiles.errors import BadInput
 
+    given = {name for name, value in {**here, **there}.items() if value not in (None, False)}
     if engine is Engines.slurm:
-        names = ("--cores", "--nodes")
-        for name, value in zip(names, others, strict=True):
-            if value:
+        for name in here:
+            if name in given:
                 raise BadInput(f"{name} with --engine slurm: it is of this machine", "leave it out")
         if profile is not None and budget_w is None:
             raise BadInput(
                 "--profile with --engine slurm is of power caps, or of devices",
                 "add --power-budget or --devices",
             )
-        if unit is not None and budget_w is not None:
+        if "--unit" in given and budget_w is not None:
             raise BadInput("--unit with --power-budget: jobs get whole nodes", "leave it out")
-        if take_over is not None and budget_w is not None:
+        if "--take-over" in given and budget_w is not None:
             what = "--take-over with --power-budget: nothing caps what sbatch starts"
             raise BadInput(what, "give one of them")
-        if take_over is not None and partitions is not None:
+        if {"--take-over", "--partitions"} <= given:
             what = "--take-over with --partitions: jobs of sbatch keep the partition that they have"
             raise BadInput(what, "give one of them")
-    given = {"--partition": partition, "--unit": unit, "--take-over": take_over}
-    given |= {"--set-down": set_down or None, "--partitions": partitions}
-    for name, value in given.items():
-        if value is not None and engine is not Engines.slurm:
+        return
+    for name in there:
+        if name in given:
             raise BadInput(f"{name} is of a Slurm cluster", "add --engine slurm")
 
 

@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from scheduler.world import Settings
 from tenbin.machine import Machine
 from tenbin.slurm_machine import slurm_cluster
 from tests.benchmarks import FULL
+from tests.benchmarks.test_slurm_list import by_sbatch, finished, minutes
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.programs import opencl_devices
@@ -149,34 +149,27 @@ def by_tenbin(up: Up, policy: str, jobs: list[Sleeper], folder: Path, begins_s: 
     for number, job in enumerate(jobs):
         time.sleep(max(begin + job.at_s - time.time(), 0.0))
         handles.append(submit(up, job, folder / str(number), begins_s))
-    found = [handle.wait(3600) for handle in handles]
-    up.kill(signal.SIGTERM)
-    troubles = [(one["id"], one["stage"], one["trouble"]) for one in found if one["stage"] != "done"]
-    assert not troubles, troubles
+    found = finished(up, handles)
     turnaround_s = statistics.mean(one["end_s"] - one["submit_s"] for one in found)
     last_s = max(one["end_s"] for one in found)
     return Course(last_s - begin, turnaround_s, sum(one["migrations"] for one in found))
 
 
 def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
-    begin, submitted, files = time.time(), [], []
-    for number, job in enumerate(jobs):
-        time.sleep(max(begin + job.at_s - time.time(), 0.0))
-        submitted.append(time.time())
-        files.append(folder / f"end-{number}")
-        script = f"{' '.join(job.command(folder / f'slurm-{number}'))}; date +%s%N >{files[-1]}"
-        words = [
-            "sbatch",
-            "--parsable",
-            "--nodes=1",
-            "--exclusive",
-            f"--time={int(SLOWER * job.run_s) // 60 + 1}",
-        ]
-        lab.call(*words, "--output=/dev/null", "--wrap", script)
-    while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout.strip():
-        time.sleep(0.1)
-    ends = [int(file.read_text()) / 1e9 for file in files]
-    return Course(max(ends) - begin, statistics.mean(map(float.__sub__, ends, submitted)), 0)
+    alone = ["--nodes=1", "--exclusive"]
+    done = by_sbatch(
+        lab,
+        [
+            (
+                job.at_s,
+                [*alone, minutes(SLOWER * job.run_s)],
+                " ".join(job.command(folder / f"slurm-{number}")),
+            )
+            for number, job in enumerate(jobs)
+        ],
+        folder,
+    )
+    return Course(done.makespan_s, statistics.mean(done.turnarounds_s), 0)
 
 
 def simulated(policy: str, jobs: list[Sleeper], begins_s: float, machine: Machine) -> Course:

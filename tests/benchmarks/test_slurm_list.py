@@ -13,9 +13,8 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from scheduler.registry import create
 from scheduler.simulator import Simulator
 from scheduler.trace import Arrival, Record
 from scheduler.world import Settings
+from tenbin.client import Job
 from tenbin.machine import Machine, kind_of
 from tenbin.slurm_machine import slurm_cluster
 from tests.benchmarks import FULL
@@ -157,25 +157,46 @@ def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
     for job in jobs:
         time.sleep(max(begin + job.at_s - time.time(), 0.0))
         handles += up.client.submit_all([job.spec(shared)])
-    found = [handle.wait(3600) for handle in handles]
-    up.kill(signal.SIGTERM)
-    troubles = [(one["id"], one["stage"], one["trouble"]) for one in found if one["stage"] != "done"]
-    assert not troubles, troubles
+    found = finished(up, handles)
     ends = [one["end_s"] for one in found]
     turnarounds = [end - one["submit_s"] for end, one in zip(ends, found, strict=True)]
     return Course(turnarounds, max(ends) - begin)
 
 
+def finished(up: Up, handles: list[Job]) -> list[dict[str, Any]]:
+    """What ``tenbin info`` says of each at its end, after which the coordinator is gone."""
+    found = [handle.wait(3600) for handle in handles]
+    up.kill(signal.SIGTERM)
+    troubles = [(one["id"], one["stage"], one["trouble"]) for one in found if one["stage"] != "done"]
+    assert not troubles, troubles
+    return found
+
+
 def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
+    return by_sbatch(
+        lab,
+        [
+            (job.at_s, [f"--ntasks={job.tasks}", minutes(job.limit_s)], f"sleep {job.run_s:.3f}")
+            for job in jobs
+        ],
+        folder,
+    )
+
+
+def minutes(limit_s: float) -> str:
+    """A limit, as Slurm plans by it."""
+    return f"--time={int(limit_s // 60) + 1}"
+
+
+def by_sbatch(lab: SlurmLab, jobs: Sequence[tuple[float, list[str], str]], folder: Path) -> Course:
+    """Jobs (when they come, options, a line of shell) under Slurm's own scheduler."""
     begin, submitted, files = time.time(), [], []
-    for number, job in enumerate(jobs):
-        time.sleep(max(begin + job.at_s - time.time(), 0.0))
+    for number, (at_s, options, line) in enumerate(jobs):
+        time.sleep(max(begin + at_s - time.time(), 0.0))
         submitted.append(time.time())
         files.append(folder / f"end-{number}")
-        script = f"sleep {job.run_s:.3f}; date +%s%N >{files[-1]}"
-        words = ["sbatch", "--parsable", f"--ntasks={job.tasks}", f"--time={int(job.limit_s // 60) + 1}"]
-        lab.call(*words, "--output=/dev/null", "--wrap", script)
-    while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout.strip():
+        lab.call("sbatch", *options, "--output=/dev/null", "--wrap", f"{line}; date +%s%N >{files[-1]}")
+    while lab.call("squeue", "-h").strip():
         time.sleep(0.1)
     ends = [int(file.read_text()) / 1e9 for file in files]
     return Course([end - at for end, at in zip(ends, submitted, strict=True)], max(ends) - begin)

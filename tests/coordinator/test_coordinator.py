@@ -169,15 +169,13 @@ def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.Monk
     first = up.client.submit(
         ["sleep", "2"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
     )
-    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "200000"]
+    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "100000"]
     second = up.client.submit(stencil, expect_s={"pocl-0": 5.0, "pocl-1": 50.0}, **needs)
     up.until(lambda: second.info()["stage"] == "running")
     assert second.info()["placement"] == "pocl-1"
     assert first.wait(30)["stage"] == "done"
-    up.until(lambda: second.info()["attempt"] == 2 and second.info()["stage"] == "running", 90)
-    second.cancel()  # that it goes on rightly is another test's
     found = second.wait(90)
-    assert (found["placement"], found["migrations"]) == ("pocl-0", 1)
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0", 1)
 
 
 def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

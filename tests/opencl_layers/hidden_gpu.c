@@ -1,15 +1,8 @@
 /* An OpenCL layer that makes PoCL's "basic" devices GPUs, which only a process sees that Slurm has given one
  * (SLURM_GPUS_ON_NODE): as a site does it that constrains devices by control groups. */
-#define CL_TARGET_OPENCL_VERSION 300
-#include <CL/cl_icd.h>
-#include <CL/cl_layer.h>
-#include <stdlib.h>
-#include <string.h>
+#include "layer.h"
 
 #define MOST 64
-
-static cl_icd_dispatch table;
-static const cl_icd_dispatch *target;
 
 static int is_gpu(cl_device_id device) {
     char name[256] = "";
@@ -40,21 +33,7 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, 
     return error;
 }
 
-cl_int CL_API_CALL clGetLayerInfo(cl_layer_info name, size_t size, void *value, size_t *size_ret) {
-    if (name != CL_LAYER_API_VERSION) return CL_INVALID_VALUE;
-    if (value && size >= sizeof(cl_layer_api_version)) *(cl_layer_api_version *)value = CL_LAYER_API_VERSION_100;
-    if (size_ret) *size_ret = sizeof(cl_layer_api_version);
-    return CL_SUCCESS;
-}
-
-cl_int CL_API_CALL clInitLayer(cl_uint n, const cl_icd_dispatch *dispatch, cl_uint *n_ret,
-                               const cl_icd_dispatch **layer) {
-    if (n < sizeof(table) / sizeof(dispatch->clGetPlatformIDs)) return CL_INVALID_VALUE;
-    target = dispatch;
-    table = *dispatch;
+static void change_calls(void) {
     table.clGetDeviceIDs = device_ids;
     table.clGetDeviceInfo = device_info;
-    *n_ret = sizeof(table) / sizeof(dispatch->clGetPlatformIDs);
-    *layer = &table;
-    return CL_SUCCESS;
 }

@@ -38,22 +38,13 @@ def _cluster() -> Iterator[SlurmLab]:
 
 
 @pytest.fixture
-def lab(_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
-    """A Slurm cluster of three nodes with 4 CPUs each."""
-    for name, value in _cluster.env.items():
-        monkeypatch.setenv(name, value)
-    yield _cluster
-    _cluster.mend()
-    for name in partitions(_cluster):
+def lab(lab: SlurmLab) -> Iterator[SlurmLab]:
+    """A Slurm cluster of three nodes with 4 CPUs each; no partition outlives a test."""
+    yield lab
+    lab.mend()
+    for name in partitions(lab):
         if name != "main":
-            _cluster.call("scontrol", "delete", f"PartitionName={name}")
-
-
-@pytest.fixture
-def up(lab: SlurmLab, tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "home")
-    yield one
-    one.sweep()
+            lab.call("scontrol", "delete", f"PartitionName={name}")
 
 
 def partitions(lab: SlurmLab) -> dict[str, str]:

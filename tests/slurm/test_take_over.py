@@ -30,20 +30,10 @@ def _cluster() -> Iterator[SlurmLab]:
 
 
 @pytest.fixture
-def lab(_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+def lab(lab: SlurmLab) -> Iterator[SlurmLab]:
     """A Slurm cluster of three nodes with 2 CPUs each, with tenbin's job_submit.lua."""
-    for name, value in _cluster.env.items():
-        monkeypatch.setenv(name, value)
-    yield _cluster
-    (_cluster.folder / "lease").unlink(missing_ok=True)
-    _cluster.mend()
-
-
-@pytest.fixture
-def up(lab: SlurmLab, tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "home")
-    yield one
-    one.sweep()
+    yield lab
+    (lab.folder / "lease").unlink(missing_ok=True)
 
 
 def start(up: Up, lab: SlurmLab, *more: str) -> None:

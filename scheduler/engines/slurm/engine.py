@@ -29,7 +29,7 @@ from scheduler.engines.orders import Orders
 from scheduler.engines.slurm import judging, losses
 from scheduler.engines.slurm.clerk import BUSY_S, Clerk, Outcome, Picture
 from scheduler.engines.slurm.guests import Guests
-from scheduler.engines.slurm.life import Key
+from scheduler.engines.slurm.life import NOBODY, Key
 from scheduler.engines.slurm.papers import Papers
 from scheduler.engines.slurm.partitions import Partitions
 from scheduler.engines.slurm.relays import Relays, passed_on_to
@@ -312,7 +312,7 @@ class SlurmEngine(JobFolders):
         known = {watched.comment for watched in self.watched.values()} | self.relays.comments()
         for stray in self.strays.find(picture.jobs, known):
             log.warning("Slurm job %d is of no attempt any more: cancelled (%s)", stray.id, stray.comment)
-            self.steering.cancel(losses.NOBODY, stray.id, stray.comment)
+            self.steering.cancel(NOBODY, stray.id, stray.comment)
         if self.strays.seen:
             self.clerk.look(BUSY_S)
 

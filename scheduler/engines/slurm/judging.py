@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.jobs.folder import How, Result
+from agent.jobs.lease import MARGIN_S
 from scheduler.engines import Report
-from scheduler.engines.slurm.life import MARGIN_S
 from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.watched import Watched
 

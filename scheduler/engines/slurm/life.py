@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.jobs.lease import beat_file, beats_every_s
+from agent.jobs.lease import MARGIN_S, beat_file, beats_every_s
 from scheduler.engines.slurm.parse import SlurmNode
 
-MARGIN_S = 2.0  # beyond the lease
 KNOCK_S = 0.5  # in which a node has to answer
 AGAIN_S = 10.0  # between knocks at one that did not
 COST_S = 2e-3  # many attempts are looked at less often: so long for each
 SET_DOWN = "tenbin: no sign of life"  # the reason in Slurm of a node that tenbin has set down
-Key = tuple[int, int]
+Key = tuple[int, int]  # job and attempt
+NOBODY: Key = (0, 0)  # of calls that are for no attempt
 
 
 class Answers(NamedTuple):

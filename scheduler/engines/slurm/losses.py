@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from agent.jobs.spread import Board
 from scheduler.engines import Report
 from scheduler.engines.slurm.clerk import Picture
-from scheduler.engines.slurm.life import SET_DOWN
+from scheduler.engines.slurm.life import NOBODY, SET_DOWN
 from scheduler.engines.slurm.watched import Watched
 
 if TYPE_CHECKING:
     from scheduler.engines.slurm.engine import SlurmEngine
 
 NO_SIGN = "no sign of life"
-NOBODY: tuple[int, int] = (0, 0)  # calls that are of no attempt
 
 
 def see_nodes(engine: SlurmEngine, picture: Picture) -> None:
@@ -79,9 +78,8 @@ def _doubt(engine: SlurmEngine, watched: Watched, picture: Picture) -> None:
             continue
         elif name in picture.answers.mute:
             engine.give_up(watched, f"{name} is lost: {NO_SIGN}")
-        elif life.begun(
-            watched.key, name
-        ):  # its node is there, but what keeps the job is not, or sees no disk
+        elif life.begun(watched.key, name):
+            # Its node is there, but what keeps the job is not, or sees no disk.
             engine.give_up(watched, f"what runs on {name} gives {NO_SIGN}")
 
 

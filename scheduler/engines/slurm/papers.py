@@ -43,9 +43,13 @@ class Papers:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self.places(job))
         if power is not None:
-            nodes, states = tuple(watched.cpus), str(power.states)
-            order = replace(order, sysfs=power.sysfs, capped_nodes=nodes, states=states)
-            order = replace(order, emulated=bool(power.emulated))
+            order = replace(
+                order,
+                sysfs=power.sysfs,
+                capped_nodes=tuple(watched.cpus),
+                states=str(power.states),
+                emulated=bool(power.emulated),
+            )
         watched.attempt.place(order)
         lease.prepare(watched.attempt, watched.cpus)
         watched.batch = self._batch(job, watched, order.memory_limit_mb)

@@ -20,6 +20,7 @@ from pathlib import Path
 from profiles.errors import Unavailable
 from profiles.files import write_whole
 from scheduler.engines.slurm.clerk import Clerk, Outcome
+from scheduler.engines.slurm.life import NOBODY
 from scheduler.engines.slurm.parse import SlurmNode, hosts
 from scheduler.engines.slurm.tools import Batch, Slurm, SlurmError, SlurmForbidden, SlurmSilent
 from scheduler.engines.slurm.watched import Watched
@@ -27,7 +28,6 @@ from scheduler.partition import number_of
 
 FILE = "partitions.json"
 WHAT = "partitions"  # the call, as the clerk's outcome names it
-NOBODY = (0, 0)  # it is for no job
 AGAIN_S = 10.0
 # What they take over from the partition that is scheduled: who may run how much there, for how long.
 LIKE = (

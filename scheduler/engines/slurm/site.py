@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.jobs.lease import LEASE_S
 from scheduler.engines.slurm.devices import Devices
 from scheduler.engines.slurm.guestbook import Guestbook
 from scheduler.engines.slurm.roster import Roster
 from scheduler.engines.slurm.tools import Slurm
 from scheduler.engines.slurm.watts import SitePower
-
-LEASE_S = 30.0
 
 
 @dataclass(frozen=True)
