@@ -402,9 +402,10 @@ class Coordinator:
                 try:
                     self.state.restore(self.ledger.as_state(entry))
                 except (RuleBroken, BadInput) as error:
+                    why = error.what.rpartition(": restore: ")[2]
                     raise BadInput(
-                        f"job {entry.id} was started on a machine that was divided otherwise ({error})",
-                        "start with the same --nodes, --cores and --power-budget as before",
+                        f"job {entry.id} was started on a machine that was divided otherwise ({why})",
+                        "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
                     ) from error
             if entry.stage in (Stage.RUNNING, Stage.STOPPING):
                 self.engine.occupy(entry)

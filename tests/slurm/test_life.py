@@ -13,9 +13,11 @@ import pytest
 
 from agent.jobs import lease
 from agent.jobs.folder import Attempt
+from agent.jobs.lease import MARGIN_S
 from profiles.files import overwrite
 from scheduler.engines.slurm import parse
-from scheduler.engines.slurm.life import MARGIN_S, SET_DOWN, Life, knock
+from scheduler.engines.slurm.judging import should_run
+from scheduler.engines.slurm.life import SET_DOWN, Life, knock
 from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.strays import Strays
 from scheduler.engines.slurm.tools import Slurm
@@ -82,6 +84,18 @@ def test_what_is_stopped_is_not_silent(tmp_path: Path) -> None:
     life.look()
     assert not life.silent(KEY, "node1")
     watcher.until(lambda: life.silent(KEY, "node1"))
+
+
+def test_who_should_give_signs() -> None:
+    """That Slurm has given up a job with its node begins no new silence: it would wait for a second lease."""
+
+    def seen(state: str) -> SlurmJob:
+        return SlurmJob(7, state, "None", ("node1",), "tenbin:1:1")
+
+    assert should_run(seen("RUNNING"), False) and should_run(seen("COMPLETING"), False)
+    assert should_run(seen("RUNNING"), True) is should_run(seen("SUSPENDED"), False) is False
+    assert should_run(seen("PENDING"), False) is should_run(None, False) is False
+    assert should_run(seen("NODE_FAIL"), False) is should_run(seen("CANCELLED"), True) is None
 
 
 def test_a_disk_that_nobody_could_look_at_makes_nobody_silent(tmp_path: Path) -> None:

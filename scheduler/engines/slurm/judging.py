@@ -112,13 +112,23 @@ def _lost(engine: SlurmEngine, watched: Watched) -> None:
         engine.end(watched, Report(*watched.key, "lost", time.time(), trouble=trouble))
 
 
+def should_run(seen: SlurmJob | None, paused: bool) -> bool | None:
+    """Whether an attempt should give signs of life; None: as before.
+
+    Slurm says also of jobs of a node that it does not reach that they are over: the silence there goes on.
+    """
+    if seen is not None and seen.final:
+        return None
+    return seen is not None and seen.state in ("RUNNING", "COMPLETING") and not paused
+
+
 def see(engine: SlurmEngine, watched: Watched, seen: SlurmJob | None) -> None:
     """What Slurm says."""
     before, watched.seen = watched.seen, seen
     ends = seen is None or seen.final or seen.state == "COMPLETING"
     if watched.fenced_at is None:
-        runs = seen is not None and seen.state in ("RUNNING", "COMPLETING") and watched.want != "pause"
-        engine.clerk.life.expect(watched.key, runs)
+        if (runs := should_run(seen, watched.want == "pause")) is not None:
+            engine.clerk.life.expect(watched.key, runs)
     elif seen is not None and not ends:  # slurmctld was told before, and may have forgotten it
         engine.steering.cancel(watched.key, seen.id, watched.comment)
     if (
