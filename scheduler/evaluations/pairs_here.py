@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -16,6 +17,7 @@ from agent.job_kernels import KERNELS, command
 from agent.job_network import cores_of
 from agent.job_profiler import make_job_profile
 from agent.job_session import JobOrder
+from agent.job_start import as_ranks
 from agent.pair_trials import Program, Times, run_pairs
 from probes.mpi import find_mpi
 from probes.topology import usable_cores
@@ -32,6 +34,7 @@ PAPER = (
     "Y. Konishi, A. Nomura, H. Matsuba, Y. Ishikawa: Efficient Scheduling for Cluster of NUMA Parallel "
     "Computers (2008), measured on this machine"
 )
+LIMIT_S = 600.0  # of a run
 Pairs = Sequence[tuple[str, str]]
 Factor = Callable[[str, str], float]
 
@@ -128,11 +131,16 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
 def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
     """Profile each kernel, then run all pairs."""
     jobs: dict[str, JobProfile] = {}
+    mpi = find_mpi() if hosts else None
+    cores = tuple(cores_of(hosts, mpi)[0]) if mpi else ()
+    start = (
+        partial(as_ranks, mpi, cores=[own[0] for own in cores], hosts=hosts, limit_s=LIMIT_S) if mpi else None
+    )
     for done, (kernel, letter) in enumerate(size.kernels.items()):
         progress(done, len(size.kernels) + 1, f"job profile of {kernel}")
         order = JobOrder(
             kernel,
-            command(kernel, letter, size.least_s, ranks=len(hosts) or 1),
+            command(kernel, letter, size.least_s, len(hosts) or 1, start),
             "/",
             len(hosts) or 1,
             quick=size.quick,
@@ -144,14 +152,12 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
         if jobs[kernel].interrupted:
             raise KeyboardInterrupt
     progress(len(size.kernels), len(size.kernels) + 1, "pairs")
-    mpi = find_mpi() if hosts else None
-    cores = tuple(cores_of(hosts, mpi)[0]) if mpi else ()
     programs = [
         Program(job.name, job.command, job.folder, job.cores, mpi, job.ranks or 1, hosts, cores)
         for job in jobs.values()
     ]
     wanted = list(combinations_with_replacement(range(len(programs)), 2))
-    times = run_pairs(programs, wanted, usable_cores(), size.repetitions, 600.0)
+    times = run_pairs(programs, wanted, usable_cores(), size.repetitions, LIMIT_S)
     if times.interrupted:
         raise KeyboardInterrupt
     return Seen(jobs, times)
