@@ -39,8 +39,7 @@ NOTHING = Line(0.0, 0.0)
 class LinearCosts:
     """Costs that are lines over the job's memory, per class of resource (paper A, equations 2-5).
 
-    A class that is not named costs nothing, as does pausing a job that stays where it is. A job of unknown
-    memory pays the offset alone.
+    A class that is not named costs nothing. A job of unknown memory pays the offset alone.
 
     Attributes:
         checkpoint: per class; paper A's alpha_C (s/MB) and beta_C (s).
@@ -49,6 +48,7 @@ class LinearCosts:
         drain_s: per program, the time in which its queued kernels end before a checkpoint can begin (the
             paper's exception, which its model leaves out).
         resize: of a malleable job. cap_change_s: of a changed power cap.
+        pause_s, go_on_s: to pause a job that stays where it is, and to let it go on.
         factor: all of it times this: 2 is an estimate that is twice the truth.
         begin_s: per class, how much of a restart's offset is the context and the kernels of the program that
             was measured: those of another program may be known better.
@@ -60,19 +60,21 @@ class LinearCosts:
     drain_s: Mapping[str, float] = field(default_factory=dict)
     resize: Line = NOTHING
     cap_change_s: float = 0.0
+    pause_s: float = 0.0
+    go_on_s: float = 0.0
     factor: float = 1.0
     begin_s: Mapping[str, float] = field(default_factory=dict)
 
     def stop_s(self, job: Job, pool: str) -> float:
         if job.stop is PAUSE:
-            return 0.0
+            return self.factor * self.pause_s
         draining = self.factor * self.drain_s.get(job.program, 0.0) if self.drain_s else 0.0
         slope, offset = self.checkpoint.get(pool, NOTHING)
         return self.factor * (slope * (job.memory_mb or 0.0) + offset) + draining
 
     def restart_s(self, job: Job, pool: str) -> float:
         if job.stop is PAUSE:
-            return 0.0
+            return self.factor * self.go_on_s
         compiling = self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else 0.0
         slope, offset = self.restart.get(pool, NOTHING)
         return self.factor * (slope * (job.memory_mb or 0.0) + offset) + compiling

@@ -1,9 +1,10 @@
 """One list of real jobs on a Slurm cluster under tenbin's policies, and under Slurm's own backfill.
 
-The cluster is the lab of the tests: real daemons, nodes that share this machine's cores; so the jobs are
-sleepers, which do not slow each other down. Beside each figure is the simulator's forecast of the same list,
-with run times as measured alone before (the start by Slurm is part of them). Slurm plans by whole minutes,
-tenbin's policies by seconds; ``regions`` cuts anew at intervals that suit a list of minutes.
+The cluster is the lab of the tests: real daemons, nodes that share this machine's cores; so the jobs sleep,
+and do not slow each other down. Beside each figure is the simulator's forecast of the same list, with what a
+start, a pause and going on take where one job is alone, measured before (a start is part of the run time).
+Slurm plans by whole minutes, tenbin's policies by seconds; ``regions`` cuts anew at intervals that suit a
+list of minutes.
 ``TENBIN_BENCHMARK_POLICIES`` names policies to run in place of all, separated by spaces.
 """
 
@@ -11,10 +12,13 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +27,7 @@ import pytest
 from agent.node_kind import node_kind
 from profiles.job_store import JobStore
 from scheduler.coordination.specs import JobSpec, as_job
+from scheduler.costs import LinearCosts
 from scheduler.parameters import split
 from scheduler.registry import create
 from scheduler.simulator import Simulator
@@ -46,6 +51,18 @@ JOBS, SHORTEST_S, LONGEST_S, LOAD, ALONE = (60, 2.0, 40.0, 1.2, 5) if FULL else 
 SIZES = (1, 1, 1, 2, 2, 4, 6)
 SLACK_S = 5.0  # of limits, beyond a factor: no job is killed because the machine is busy
 SLEEPER = "sleeper"
+SILENCE_S = 1.0  # a job that is at work tells far more often
+# Sleeps for so many seconds in all, in which it was not stopped; with a second word it tells when that was.
+AT_WORK = """
+import sys, time
+left_s, now = float(sys.argv[1]), time.monotonic()
+while left_s > 0:
+    time.sleep(min(left_s, 0.02))
+    before, now = now, time.monotonic()
+    left_s -= min(now - before, 0.05)
+    if sys.argv[2:]:
+        print(time.time(), flush=True)
+"""
 
 
 class Sleeper(NamedTuple):
@@ -56,10 +73,22 @@ class Sleeper(NamedTuple):
     run_s: float
     limit_s: float
 
-    def spec(self, shared: bool) -> dict[str, Any]:
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (sys.executable, "-ISc", AT_WORK, f"{self.run_s:.3f}")
+
+    def spec(self, shared: bool, *words: str) -> dict[str, Any]:
         known = {"job_profile": SLEEPER} if shared else {}
-        command = ("sleep", f"{self.run_s:.3f}")
-        return {"command": command, "folder": "/", "tasks": self.tasks, "time_s": self.limit_s, **known}
+        needs = {"tasks": self.tasks, "time_s": self.limit_s, **known}
+        return {"command": (*self.command, *words), "folder": "/", **needs}
+
+
+class Alone(NamedTuple):
+    """Of one job alone, in seconds: how much longer than it sleeps it takes, to pause it, to let it go on."""
+
+    begin_s: float
+    pause_s: float
+    go_on_s: float
 
 
 class Course(NamedTuple):
@@ -106,15 +135,16 @@ def a_list(cores: int) -> list[Sleeper]:
 
 def test_a_list_under_each_policy(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     jobs = a_list(lab.cpus * len(lab.nodes))
-    begins_s = measured_begin(up)
-    print(f"\nBENCH {JOBS} sleepers; a start takes {begins_s:.2f} s: part of a job's run time below")
+    alone = measured_alone(up)
+    print(f"\nBENCH {JOBS} sleepers; a start takes {alone.begin_s:.2f} s: part of a job's run time below")
+    print(f"BENCH to pause a job takes {alone.pause_s:.2f} s, to let it go on {alone.go_on_s:.2f} s")
     print("BENCH policy, (forecast): makespan, mean turnaround, mean wait, mean slow-down")
-    plain = by_slurm(lab, jobs, tmp_path).figures(jobs, begins_s)
+    plain = by_slurm(lab, jobs, tmp_path).figures(jobs, alone.begin_s)
     told("Slurm's backfill", plain, None)
     for policy in POLICIES:
         machine = machine_for(policy, tmp_path / "forecast")
-        real = by_tenbin(up, policy, jobs).figures(jobs, begins_s)
-        told(policy, real, simulated(policy, jobs, begins_s, machine).figures(jobs, begins_s))
+        real = by_tenbin(up, policy, jobs).figures(jobs, alone.begin_s)
+        told(policy, real, simulated(policy, jobs, alone, machine).figures(jobs, alone.begin_s))
 
 
 def told(name: str, real: tuple[float, ...], forecast: tuple[float, ...] | None) -> None:
@@ -136,19 +166,38 @@ def machine_for(policy: str, home: Path) -> Machine:
     return slurm_cluster(policy, home, None, 1 if counts else None, 30.0)
 
 
-def measured_begin(up: Up) -> float:
-    """What a job that is alone takes longer than it sleeps, from the decision to start it on.
-
-    Each has a limit of its own, so that no place is passed on.
-    """
+def measured_alone(up: Up) -> Alone:
+    """Medians. Each job has a limit of its own, so that no place is passed on."""
     up.start(*options("fcfs"))
-    found = []
+    begins, pauses, resumptions = list[float](), list[float](), list[float]()
     for number in range(ALONE):
         (job,) = up.client.submit_all([Sleeper(0.0, 1, 0.5, 600.0 + 60 * number).spec(False)])
         info = job.wait(120)
-        found.append(info["end_s"] - info["start_s"] - 0.5)
+        begins.append(info["end_s"] - info["start_s"] - 0.5)
+    (job,) = up.client.submit_all([Sleeper(0.0, 1, 100.0 * ALONE, 3600.0).spec(False, "tell")])
+    up.until(lambda: ticks(up, job))
+    for _ in range(ALONE):
+        begin = time.time()
+        job.suspend()
+        up.until(lambda: time.time() - ticks(up, job)[-1] > SILENCE_S)
+        pauses.append(max(ticks(up, job)[-1] - begin, 0.0))
+        begin = time.time()
+        job.resume()
+        up.until(partial(goes_on, up, job, begin))
+        resumptions.append(min(tick for tick in ticks(up, job) if tick > begin) - begin)
+    job.cancel()
+    up.until(lambda: job.info()["stage"] == "cancelled")
     up.kill(signal.SIGTERM)
-    return statistics.median(found)
+    return Alone(*map(statistics.median, (begins, pauses, resumptions)))
+
+
+def ticks(up: Up, job: Job) -> list[float]:
+    """When a job that tells was at work."""
+    return [float(line) for line in up.client.output(job.id).split(b"\n")[:-1]]
+
+
+def goes_on(up: Up, job: Job, since: float) -> bool:
+    return ticks(up, job)[-1] > since
 
 
 def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
@@ -176,7 +225,7 @@ def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
     return by_sbatch(
         lab,
         [
-            (job.at_s, [f"--ntasks={job.tasks}", minutes(job.limit_s)], f"sleep {job.run_s:.3f}")
+            (job.at_s, [f"--ntasks={job.tasks}", minutes(job.limit_s)], shlex.join(job.command))
             for job in jobs
         ],
         folder,
@@ -202,7 +251,7 @@ def by_sbatch(lab: SlurmLab, jobs: Sequence[tuple[float, list[str], str]], folde
     return Course([end - at for end, at in zip(ends, submitted, strict=True)], max(ends) - begin)
 
 
-def simulated(policy: str, jobs: list[Sleeper], begins_s: float, machine: Machine) -> Course:
+def simulated(policy: str, jobs: list[Sleeper], alone: Alone, machine: Machine) -> Course:
     shared, record = machine.job_profiles is not None, Record()
     if machine.job_profiles is not None:
         machine.job_profiles.introduce([SLEEPER])
@@ -210,10 +259,11 @@ def simulated(policy: str, jobs: list[Sleeper], begins_s: float, machine: Machin
     for number, job in enumerate(jobs):
         spec = JobSpec(**job.spec(shared))
         seen = as_job(number, job.at_s, spec, machine.cluster, "me", machine.unit)
-        arrivals.append(Arrival(seen, job.run_s + begins_s))
-    settings = Settings(kill_at_limit=False)
+        arrivals.append(Arrival(seen, job.run_s + alone.begin_s))
+    costs = LinearCosts(pause_s=alone.pause_s, go_on_s=alone.go_on_s)
+    settings = Settings(costs, kill_at_limit=False)
     if machine.job_profiles is not None:
-        settings = Settings(kill_at_limit=False, slowdowns=machine.job_profiles)
+        settings = Settings(costs, kill_at_limit=False, slowdowns=machine.job_profiles)
     Simulator(machine.cluster, arrivals, create(policy), settings, [record]).run()
     outcomes = sorted(record.outcomes, key=lambda outcome: outcome.job.id)
     turnarounds = [outcome.end_s - outcome.job.submit_s for outcome in outcomes]

@@ -146,6 +146,20 @@ def test_planned_costs_may_differ_from_actual_ones() -> None:
     assert expected == [27.0]  # 14 + 6 planned restart + 7
 
 
+def test_what_a_pause_and_going_on_cost() -> None:
+    # Runs from 0; paused at 3, which takes 2 s; at 10 it goes on, which takes 1 s; 7 s are left: to 18.
+    def say(view: View, event: Event) -> Iterable[Action]:
+        if isinstance(event, Submitted):
+            yield act.Start(1, Placement("node", 4))
+        if isinstance(event, Timer):
+            yield act.Suspend(1) if view.now == 3.0 else act.Resume(1, Placement("node", 4))
+
+    pausable = Arrival(Job(1, 0.0, 4, stop=Stop.PAUSE), 10.0)
+    world = World(COUNTED, (pausable,), Settings(LinearCosts(pause_s=2.0, go_on_s=1.0)))
+    outcome = only(run(Script(say, 3.0, 10.0), world)[0])
+    assert outcome.end_s == 18.0 and outcome.overhead_s == 3.0
+
+
 def test_pause_costs_nothing_and_frees_at_once() -> None:
     pausable = Arrival(Job(1, 0.0, 4, stop=Stop.PAUSE), 10.0)
     other = Arrival(Job(2, 3.0, 4), 5.0)
