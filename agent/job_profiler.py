@@ -171,12 +171,17 @@ def choose_areas(
 
 
 def choose_clock(condition: Condition, fitted: Fitted) -> tuple[Clock, str]:
-    """The clock to predict by, and why it is not the wall's: others had the cores meanwhile."""
-    busy = condition.others_ratio + condition.steal_ratio
+    """The clock to predict by, and why it is not the wall's: others had the cores meanwhile.
+
+    Of a job over hosts it is the wall's: ranks that wait for messages are not at work, or poll. Where the
+    hosts are one machine, what the kernel does for messages looks like work of others.
+    """
+    network = fitted.network
+    busy = condition.steal_ratio + (0.0 if network and network.emulated else condition.others_ratio)
     if busy <= BUSY:
         return "wall", ""
     doubt = f"others took {busy:.0%} of this machine's CPU time meanwhile: measure while nothing else runs"
-    if not any(curve.clock == "cpu" for curve in fitted.sensitivity):
+    if network or not any(curve.clock == "cpu" for curve in fitted.sensitivity):
         return "wall", doubt
     return "cpu", f"{doubt}; until then predictions go by CPU time"
 

@@ -31,7 +31,7 @@ from profiles.models.curve import slowdown_beside
 from tenbin.commands.job_examples import examples
 from tests.conftest import processes_below, require
 from tests.factory import make_inventory
-from tests.jobs import make_job, samples
+from tests.jobs import make_job, over_hosts, samples
 from tests.programs import TENBIN, tenbin
 
 pytestmark = pytest.mark.usefixtures("own_lock")
@@ -285,6 +285,11 @@ def test_a_busy_machine_is_predicted_by_cpu_time() -> None:
     assert clock == "cpu" and "40%" in doubt
     only_wall = fitted._replace(sensitivity=fitted.sensitivity[:1])
     assert choose_clock(busy, only_wall)[0] == "wall"
+    over = fit(*over_hosts(samples(), samples()))
+    clock, doubt = choose_clock(busy, over)
+    assert over.network is not None and clock == "wall" and "40%" in doubt and "CPU time" in doubt
+    of_one_kernel = over.network.model_copy(update={"emulated": True})
+    assert choose_clock(busy, over._replace(network=of_one_kernel)) == ("wall", "")
 
 
 # --- the store, and bad input

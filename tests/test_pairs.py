@@ -18,7 +18,7 @@ from profiles.job_store import JobStore
 from profiles.jobs import JobProfile
 from scheduler.pairs import directions, node_s, suggestions
 from tests.conftest import processes_below, require
-from tests.jobs import RUN_S, make_job, over_hosts, samples
+from tests.jobs import FULL_GBS, RUN_S, make_job, over_hosts, samples
 from tests.programs import tenbin
 
 pytestmark = pytest.mark.usefixtures("own_lock")
@@ -117,6 +117,15 @@ def test_jobs_over_hosts_suffer_on_the_network_too() -> None:
     here = {(one.job, one.beside): one.predicted for one in directions([jobs[1], JOBS[0]])}
     mixed = here["b", "b"]  # of the other nothing is known over hosts: memory only
     assert mixed is not None and mixed.value == pytest.approx(1.01)
+
+
+def test_the_network_is_predicted_where_memory_cannot_be() -> None:
+    """memprobe does not suffer beside itself: of memory nothing is expected, at most what memprobe does."""
+    tables = over_hosts(samples(suffers=0.02, law=0.0), samples(suffers=0.1, pressure_gbs=3.0))
+    job = make_job("a", *tables)
+    (one,) = directions([job])
+    assert one.predicted is not None and one.predicted.value == pytest.approx(1 + 0.1 * 3)
+    assert one.predicted.high >= 1.3 + 0.02 * FULL_GBS - 0.01
 
 
 def test_the_rule_passes_over_a_pair_that_the_network_forbids() -> None:

@@ -55,13 +55,17 @@ def slowdown_beside(
     """Run time of a job beside others / run time alone; their pressures are added up.
 
     With ``network`` they share the hosts' network too, and what that costs comes on top of what memory costs.
-    None where its sensitivity, or the pressure of one of the others, was not measured.
+    None where its sensitivity, or the pressure of one of the others, was not measured, or cannot be told.
     """
-    memory = _beside(job.sensitivity_by(), [other.pressure_by() for other in others])
-    if not network or memory is None:
+    curve, pressures = job.sensitivity_by(), [other.pressure_by() for other in others]
+    memory = _beside(curve, pressures)
+    if not network:
         return memory
+    if memory is None and curve is not None and None not in pressures:
+        # memprobe hardly suffers beside itself: nothing is expected, but what all of memprobe does may be.
+        memory = Prediction(1.0, 1.0, max(float(_lines(curve).high[-1]), 1.0))
     halves = [one.network for one in (job, *others)]
-    if any(half is None for half in halves):
+    if memory is None or any(half is None for half in halves):
         return None
     own, *theirs = [half for half in halves if half is not None]
     added = _beside(own.sensitivity, [half.pressure for half in theirs])
