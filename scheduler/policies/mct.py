@@ -106,17 +106,16 @@ class Mct(Policy):
             self._note(view, event)
         if view.upcoming is not None:
             return ()
-        now = view.now
-        if self._gaps or self._new:
+        if self._new or self._gaps:
             self._plan_what_is_new(view)
-        actions: list[Action] = []
-        due = self._next_due()
-        if due <= now or self._broken:
-            actions = self._act(view)
-            due = self._next_due()
-        if due < math.inf and (due < self._woken or self._woken <= now):
-            self._woken = due
-            actions.append(WakeAt(due))
+        now = view.now
+        stops, starts = self._collect(now)
+        actions = self._act(view, stops, starts) if starts or stops or self._broken else []
+        if self._due:
+            due = self._due[0][0]
+            if due < self._woken or self._woken <= now:
+                self._woken = due
+                actions.append(WakeAt(due))
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
@@ -148,10 +147,10 @@ class Mct(Policy):
                 self._give(part, event.job.units, view.now, early)
         elif isinstance(event, Checkpointed):
             planned = self._plans[event.job.id]
-            part, *rest = planned.parts
+            part = planned.parts[0]
             self._give(part, event.job.units, view.now, part.end_s - view.now > ON_TIME_S)
             planned.running = planned.stopping = False
-            self._adopt(planned, tuple(rest))
+            self._adopt(planned, planned.parts[1:])
         else:
             self._broken = True  # jobs or nodes failed, or nodes are back
 
@@ -310,9 +309,8 @@ class Mct(Policy):
 
     # -- what is due ----------------------------------------------------------------------------------
 
-    def _act(self, view: View) -> list[Action]:
+    def _act(self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]) -> list[Action]:
         """Stop and start what is due."""
-        stops, starts = self._collect(view.now)
         behind = bool(starts) and self._behind(view, stops, starts)
         if self._broken or behind:
             self._plan_anew(view, STINT if behind and not self._broken else 0.0)
@@ -320,56 +318,47 @@ class Mct(Policy):
         actions: list[Action] = []
         for planned in stops:
             planned.stopping = True
-            planned.version += 1
             actions.append(Suspend(planned.job.id))
-        left = dict(view.free)
+        left: dict[str, int] = {}
         for planned in starts:
             job, pool = planned.job, planned.parts[0].pool
-            if job.units > left[pool]:  # a stop at no cost frees them at this instant
-                self._note_due(planned)
-                continue
-            left[pool] -= job.units
-            kind = Resume if job.id in view.suspended else Start
-            actions.append(kind(job.id, counted(pool, job.units)))
-            planned.running = True
-            planned.version += 1
-            self._note_due(planned)
+            spare = left.get(pool, view.free[pool]) - job.units
+            if spare >= 0:
+                left[pool] = spare
+                kind = Resume if job.id in view.suspended else Start
+                actions.append(kind(job.id, counted(pool, job.units)))
+                planned.running = True
+            self._note_due(planned)  # again, where a stop at no cost is to free the units at this instant
         return actions
 
-    def _next_due(self) -> float:
-        heap = self._due
-        while heap:
-            at, _, version, planned = heap[0]
-            if planned.version == version:
-                return at
-            heappop(heap)
-        return math.inf
-
     def _collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
-        """Jobs to be stopped and started now."""
+        """Jobs to be stopped and started now; what is due next stands first then, and is not void."""
         stops: list[Planned] = []
         starts: list[Planned] = []
         heap = self._due
-        while heap and heap[0][0] <= now:
-            _, _, version, planned = heappop(heap)
+        while heap:
+            due, _, version, planned = heap[0]
             if planned.version == version:
+                if due > now:
+                    break
                 (stops if planned.running else starts).append(planned)
+            heappop(heap)
         return stops, starts
 
     def _behind(self, view: View, stops: Iterable[Planned], starts: Iterable[Planned]) -> bool:
         """Whether fewer units are free than the plans of those who start say."""
-        now, left = view.now, dict(view.free)
+        now, left = view.now, dict[str, int]()
+        for planned in starts:
+            pool = planned.parts[0].pool
+            left[pool] = left.get(pool, view.free[pool]) - planned.job.units
         for planned in stops:
             part = planned.parts[0]
-            if part.end_s <= now:  # they are free at this very instant
+            if part.end_s <= now and part.pool in left:  # they are free at this very instant
                 left[part.pool] += planned.job.units
-        for planned in starts:
-            left[planned.parts[0].pool] -= planned.job.units
-        for planned in starts:
-            name = planned.parts[0].pool
-            if left[name] < 0 or left[name] < self._lanes[name].plan.at(now):
-                return True
-        return False
+        behind = False
+        for pool, spare in left.items():
+            behind = behind or spare < max(0, self._lanes[pool].plan.at(now))
+        return behind
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

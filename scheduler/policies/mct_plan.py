@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.availability import Availability
 from scheduler.model import instant
 
 made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
-END = attrgetter("end_s")
 MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for so long
 
 
@@ -33,6 +31,7 @@ class Part(NamedTuple):
 
 
 Parts = tuple[Part, ...]
+Region = tuple[float, float]  # an interval in which enough units are free
 
 
 @dataclass(slots=True)
@@ -113,30 +112,19 @@ class Task:
     stint: float = 0.0
     stoppable: bool = False
     tied: bool = False
-    _regions: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def regions(self, k: int) -> list[tuple[float, float]]:
+    def regions(self, k: int) -> list[Region]:
         """The maximal intervals with enough free units on class ``k``."""
-        found = self._regions.get(k)
-        if found is None:
-            lane, after = self.lanes[k], self.now if k == self.here else self.ready_s
-            blocked = lane.last_start_s == math.inf
-            found = self._regions[k] = [] if blocked else lane.plan.regions(self.units, after)
-        return found
+        lane = self.lanes[k]
+        if lane.last_start_s == math.inf:
+            return []
+        return lane.plan.regions(self.units, self.now if k == self.here else self.ready_s)
 
-    def gap(self, k: int, length: float, after: float) -> float:
-        """When the first region of class ``k`` is ``length`` long, from ``after`` on; infinite: never."""
-        for start, end in self.regions(k):
-            begin = start if start > after else after
-            if end - begin >= length:
-                return begin
-        return math.inf
-
-    def works(self, k: int, start: float, begun: bool) -> float:
-        """When the job gets on in a part that starts then."""
+    def works(self, k: int, start: float) -> float:
+        """When a job that has run before gets on in a part that starts then."""
         if k == self.here and start == self.now:
             return self.works_s
-        return instant(start + self.restart_s[k]) if begun and self.restart_s[k] else start
+        return instant(start + self.restart_s[k]) if self.restart_s[k] else start
 
     def last(self, k: int, start: float, end: float) -> Part:
         """A part that runs to the job's ``end``."""
@@ -144,7 +132,7 @@ class Task:
 
     def end(self, k: int, start: float, done: float, begun: bool) -> float:
         """When a part ends that runs to the job's end."""
-        works = self.works(k, start, begun) if begun else start
+        works = self.works(k, start) if begun else start
         end = instant(works + (1.0 - done) * self.run_s[k])
         # Shares of the work are rounded, and no part is shorter than a moment.
         return instant(end + MOMENT_S) if done or end <= start else end
@@ -172,47 +160,61 @@ class Task:
 
 def plan(task: Task, rules: Rules) -> Parts:
     """The parts in which the job runs; one that starts at infinity where no start can be said."""
-    starts = [_end_of_queue(task, k, rules.backfill) for k in range(len(task.lanes))]
+    classes = range(len(task.lanes))
+    regions = [task.regions(k) for k in classes] if rules.backfill else []
+    starts = [_end_of_queue(task, k, regions) for k in classes]
     if rules.fastest:
         return task.whole(0, starts[0])
     if rules.priced:
-        return _cheapest(task, rules, starts)
-    ends = [task.end(k, start, task.done, task.begun) for k, start in enumerate(starts)]
-    _, _, second = min(zip(ends, starts, range(len(ends)), strict=True))  # the paper's r''
-    queue = task.last(second, starts[second], ends[second])
+        return _cheapest(task, rules, regions, starts)
+    second, best_s, queue_s = 0, math.inf, math.inf  # the paper's r'', its end and its start
+    for k, start in enumerate(starts):
+        end = task.end(k, start, task.done, task.begun)
+        if end < best_s or (end == best_s and start < queue_s):
+            second, best_s, queue_s = k, end, start
+    best = task.last(second, queue_s, best_s)
     if rules.literal and task.stoppable:
-        return _split(task, rules, second, starts, math.inf) or task.moved([queue])
-    best = min([queue, *_holes(task, starts)], key=END) if rules.backfill else queue
-    if rules.migrate and task.stoppable and best.end_s > task.earliest_end_s:
-        split = _split(task, rules, second, starts, best.end_s)
-        if split is not None and _end(split) < best.end_s:
+        return _split(task, rules, second, regions, starts, math.inf) or task.moved([best])
+    if rules.backfill:
+        for hole in _holes(task, regions, starts):
+            if hole.end_s < best_s:
+                best, best_s = hole, hole.end_s
+    if rules.migrate and task.stoppable and best_s > task.earliest_end_s:
+        split = _split(task, rules, second, regions, starts, best_s)
+        if split is not None and split[-1].end_s < best_s:
             return split
     return task.moved([best])
 
 
-def _cheapest(task: Task, rules: Rules, starts: list[float]) -> Parts:
+def _cheapest(task: Task, rules: Rules, regions: Sequence[list[Region]], starts: Sequence[float]) -> Parts:
     """The plan whose end, and what it takes from others, is least."""
     plans = [task.whole(k, start) for k, start in enumerate(starts)]
-    plans += [task.moved([part]) for part in _holes(task, starts)]
+    plans += [task.moved([part]) for part in _holes(task, regions, starts)]
     if task.stoppable:
-        splits = (_split(task, rules, k, starts, math.inf) for k in range(len(starts)))
+        splits = (_split(task, rules, k, regions, starts, math.inf) for k in range(len(starts)))
         plans += [parts for parts in splits if parts is not None]
     price = {lane.name: lane.price * task.units for lane in task.lanes}
-    return min(plans, key=lambda parts: _end(parts) + _taken(parts, price))
+    return min(plans, key=lambda parts: parts[-1].end_s + _taken(parts, price))
 
 
 def _taken(parts: Parts, price: dict[str, float]) -> float:
     return sum(price[part.pool] * (part.end_s - part.start_s) for part in parts if part.start_s < math.inf)
 
 
-def _end(parts: Parts) -> float:
-    return parts[-1].end_s
+def _gap(regions: Sequence[Region], length: float, after: float) -> float:
+    """When the first region is ``length`` long, from ``after`` on; infinite: never."""
+    for start, end in regions:
+        begin = start if start > after else after
+        if end - begin >= length:
+            return begin
+    return math.inf
 
 
-def _end_of_queue(task: Task, k: int, by_regions: bool) -> float:
+def _end_of_queue(task: Task, k: int, regions: Sequence[list[Region]]) -> float:
     """W: from when on the units stay free, but no earlier than any start reserved on the class.
 
-    The job that runs there already may stay, if nobody has reserved its units.
+    The job that runs there already may stay, if nobody has reserved its units. Where ``regions`` are known,
+    they are not looked for again.
     """
     lane = task.lanes[k]
     if k == task.here:
@@ -222,18 +224,18 @@ def _end_of_queue(task: Task, k: int, by_regions: bool) -> float:
     if lane.last_start_s == math.inf:
         return math.inf
     length, after = task.length(k), max(task.ready_s, lane.last_start_s)
-    if not by_regions:
-        return lane.plan.earliest(task.units, length, after)
-    return task.gap(k, length, after)  # regions are needed anyway
+    if regions:
+        return _gap(regions[k], length, after)
+    return lane.plan.earliest(task.units, length, after)
 
 
-def _holes(task: Task, starts: Sequence[float]) -> list[Part]:
+def _holes(task: Task, regions: Sequence[list[Region]], starts: Sequence[float]) -> list[Part]:
     """MCTB: the whole job in the first region of each class that is long enough, before its queue's end."""
     holes = []
     for k, run_s in enumerate(task.run_s):
-        least = (1.0 - task.done) * run_s - MOMENT_S
-        for start, until in task.regions(k):
-            if start >= starts[k]:
+        least, queue_s = (1.0 - task.done) * run_s - MOMENT_S, starts[k]
+        for start, until in regions[k]:
+            if start >= queue_s:
                 break
             if until - start >= least and (end := task.end(k, start, task.done, task.begun)) <= until:
                 holes.append(task.last(k, start, end))
@@ -241,69 +243,94 @@ def _holes(task: Task, starts: Sequence[float]) -> list[Part]:
     return holes
 
 
-def _split(task: Task, rules: Rules, second: int, starts: Sequence[float], before_s: float) -> Parts | None:
+def _split(
+    task: Task,
+    rules: Rules,
+    second: int,
+    regions: Sequence[list[Region]],
+    starts: Sequence[float],
+    before_s: float,
+) -> Parts | None:
     """Steps 2 to 7: regions in the order of their starts, and the rest at the end of the queue of ``second``.
 
     None where the printed test of step 7 (if ``literal``) drops the parts, there are none, or they would not
     end before ``before_s``.
     """
     rest_from = starts[second]
-    spans = _spans(task, rules, second, starts)
-    parts: list[Part] = []
-    done, at = task.done, task.now
+    spans = _spans(task, rules, second, regions, starts, before_s)
     cuts = _cuts(task, spans, second, rest_from)
+    parts: list[Part] = []
+    done, at, begun = task.done, task.now, task.begun
     for region_start, k, region_end in spans:
-        if region_start >= before_s:
-            return None
-        start = max(region_start, at)
-        end = region_end
+        start, end = region_start if region_start > at else at, region_end
         stays = k == task.here and start == task.now
-        cut = bisect_left(cuts[k], task.ready_s if stays else start)
-        if cut < len(cuts[k]) and cuts[k][cut] <= end:
-            end = cuts[k][cut]
+        run_s, cut_at = task.run_s[k], cuts[k]
+        if cut_at:
+            cut = bisect_left(cut_at, task.ready_s if stays else start)
+            if cut < len(cut_at) and cut_at[cut] <= end:
+                end = cut_at[cut]
         if start >= end:
             continue
-        begun = task.begun or bool(parts)
-        works = task.works(k, start, begun)
-        if end - works >= (1.0 - done) * task.run_s[k] - MOMENT_S:
+        works = task.works(k, start) if begun else start
+        if end - works >= (1.0 - done) * run_s - MOMENT_S:
             whole = task.end(k, start, done, begun)
             if whole <= end:
                 return task.moved([*parts, task.last(k, start, whole)])
         stop = _stop(end, task.stop_s[k]) if end - task.stop_s[k] > works else works
-        if stop <= works or (not stays and stop - works < task.stint * task.run_s[k]):
+        if stop <= works or (not stays and stop - works < task.stint * run_s):
             continue  # too short to pay for itself
         parts.append(made(Part, (task.lanes[k].name, start, stop, end)))
-        done, at = done + (stop - works) / task.run_s[k], end
-    if not parts or max(rest_from, at) >= before_s:
+        done, at, begun = done + (stop - works) / run_s, end, True
+    after = rest_from if rest_from > at else at
+    if not parts or after >= before_s:
         return None
     if rules.literal and task.run_s[second] * (done - task.done) < task.restart_s[second]:
         return None
-    return _with_rest(task, parts, second, done, max(rest_from, at))
+    start = _start_of_rest(task, second, regions, done, after, rest_from)
+    parts.append(task.last(second, start, task.end(second, start, done, True)))
+    return task.moved(parts)
 
 
-def _with_rest(task: Task, parts: list[Part], second: int, done: float, after: float) -> Parts:
-    """The parts, and the rest of the job on class ``second``."""
+def _start_of_rest(
+    task: Task, second: int, regions: Sequence[list[Region]], done: float, after: float, rest_from: float
+) -> float:
+    """From when on the units of class ``second`` stay free for the rest of the job."""
     length = (1.0 - done) * task.run_s[second] + task.restart_s[second] + 2 * MOMENT_S
-    start = task.gap(second, length, after)
-    return task.moved([*parts, task.last(second, start, task.end(second, start, done, True))])
+    if after == rest_from and second != task.here and length <= task.length(second):
+        return after  # all of the job had room there
+    if regions:
+        return _gap(regions[second], length, after)
+    return task.lanes[second].plan.earliest(task.units, length, after)
 
 
-def _spans(task: Task, rules: Rules, second: int, starts: Sequence[float]) -> list[tuple[float, int, float]]:
+def _spans(
+    task: Task,
+    rules: Rules,
+    second: int,
+    regions: Sequence[list[Region]],
+    starts: Sequence[float],
+    before_s: float,
+) -> list[tuple[float, int, float]]:
     """The regions that count, as (start, class, end), in the order in which they are looked at.
 
     Unbounded ones count on worse classes than ``second`` only. What starts after the end of the queue of
     ``second`` is never reached, because that takes the whole rest; the printed steps look at it all the same.
     """
     spans: list[tuple[float, int, float]] = []
+    until = min(starts[second], before_s)
     for k in range(len(task.lanes)):
         if task.tied and k != second:
             continue
         if rules.backfill:
-            spans += [(a, k, b) for a, b in task.regions(k) if b < math.inf or k > second]
-        elif k > second:
+            for start, end in regions[k]:
+                if start >= until and not rules.literal:
+                    break
+                if end < math.inf or (k > second and start < until):
+                    spans.append((start, k, end))
+        elif k > second and starts[k] < until:
             spans.append((starts[k], k, math.inf))
-    rest_from = starts[second]
-    return sorted([span for span in spans if span[0] < rest_from or (rules.literal and span[2] < math.inf)])
+    spans.sort()
+    return spans
 
 
 def _cuts(
