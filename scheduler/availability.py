@@ -151,11 +151,28 @@ class Availability:
 
     def reserve(self, start_s: float, end_s: float, units: int) -> None:
         """``units`` fewer are free in the interval; whether they were free is the caller's business."""
-        self._add(start_s, end_s, -units)
+        times, free = self._times, self._free
+        if end_s <= start_s or end_s <= times[0]:
+            return
+        first = bisect_left(times, start_s)
+        if first and times[first] != start_s:  # before the plan begins there is nothing
+            times.insert(first, start_s)
+            free.insert(first, free[first - 1])
+        last = bisect_left(times, end_s, first)
+        if times[last] != end_s:
+            times.insert(last, end_s)
+            free.insert(last, free[last - 1])
+        levels = np.frombuffer(free, WHOLE, last - first, STEP * first)
+        levels -= whole(units)
+        del levels  # while it is kept the plan cannot shrink
+        if last < len(free) and free[last] == free[last - 1]:
+            del times[last], free[last]
+        if first and free[first] == free[first - 1]:
+            del times[first], free[first]
 
     def release(self, start_s: float, end_s: float, units: int) -> None:
         """``units`` more are free in the interval."""
-        self._add(start_s, end_s, units)
+        self.reserve(start_s, end_s, -units)
 
     def move_up(self, start_s: float, end_s: float, units: int, after_s: float) -> float:
         """Move the reservation of an interval to the earliest start (from ``after_s`` on); returns that."""
@@ -182,26 +199,6 @@ class Availability:
         """Index of the step that holds ``time_s``."""
         after = bisect_right(self._times, time_s, 0, len(self._free))
         return after - 1 if after else 0
-
-    def _add(self, start_s: float, end_s: float, units: int) -> None:
-        times, free = self._times, self._free
-        if end_s <= start_s or end_s <= times[0]:
-            return
-        first = bisect_left(times, start_s)
-        if first and times[first] != start_s:  # before the plan begins there is nothing
-            times.insert(first, start_s)
-            free.insert(first, free[first - 1])
-        last = bisect_left(times, end_s, first)
-        if times[last] != end_s:
-            times.insert(last, end_s)
-            free.insert(last, free[last - 1])
-        levels = np.frombuffer(free, WHOLE, last - first, STEP * first)
-        levels += whole(units)
-        del levels  # while it is kept the plan cannot shrink
-        if last < len(free) and free[last] == free[last - 1]:
-            del times[last], free[last]
-        if first and free[first] == free[first - 1]:
-            del times[first], free[first]
 
 
 def of_running(view: View, pool: str) -> Availability:

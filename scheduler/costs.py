@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from scheduler.model import PAUSE, Job, Placement
+from scheduler.record import record
 
 
 class Costs(Protocol):
@@ -25,7 +26,8 @@ class Costs(Protocol):
         """To change the power cap."""
 
 
-class Line(NamedTuple):
+@record
+class Line:
     """``slope * memory_mb + offset`` seconds."""
 
     slope: float
@@ -68,20 +70,19 @@ class LinearCosts:
     def stop_s(self, job: Job, pool: str) -> float:
         if job.stop is PAUSE:
             return self.factor * self.pause_s
-        draining = self.factor * self.drain_s.get(job.program, 0.0) if self.drain_s else 0.0
-        slope, offset = self.checkpoint.get(pool, NOTHING)
-        return self.factor * (slope * (job.memory_mb or 0.0) + offset) + draining
+        line = self.checkpoint.get(pool, NOTHING)
+        cost = self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
+        return cost + self.factor * self.drain_s.get(job.program, 0.0) if self.drain_s else cost
 
     def restart_s(self, job: Job, pool: str) -> float:
         if job.stop is PAUSE:
             return self.factor * self.go_on_s
-        compiling = self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else 0.0
-        slope, offset = self.restart.get(pool, NOTHING)
-        return self.factor * (slope * (job.memory_mb or 0.0) + offset) + compiling
+        line = self.restart.get(pool, NOTHING)
+        cost = self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
+        return cost + self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else cost
 
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
-        slope, offset = self.resize
-        return self.factor * (slope * (job.memory_mb or 0.0) + offset)
+        return self.factor * (self.resize.slope * (job.memory_mb or 0.0) + self.resize.offset)
 
     def cap_s(self, job: Job, placement: Placement) -> float:
         return self.factor * self.cap_change_s

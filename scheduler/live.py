@@ -14,6 +14,7 @@ class Live:
     """One job in the system.
 
     Attributes:
+        alone_s, alone_on_s, speed: the true run time, that of each class, and the true speed (``Arrival``).
         progress: share of the work done by ``works_from_s``.
         works_from_s: since when the job gets on at its present speed.
         full_s: run time of the whole job at its present speed.
@@ -23,7 +24,8 @@ class Live:
     """
 
     __slots__ = (
-        "arrival",
+        "alone_on_s",
+        "alone_s",
         "began_s",
         "energy_j",
         "full_s",
@@ -36,6 +38,7 @@ class Live:
         "saved",
         "saved_service_s",
         "segments",
+        "speed",
         "state",
         "version",
         "work_began_s",
@@ -43,8 +46,8 @@ class Live:
     )
 
     def __init__(self, arrival: Arrival, state: JobState) -> None:
-        self.arrival = arrival
-        self.job = arrival.job
+        self.job, self.alone_s, self.alone_on_s, speed = arrival
+        self.speed = speed or self.job.speed
         self.state = state
         self.segments: list[Segment] = []
         self.progress = self.saved = self.saved_service_s = 0.0
@@ -59,17 +62,15 @@ class Live:
 
     def plan(self, kill_at_limit: bool, factor: float) -> float:
         """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
-        state = self.state
-        job, full, runs, speed = self.arrival
-        speed = speed or job.speed
-        if runs or speed is not None:
-            placement = state.placement
-            assert placement is not None
-            full = runs[placement.pool] if runs else full
-            if speed is not None:
-                full /= speed(placement.units, placement.cap_w)
+        state, full = self.state, self.alone_s
+        placement = state.placement
+        assert placement is not None
+        if self.alone_on_s:
+            full = self.alone_on_s[placement.pool]
+        if self.speed is not None:
+            full /= self.speed(placement.units, placement.cap_w)
         full *= factor
-        self.killed = full > state.whole_s and kill_at_limit and job.known is LIMIT
+        self.killed = full > state.whole_s and kill_at_limit and self.job.known is LIMIT
         if self.killed:
             full = state.whole_s
         self.full_s = full
@@ -99,7 +100,7 @@ class Live:
             self._pay("checkpoint", placement, began, now)
             return
         if turn > began:
-            turn = min(turn, now)
+            turn = turn if turn < now else now
             if turn > began:
                 self._pay("restart", placement, began, turn)
         if now > self.works_from_s:

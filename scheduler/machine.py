@@ -39,6 +39,7 @@ class Machine:
 
     Attributes:
         live: the jobs in the system. most: so many at once.
+        idle: events since a job last began, while none runs.
         ready: events that follow at once.
         do: what carries out each kind of action.
     """
@@ -49,10 +50,11 @@ class Machine:
         self.agenda = agenda
         self.announces = announces
         self.live: dict[int, Live] = {}
-        self.most = 0
+        self.most = self.idle = 0
         self.ready: deque[Event] = deque()
         self._pools = {pool.name: pool for pool in state.cluster.pools}
         self._powered = {pool.name: pool for pool in state.cluster.pools if pool.has_power}
+        self._costs = settings.costs
         self._random = random.Random(settings.seed)
         self._interferes = settings.interference is not None
         self._kills = settings.kill_at_limit
@@ -89,24 +91,20 @@ class Machine:
             self._disturb_neighbours(job.id, placement)
         return Finished(job, placement, outcome.how), outcome
 
-    def happen(self, what: object) -> None:
-        """Something that was planned happens: no end of a job, no timer."""
-        if isinstance(what, Checkpointed):
-            self.ready.append(what)
-        elif isinstance(what, Started):
-            if what.job.id in self.state.running:
-                self.ready.append(what)
-        elif isinstance(what, Live):
-            self._stopped(what)
+    def started(self, event: Started) -> Started | None:
+        """A job gets on from now on; None: it was stopped before."""
+        return event if event.job.id in self.state.running else None
 
-    def _stopped(self, live: Live) -> None:
-        """A checkpoint is done."""
+    def stopped(self, live: Live | Checkpointed) -> Checkpointed:
+        """A checkpoint is done, now or, where it cost nothing, when it was asked for."""
+        if isinstance(live, Checkpointed):
+            return live
         before = self._release(live)
         target, live.moving_to = live.moving_to, None
         resumed = target is not None and not self.state.obstacle(live.job, target)
         if target is not None and resumed:
             self._begin(live, self.state.resume(live.job.id, target), True)
-        self.ready.append(Checkpointed(live.job, before, resumed))
+        return Checkpointed(live.job, before, resumed)
 
     def _release(self, live: Live) -> Placement:
         """The job is suspended; where it was."""
@@ -176,7 +174,8 @@ class Machine:
         """The job holds its units from now on."""
         now, placement = self.state.now, state.placement
         assert placement is not None
-        live.set_out(now, self.settings.costs.restart_s(live.job, placement.pool) if restart else 0.0)
+        self.idle = 0
+        live.set_out(now, self._costs.restart_s(live.job, placement.pool) if restart else 0.0)
         self._plan(live)
         if self._interferes:
             self._disturb_neighbours(live.job.id, placement)
@@ -197,17 +196,18 @@ class Machine:
 
     def _stop(self, live: Live, state: JobState) -> None:
         """Begin to stop a running job; at no cost its units are free at once."""
-        assert state.placement is not None
+        placement, now = state.placement, self.state.now
+        assert placement is not None
         live.version += 1
-        cost = self.settings.costs.stop_s(live.job, state.placement.pool)
+        cost = self._costs.stop_s(live.job, placement.pool)
         if cost > 0 or live.moving_to is not None:
-            live.close(self.state.now, self._powered.get(state.placement.pool))
+            live.close(now, self._powered.get(placement.pool))
             self.state.begin_stop(state)
-            live.began_s = self.state.now
-            self.agenda.push(instant(self.state.now + cost), STOPPED, live, live.version)
+            live.began_s = now
+            self.agenda.push(instant(now + cost), STOPPED, live, live.version)
         else:
             before = self._release(live)
-            self.agenda.push(self.state.now, STOPPED, Checkpointed(live.job, before))
+            self.agenda.push(now, STOPPED, Checkpointed(live.job, before))
 
     def _resize(self, action: act.Resize) -> None:
         state = self.state.check_running("resize", action.job_id)
@@ -216,7 +216,7 @@ class Machine:
         live.close(self.state.now, self._powered.get(before.pool))
         self.state.resize(state, after)
         planned = self.state.costs.resize_s(live.job, before, after)
-        self._change(live, planned, self.settings.costs.resize_s(live.job, before, after))
+        self._change(live, planned, self._costs.resize_s(live.job, before, after))
         if self._interferes:
             self._disturb_neighbours(live.job.id, before)
             self._disturb_neighbours(live.job.id, after)
@@ -228,7 +228,7 @@ class Machine:
         live.close(self.state.now, self._powered.get(before.pool))
         self.state.set_cap(state, action.cap_w)
         planned = self.state.costs.cap_s(live.job, before)
-        self._change(live, planned, self.settings.costs.cap_s(live.job, before))
+        self._change(live, planned, self._costs.cap_s(live.job, before))
 
     def _change(self, live: Live, planned_s: float, actual_s: float) -> None:
         """The job goes on otherwise than before, after a pause (and after the rest of a restart)."""
@@ -247,8 +247,7 @@ class Machine:
 
     def _plan(self, live: Live) -> None:
         """Fix when the job ends as things are now."""
-        factor = self._factor(live) if self._interferes else 1.0
-        end = live.plan(self._kills, factor)
+        end = live.plan(self._kills, self._factor(live) if self._interferes else 1.0)
         self.agenda.push(end, FINISH, live, live.version)
 
     def _factor(self, live: Live) -> float:

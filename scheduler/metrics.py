@@ -20,7 +20,6 @@ Percentiles are exact (numpy's "lower" of the ordered values, so that each is so
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from dataclasses import asdict, dataclass
 from struct import Struct
 
@@ -30,7 +29,7 @@ from scheduler.model import Cluster, Job, Placement
 from scheduler.trace import Outcome
 
 BSLD_BOUND_S = 10.0
-ROW = Struct("6d")
+ROW = Struct("10d")
 BOOKED = 4096 * ROW.size  # bytes that are added up at a time
 
 
@@ -78,7 +77,7 @@ class Accumulator:
 
     def __init__(self, cluster: Cluster) -> None:
         self._pools = {pool.name: pool for pool in cluster.pools}
-        self._rows = bytearray()  # submission, end, run, overhead, lost, energy of jobs still to be booked
+        self._rows = bytearray()  # of the jobs still to be booked, as ``_book`` reads them
         self._waits = array("d")
         self._slowdowns = array("d")
         self._turnaround = self._run = self._overhead = self._bsld = self._energy = 0.0
@@ -87,12 +86,13 @@ class Accumulator:
         self._held = dict.fromkeys(self._pools, 0.0)
         self._first = float("inf")
         self._last = -float("inf")
-        self._count = Counter[str]()
+        self._counts = np.zeros(4)  # of preemptions, migrations, failures, killed jobs
         self._jobs = 0
 
     def add(self, outcome: Outcome) -> None:
-        job, _, end, how, run, overhead, lost, preemptions, migrations, failures, energy, segments = outcome
-        self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy)
+        job, _, end, how, run, overhead, lost, stops, moves, failures, energy, segments = outcome
+        killed = how == "killed"
+        self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy, stops, moves, failures, killed)
         if len(self._rows) >= BOOKED:
             self._book()
         held, counted = self._held, self._counted
@@ -100,17 +100,14 @@ class Accumulator:
             pool = placement.pool
             units = placement.units if pool in counted else self._nodes_worth(placement, job)
             held[pool] += units * (until - start)
-        if how == "killed" or preemptions or migrations or failures:
-            self._count["killed"] += how == "killed"
-            self._count["preemptions"] += preemptions
-            self._count["migrations"] += migrations
-            self._count["failures"] += failures
 
     def _book(self) -> None:
         """Add the rows up, and keep what the percentiles need."""
         if not self._rows:
             return
-        submit, end, gross, overhead, lost, energy = np.frombuffer(bytes(self._rows)).reshape(-1, 6).T
+        columns = np.frombuffer(bytes(self._rows)).reshape(-1, 10).T
+        submit, end, gross, overhead, lost, energy = columns[:6]
+        self._counts += columns[6:].sum(axis=1)
         self._rows.clear()
         turnaround, run = end - submit, gross - lost
         wait = turnaround - gross - overhead
@@ -143,11 +140,12 @@ class Accumulator:
             pool.idle_w * max(0.0, pool.units * makespan - self._held[name])
             for name, pool in self._pools.items()
         )
+        preemptions, migrations, failures, killed = map(int, self._counts)
         wait = _quantiles(self._waits)
         slowdown = _quantiles(self._slowdowns)
         return Metrics(
             jobs=n,
-            killed=self._count["killed"],
+            killed=killed,
             mean_wait_s=wait[0],
             p50_wait_s=wait[1],
             p95_wait_s=wait[2],
@@ -166,9 +164,9 @@ class Accumulator:
             utilisation_ratio=held / (units * makespan) if makespan > 0 else 0.0,
             mean_run_s=self._run / n if n else None,
             mean_overhead_s=self._overhead / n if n else None,
-            preemptions=self._count["preemptions"],
-            migrations=self._count["migrations"],
-            failures=self._count["failures"],
+            preemptions=preemptions,
+            migrations=migrations,
+            failures=failures,
             energy_j=self._energy,
             machine_energy_j=self._energy + idle,
         )

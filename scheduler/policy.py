@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class View(Protocol):
     """What a policy can see, read-only and always current: look, do not keep.
 
-    Mappings are in a fixed order and cost O(1) to look up and to take the first of; none is a copy.
+    Mappings are in a fixed order and cost O(1) to look up; none is a copy. To take the first of ``waiting``
+    costs O(1) too.
 
     Attributes:
         now: the time in seconds, on the grid of ``model.instant``.

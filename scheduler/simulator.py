@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from scheduler.agenda import DISTURBANCE, FINISH, SUBMIT, TIMER, Agenda
-from scheduler.events import Event, Finished, Started, Timer
+from scheduler.agenda import DISTURBANCE, FINISH, STARTED, STOPPED, SUBMIT, TIMER, Agenda
+from scheduler.events import BudgetChanged, Event, Finished, NodeDown, NodeUp, Started, Timer
 from scheduler.live import Live
 from scheduler.machine import Machine
 from scheduler.model import Cluster, Job
@@ -79,7 +79,7 @@ class Simulator:
             self._loop, stream = arrivals, iter(())
         self._stream = stream
         self._ended: list[Job] = []
-        self._jobs = self._idle = 0
+        self._jobs = 0
 
     @_seldom_collecting()
     def run(self) -> Summary:
@@ -90,19 +90,34 @@ class Simulator:
             BadInput: the arrivals are not in the order of their submission.
         """
         began = time.perf_counter()
-        state, policy, observer, loop = self.state, self.policy, self.observer, self._loop
+        state, policy = self.state, self.policy
+        watched = self.observer is not None or self._loop is not None
         picky = type(policy).refuses is not Policy.refuses
         refuses = self._refuses if picky else state.misfit
         agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), refuses)
         self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
         live, ready, do = self._machine.live, self._machine.ready, self._machine.do
-        ignores, decide, advance, heap = policy.ignores, policy.decide, self._advance, agenda.heap
+        ignores, decide, heap = policy.ignores, policy.decide, agenda.heap
+        happen: dict[int, Callable[..., Event | None]] = {
+            FINISH: self._finish,
+            STOPPED: self._machine.stopped,
+            STARTED: self._machine.started,
+            DISTURBANCE: self._disturb,
+            TIMER: self._wake,
+            SUBMIT: self._machine.submit,
+        }
         events = decisions = 0
         if agenda.arrival is not None:
             state.now = min(state.now, agenda.arrival.job.submit_s)
         self._ask_loop()
         policy.begin(state)
-        while (event := ready.popleft() if ready else advance()) is not None:
+        while ready or live or agenda.arrival is not None:
+            if ready:
+                event: Event | None = ready.popleft()
+            else:
+                state.now, order, _, what, _ = agenda.pop() or self._stuck()
+                if (event := happen[order](what)) is None:
+                    continue
             events += 1
             if ready:
                 state.upcoming = type(ready[0])
@@ -116,10 +131,8 @@ class Simulator:
                 decisions += 1
                 for action in decide(state, event):
                     do[type(action)](action)
-            if observer is not None:
-                observer(state)
-            if loop is not None and not ready:
-                self._ask_loop()
+            if watched:
+                self._look_on()
         wall, most = time.perf_counter() - began, self._machine.most
         return Summary(self._jobs, dict(agenda.refused), state.now, events, decisions, wall, most)
 
@@ -131,32 +144,16 @@ class Simulator:
         self.policy.begin(self.state)
         return Timer(self.state.now)
 
-    def _advance(self) -> Event | None:
-        """Let the next thing happen, and say what; None when all is over. Further events go to ``ready``."""
-        machine, agenda = self._machine, self._agenda
-        while machine.live or agenda.arrival is not None:
-            entry = agenda.pop()
-            if entry is None:
-                self._stuck()
-            now, order, _, what, _ = entry
-            self.state.now = now
-            if order == SUBMIT:
-                return machine.submit(what)  # type: ignore[arg-type]
-            if order == FINISH:
-                return self._finish(what)  # type: ignore[arg-type]
-            if self.state.running:
-                self._idle = 0
-            else:
-                self._mind_idleness()
-            if order == TIMER:
-                return Timer(now, what)
-            if order == DISTURBANCE:
-                machine.disturb(what)  # type: ignore[arg-type]
-            else:
-                machine.happen(what)
-            if machine.ready:
-                return machine.ready.popleft()
-        return None
+    def _wake(self, tag: object) -> Timer:
+        """The policy has asked to be woken now."""
+        self._mind_idleness()
+        return Timer(self.state.now, tag)
+
+    def _disturb(self, what: NodeDown | NodeUp | BudgetChanged) -> Event:
+        """Nodes or the budget change; of what follows, the first."""
+        self._mind_idleness()
+        self._machine.disturb(what)
+        return self._machine.ready.popleft()
 
     def _finish(self, live: Live) -> Finished:
         """A job ends."""
@@ -174,6 +171,13 @@ class Simulator:
         """Why the job can never run."""
         return self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
 
+    def _look_on(self) -> None:
+        """The event has been dealt with."""
+        if self.observer is not None:
+            self.observer(self.state)
+        if not self._machine.ready:
+            self._ask_loop()
+
     def _ask_loop(self) -> None:
         """Let a closed loop submit what follows on the jobs that ended at this instant, when it is over."""
         going_on = self._machine.live or self._agenda.arrival
@@ -183,9 +187,10 @@ class Simulator:
 
     def _mind_idleness(self) -> None:
         """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
-        self._idle = self._idle + 1 if self._agenda.arrival is None else 0
-        if self._idle > MOST_IDLE:
-            self._stuck()
+        if not self.state.running and self._agenda.arrival is None:
+            self._machine.idle += 1
+            if self._machine.idle > MOST_IDLE:
+                self._stuck()
 
     def _stuck(self) -> NoReturn:
         left = sorted(self._machine.live)

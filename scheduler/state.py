@@ -109,10 +109,10 @@ class State(Holdings):
 
     def __post_init__(self) -> None:
         super().__init__()
-        # Ordered dictionaries, because taking the first of a plain one slows down as its front is deleted.
+        # An ordered dictionary, because taking the first of a plain one slows down as its front is deleted.
         self.waiting: OrderedDict[int, Job] = OrderedDict()
-        self.running: OrderedDict[int, JobState] = OrderedDict()
-        self.suspended: OrderedDict[int, JobState] = OrderedDict()
+        self.running: dict[int, JobState] = {}
+        self.suspended: dict[int, JobState] = {}
         self._jobs: dict[int, JobState] = {}
         self._ranked = False  # whether a job ever had a priority
 
@@ -137,7 +137,7 @@ class State(Holdings):
         if job is None:
             self._not("start", job_id, "waiting")
         state = self._jobs[job_id]
-        if placement.units != job.units or job.estimates_s:
+        if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
             self._check_shape("start", job, placement)
         self._take("start", job, placement)
         del self.waiting[job_id]
@@ -153,7 +153,8 @@ class State(Holdings):
             self._not("resume", job_id, "suspended")
         job, before = state.job, state.placement
         assert before is not None
-        self._check_shape("resume", job, placement)
+        if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
+            self._check_shape("resume", job, placement)
         moved = placement.pool != before.pool or placement.nodes != before.nodes
         if moved and job.stop is PAUSE:
             self.broken(job_id, "resume", "it can only be paused, so it must go on where it was")
@@ -189,7 +190,8 @@ class State(Holdings):
 
     def end_stop(self, state: JobState) -> None:
         """The job's units are free; it is suspended."""
-        self._settle(state)
+        if state.phase is RUNNING:
+            self._settle(state)
         self._leave(state)
         state.phase = SUSPENDED
         state.since_s = self.now

@@ -53,21 +53,21 @@ def task_of(
     known: Container[str] = job.estimates_s or lanes
     if tied and state is not None and state.phase is not WAITING:
         known = (pool_of(state),)
-    times = [(job.estimate_on(name), rank, name) for rank, name in enumerate(lanes) if name in known]
-    run_s, _, names = zip(*sorted(times), strict=True)
+    times = {name: job.estimate_on(name) for name in lanes if name in known}
+    names = sorted(times, key=times.__getitem__)  # of equal ones the better rank comes first
     stoppable = migrate and job.stop is not NEVER
     counts = stoppable or state is not None
     task = Task(
         job.units,
-        [lanes[name] for name in names],
-        run_s,
+        [*map(lanes.__getitem__, names)],
+        [*map(times.__getitem__, names)],
         [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
         [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
         view.now,
         view.now,
-        stint=stint,
-        stoppable=stoppable,
-        tied=tied,
+        stoppable,
+        tied,
+        stint,
     )
     if state is not None:
         _go_on(task, planned, state)

@@ -54,7 +54,8 @@ class Lane:
     def take(self, part: Part, units: int) -> None:
         """Reserve a part, and mark its start."""
         self.plan.reserve(part.start_s, part.end_s, units)
-        self.mark(part, units)
+        if part.start_s > self.last_start_s:
+            self.mark(part, units)
 
     def mark(self, part: Part, units: int) -> None:
         """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""
@@ -88,13 +89,13 @@ class Task:
     Attributes:
         lanes: the classes it can run on, best first. run_s, stop_s, restart_s: on each, of the whole job.
         ready_s: from when on it can start anywhere.
+        stoppable: it may be cut into parts. tied: and all of them on one class.
+        stint: share of its work that a part does at least, unless it is the last one.
         done: share of its work that is done. begun: a further start is a restart.
         here: index of the class it runs on now (-1: it does not run). It can stay there at no cost, but
             must be stopped before it goes on elsewhere: ``ready_s`` counts that.
         now: when it is planned. works_s: from when on it gets on where it is. stays_s: until when it is not
             stopped there.
-        stint: share of its work that a part does at least, unless it is the last one.
-        stoppable: it may be cut into parts. tied: and all of them on one class.
     """
 
     units: int
@@ -104,14 +105,14 @@ class Task:
     restart_s: Sequence[float]
     now: float
     ready_s: float
+    stoppable: bool = False
+    tied: bool = False
+    stint: float = 0.0
     done: float = 0.0
     begun: bool = False
     here: int = -1
     works_s: float = 0.0
     stays_s: float = 0.0
-    stint: float = 0.0
-    stoppable: bool = False
-    tied: bool = False
 
     def regions(self, k: int) -> list[Region]:
         """The maximal intervals with enough free units on class ``k``."""
@@ -137,8 +138,7 @@ class Task:
         # Shares of the work are rounded, and no part is shorter than a moment.
         return instant(end + MOMENT_S) if done or end <= start else end
 
-    @property
-    def earliest_end_s(self) -> float:
+    def earliest_end(self) -> float:
         """No plan ends earlier: where the job runs fastest, now, without a stop."""
         return self.now + (1.0 - self.done) * self.run_s[0]
 
@@ -179,7 +179,7 @@ def plan(task: Task, rules: Rules) -> Parts:
         for hole in _holes(task, regions, starts):
             if hole.end_s < best_s:
                 best, best_s = hole, hole.end_s
-    if rules.migrate and task.stoppable and best_s > task.earliest_end_s:
+    if rules.migrate and task.stoppable and best_s > task.earliest_end():
         split = _split(task, rules, second, regions, starts, best_s)
         if split is not None and split[-1].end_s < best_s:
             return split
@@ -258,6 +258,8 @@ def _split(
     """
     rest_from = starts[second]
     spans = _spans(task, rules, second, regions, starts, before_s)
+    if not spans:
+        return None
     cuts = _cuts(task, spans, second, rest_from)
     parts: list[Part] = []
     done, at, begun = task.done, task.now, task.begun
