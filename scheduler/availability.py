@@ -145,7 +145,8 @@ class Availability:
         while begin >= 0:
             end = free.find(0, begin)
             until = times[first + end] if end >= 0 else math.inf
-            found.append((times[first + begin] if begin else max(after_s, times[first]), until))
+            start = times[first + begin]
+            found.append((start if start > after_s else after_s, until))
             begin = free.find(1, end) if end >= 0 else -1
         return found
 

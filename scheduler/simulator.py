@@ -146,12 +146,14 @@ class Simulator:
 
     def _wake(self, tag: object) -> Timer:
         """The policy has asked to be woken now."""
-        self._mind_idleness()
+        if not self.state.running:
+            self._mind_idleness()
         return Timer(self.state.now, tag)
 
     def _disturb(self, what: NodeDown | NodeUp | BudgetChanged) -> Event:
         """Nodes or the budget change; of what follows, the first."""
-        self._mind_idleness()
+        if not self.state.running:
+            self._mind_idleness()
         self._machine.disturb(what)
         return self._machine.ready.popleft()
 
@@ -187,7 +189,7 @@ class Simulator:
 
     def _mind_idleness(self) -> None:
         """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
-        if not self.state.running and self._agenda.arrival is None:
+        if self._agenda.arrival is None:
             self._machine.idle += 1
             if self._machine.idle > MOST_IDLE:
                 self._stuck()

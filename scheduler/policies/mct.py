@@ -164,13 +164,10 @@ class Mct(Policy):
             self._gaps[part.pool] = None
 
     def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
-        """These are the job's parts from now on; what is due next is noted."""
+        """These are the job's parts from now on; what is due next is noted, and what was is void."""
         planned.parts = parts
         planned.version += 1
-        self._note_due(planned)
-
-    def _note_due(self, planned: Planned) -> None:
-        due = planned.parts[0].stop_s if planned.running else planned.parts[0].start_s
+        due = parts[0].stop_s if planned.running else parts[0].start_s
         if due < math.inf and not planned.stopping:
             self._entries += 1
             heappush(self._due, (due, self._entries, planned.version, planned))
@@ -198,12 +195,10 @@ class Mct(Policy):
         planned = self._plans[job.id] = Planned(job)
         if self._rules.priced:
             self._set_prices()
-        self._adopt(planned, plan(task_of(view, self._lanes, self._rules.migrate, planned), self._rules))
-        self._take(planned)
-
-    def _take(self, planned: Planned) -> None:
-        for part in planned.parts:
-            self._lanes[part.pool].take(part, planned.job.units)
+        parts = plan(task_of(view, self._lanes, self._rules.migrate, planned), self._rules)
+        self._adopt(planned, parts)
+        for part in parts:
+            self._lanes[part.pool].take(part, job.units)
 
     def _set_prices(self) -> None:
         waiting = dict.fromkeys(self._lanes, 0)
@@ -328,7 +323,7 @@ class Mct(Policy):
                 kind = Resume if job.id in view.suspended else Start
                 actions.append(kind(job.id, counted(pool, job.units)))
                 planned.running = True
-            self._note_due(planned)  # again, where a stop at no cost is to free the units at this instant
+            self._adopt(planned, planned.parts)  # again, where a stop at no cost frees units at this instant
         return actions
 
     def _collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
@@ -357,7 +352,7 @@ class Mct(Policy):
                 left[part.pool] += planned.job.units
         behind = False
         for pool, spare in left.items():
-            behind = behind or spare < max(0, self._lanes[pool].plan.at(now))
+            behind = behind or spare < 0 or spare < self._lanes[pool].plan.at(now)
         return behind
 
 

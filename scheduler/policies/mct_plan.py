@@ -12,16 +12,16 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scheduler.availability import Availability
 from scheduler.model import instant
+from scheduler.record import record
 
-made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for so long
 
 
-class Part(NamedTuple):
+@record
+class Part:
     """A stay on one class; ``stop_s``: when its checkpoint begins (infinite: it runs to its end there)."""
 
     pool: str
@@ -115,7 +115,7 @@ class Task:
     stays_s: float = 0.0
 
     def regions(self, k: int) -> list[Region]:
-        """The maximal intervals with enough free units on class ``k``."""
+        """The maximal intervals with enough free units on class ``k``; none where nobody can queue."""
         lane = self.lanes[k]
         if lane.last_start_s == math.inf:
             return []
@@ -129,7 +129,7 @@ class Task:
 
     def last(self, k: int, start: float, end: float) -> Part:
         """A part that runs to the job's ``end``."""
-        return made(Part, (self.lanes[k].name, start, math.inf, end))
+        return Part(self.lanes[k].name, start, math.inf, end)
 
     def end(self, k: int, start: float, done: float, begun: bool) -> float:
         """When a part ends that runs to the job's end."""
@@ -148,8 +148,11 @@ class Task:
 
     def length(self, k: int) -> float:
         """Of all that is left on another class than where it runs."""
-        left = (1.0 - self.done) * self.run_s[k] + (2 * MOMENT_S if self.done else 0.0)
-        return max(MOMENT_S, left + (self.restart_s[k] if self.begun else 0.0))
+        length = self.run_s[k]
+        if self.begun or self.done:
+            length = (1.0 - self.done) * length + (2 * MOMENT_S if self.done else 0.0)
+            length += self.restart_s[k] if self.begun else 0.0
+        return length if length > MOMENT_S else MOMENT_S
 
     def moved(self, parts: list[Part]) -> Parts:
         """The parts, after the stop that a running job needs unless it stays where it is."""
@@ -160,18 +163,21 @@ class Task:
 
 def plan(task: Task, rules: Rules) -> Parts:
     """The parts in which the job runs; one that starts at infinity where no start can be said."""
-    classes = range(len(task.lanes))
-    regions = [task.regions(k) for k in classes] if rules.backfill else []
-    starts = [_end_of_queue(task, k, regions) for k in classes]
+    regions: list[list[Region]] = []
+    starts: list[float] = []
+    second, best_s, queue_s = 0, math.inf, math.inf  # the paper's r'', its end and its start
+    for k in range(len(task.lanes)):
+        if rules.backfill:
+            regions.append(task.regions(k))
+        start = _end_of_queue(task, k, regions)
+        starts.append(start)
+        end = task.end(k, start, task.done, task.begun)
+        if end < best_s or (end == best_s and start < queue_s):
+            second, best_s, queue_s = k, end, start
     if rules.fastest:
         return task.whole(0, starts[0])
     if rules.priced:
         return _cheapest(task, rules, regions, starts)
-    second, best_s, queue_s = 0, math.inf, math.inf  # the paper's r'', its end and its start
-    for k, start in enumerate(starts):
-        end = task.end(k, start, task.done, task.begun)
-        if end < best_s or (end == best_s and start < queue_s):
-            second, best_s, queue_s = k, end, start
     best = task.last(second, queue_s, best_s)
     if rules.literal and task.stoppable:
         return _split(task, rules, second, regions, starts, math.inf) or task.moved([best])
@@ -223,7 +229,8 @@ def _end_of_queue(task: Task, k: int, regions: Sequence[list[Region]]) -> float:
             return task.now
     if lane.last_start_s == math.inf:
         return math.inf
-    length, after = task.length(k), max(task.ready_s, lane.last_start_s)
+    length = task.length(k)
+    after = lane.last_start_s if lane.last_start_s > task.ready_s else task.ready_s
     if regions:
         return _gap(regions[k], length, after)
     return lane.plan.earliest(task.units, length, after)
@@ -281,7 +288,7 @@ def _split(
         stop = _stop(end, task.stop_s[k]) if end - task.stop_s[k] > works else works
         if stop <= works or (not stays and stop - works < task.stint * run_s):
             continue  # too short to pay for itself
-        parts.append(made(Part, (task.lanes[k].name, start, stop, end)))
+        parts.append(Part(task.lanes[k].name, start, stop, end))
         done, at, begun = done + (stop - works) / run_s, end, True
     after = rest_from if rest_from > at else at
     if not parts or after >= before_s:

@@ -171,7 +171,7 @@ def test_the_printed_steps_make_a_job_later_that_the_guard_leaves_alone() -> Non
     mct = (Part("high", 20.0, math.inf, 60.0),)
     assert plan(task(lanes, [40.0, 400.0]), Rules(backfill=True, migrate=True)) == mct
     printed = plan(task(lanes, [40.0, 400.0]), Rules(backfill=True, migrate=True, literal=True))
-    assert [part[:2] for part in printed] == [("low", 30.0), ("high", 90.0)]
+    assert [(part.pool, part.start_s) for part in printed] == [("low", 30.0), ("high", 90.0)]
     assert printed[-1].end_s == pytest.approx(90 + 3 + (1 - 58 / 400) * 40, abs=1e-5)
 
 
