@@ -82,8 +82,9 @@ def test_five_hundred_jobs_on_forty_thousand_nodes() -> None:
             values[row, 1 : 1 + len(table)] = weight * table.merit
             taken[:, row, 1 : 1 + len(table)] = table.units, table.watts
         problem = Problem(values, taken[0], taken[1], 40_960.0, 2.048e6)
-        times.append(seconds(lambda: solve(problem, GAP)))  # noqa: B023
+        began = time.process_time()
         found = solve(problem, GAP)
+        times.append(time.process_time() - began)
         assert found is not None and found.gap <= GAP * 1.01
     print(f"BENCH parm, 500 jobs, 40,960 nodes: median decision {statistics.median(times):.2f} s")
 
