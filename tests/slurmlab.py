@@ -191,6 +191,24 @@ class SlurmLab:
             "slurmctld", "slurmctld", "-D", *([] if any((self.folder / "state").iterdir()) else ["-c"])
         )
 
+    def answers(self) -> None:
+        """Until slurmctld, started again, does."""
+
+        def said() -> bool:
+            with suppress(AssertionError, subprocess.TimeoutExpired):
+                self.call("squeue", "-h", timeout_s=10)
+                return True
+            return False
+
+        self._until(said)
+
+    def keep(self) -> None:
+        """slurmctld has on disk what it knows: it writes what has changed every five seconds."""
+        file = self.folder / "state/part_state"  # written after those of the jobs
+        before = file.stat().st_ino if file.exists() else 0
+        self.call("scontrol", "update", "PartitionName=main", "MaxTime=INFINITE")
+        self._until(lambda: file.exists() and file.stat().st_ino != before)
+
     def mend(self) -> None:
         """Everything is as it was in the beginning, without jobs; a test that broke something calls it."""
         if "slurmctld" not in self._daemons or self._daemons["slurmctld"].poll() is not None:

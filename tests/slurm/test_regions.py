@@ -270,7 +270,7 @@ def test_a_slurmctld_that_forgets_the_partitions(up: Up, lab: SlurmLab, tmp_path
     up.start(*FIXED, "--partitions", "tb")
     jobs = submit(up, tmp_path, 1, "end", 2)
     up.until(lambda: len(in_slurm(lab, "%P")) == 2)
-    time.sleep(6)  # until slurmctld has it on disk
+    lab.keep()
     lab.kill_slurmctld()
     lab.start_slurmctld()
     up.until(lambda: all(up.client.job(job).info()["attempt"] == 2 for job in jobs), 60)

@@ -134,29 +134,19 @@ def test_a_killed_coordinator_and_a_killed_slurmctld(up: Up, lab: SlurmLab, tmp_
     up.until(lambda: [stage(up, key) for key in keys] == ["running"] * 3 + ["waiting"] * 2)
     up.until(lambda: len(lines(tmp_path / "begun")) == 3)
     numbers = {key: job["id"] for key, job in taken(up).items()}
-    time.sleep(6)  # until slurmctld has it on disk
+    lab.keep()
     up.kill()
     lab.kill_slurmctld()
     (tmp_path / "go").touch()
     until(lambda: len(lines(tmp_path / "done")) == 3)
     lab.start_slurmctld()
-    when_it_answers(lab)
+    lab.answers()
     lab.call("scancel", keys[4])
     start(up, lab)
     up.until(lambda: [stage(up, key) for key in keys] == ["done"] * 4 + ["cancelled"], 60)
     assert {key: job["id"] for key, job in taken(up).items()} == numbers
     assert sorted(lines(tmp_path / "done")) == sorted(keys[:4])
     assert len(lines(tmp_path / "begun")) == 4
-
-
-def when_it_answers(lab: SlurmLab) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            lab.call("squeue", "-h", timeout_s=10)
-            break
-        except (AssertionError, OSError):
-            assert time.monotonic() < deadline
 
 
 def test_las_pauses_them(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
