@@ -22,12 +22,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests that measure nothing, beside those of whole folders (below): several may run at once.
 # A test that differs from its file says so: pytest.mark.computes, pytest.mark.measures.
 COMPUTING = {
-    *("test_checkpoint_fit", "test_cli", "test_compare", "test_direct_io", "test_doctor", "test_downey"),
-    *("test_examples", "test_export", "test_fits", "test_inventory", "test_job_fit", "test_journal"),
-    *("test_knee", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan", "test_mpi"),
-    *("test_obituary", "test_opencl", "test_pairs", "test_powercap", "test_profiler", "test_report"),
-    *("test_cluster_report", "test_generations", "test_late_writes", "test_siblings", "test_stats"),
-    *("test_store", "test_text"),
+    *("test_checkpoint", "test_checkpoint_fit", "test_cli", "test_cluster_report", "test_compare"),
+    *("test_device_facts", "test_direct_io", "test_doctor", "test_downey", "test_examples", "test_export"),
+    *("test_fits", "test_generations", "test_inventory", "test_job_fit", "test_journal", "test_knee"),
+    *("test_late_writes", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan"),
+    *("test_mpi", "test_network", "test_obituary", "test_opencl", "test_pairs", "test_placements"),
+    *("test_powercap", "test_profiler", "test_report", "test_siblings", "test_stats", "test_store"),
+    "test_text",
 }
 if (
     "PYTEST_XDIST_WORKER" in os.environ
@@ -43,6 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         quiet = item.path.stem in COMPUTING or item.path.parent.name in ("scheduler", "coordinator", "slurm")
         if quiet and item.get_closest_marker("measures") is None:
             item.add_marker("computes")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = mixed(items)
+
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Files of tests that wait for a cluster, one after each few that compute: workers take them in order."""
+    files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
+    for item in items:
+        files[item.path.parent.name == "slurm"].setdefault(item.path, []).append(item)
+    found: list[tuple[float, list[pytest.Item]]] = []
+    for kind, share in ((True, 0.6), (False, 1.0)):  # those that wait are not left for the very end
+        groups = list(files[kind].values())
+        found += [(share * place / len(groups), group) for place, group in enumerate(groups)]
+    return [item for _, group in sorted(found, key=lambda one: one[0]) for item in group]
 
 
 def require(condition: object, reason: str) -> None:

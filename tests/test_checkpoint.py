@@ -124,7 +124,6 @@ def test_a_short_budget_ends_by_itself_with_a_full_table(device: str, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.computes
 def test_migration_brings_every_byte(
     nursery: Nursery, device: str, process: DeviceProcess, tmp_path: Path
 ) -> None:
@@ -175,6 +174,7 @@ def test_data_larger_than_one_buffer(device: str, tmp_path: Path, monkeypatch: p
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
 
 
+@pytest.mark.measures
 def test_a_longer_queue_takes_longer_to_drain(process: DeviceProcess) -> None:
     short = min(process.call("drain", 100) for _ in range(5))
     assert short >= 0
@@ -187,6 +187,7 @@ def test_more_than_the_device_has_is_refused_as_too_small(process: DeviceProcess
     assert caught.value.kind == "memory"
 
 
+@pytest.mark.measures
 def test_a_cold_compilation_takes_longer_than_a_warm_one(
     nursery: Nursery, device: str, tmp_path: Path
 ) -> None:
@@ -218,7 +219,6 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return lost_device(tmp_path_factory.mktemp("layer"))
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("error", [OUT_OF_RESOURCES, NOT_AVAILABLE])
 def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     device: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
@@ -235,7 +235,6 @@ def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.computes
 def test_one_bad_folder_does_not_cost_the_other(device: str, tmp_path: Path) -> None:
     table, absent, _ = probe([tmp_path / "missing", tmp_path], saw("checkpoint"))
     assert absent[0].what == f"storage {tmp_path / 'missing'}"
@@ -258,7 +257,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.computes
 def test_a_small_disk_is_measured_up_to_its_size(device: str, small_disk: Path) -> None:
     table, _, _ = probe([small_disk], saw("checkpoint", 6))
     saved = table[table["kind"] == "checkpoint"]
@@ -267,7 +265,6 @@ def test_a_small_disk_is_measured_up_to_its_size(device: str, small_disk: Path) 
     assert not list(small_disk.iterdir())
 
 
-@pytest.mark.computes
 def test_a_disk_that_is_filled_by_somebody_else_meanwhile(device: str, small_disk: Path) -> None:
     other = small_disk / "other"
 
@@ -282,7 +279,6 @@ def test_a_disk_that_is_filled_by_somebody_else_meanwhile(device: str, small_dis
     assert list(small_disk.iterdir()) == [other]
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_probe_leaves_no_process_and_after_sigterm_no_file(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
@@ -322,7 +318,6 @@ def test_a_killed_probe_leaves_no_process_and_after_sigterm_no_file(
     assert not list(storage.iterdir())
 
 
-@pytest.mark.computes
 def test_no_opencl_at_all_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     with pytest.raises(Unavailable, match="no OpenCL platform") as caught:

@@ -46,6 +46,7 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         libc.umount2(bytes(point), _MNT_DETACH)
 
 
+@pytest.mark.computes
 def test_the_file_system_of_these_tests_hangs(dead: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run(
@@ -53,6 +54,7 @@ def test_the_file_system_of_these_tests_hangs(dead: Path) -> None:
         )
 
 
+@pytest.mark.computes
 def test_a_dead_mount_is_told_in_time(dead: Path) -> None:
     before = time.monotonic()
     with pytest.raises(
@@ -84,6 +86,7 @@ def test_a_probe_and_the_command_line_go_on_without_a_dead_mount(dead: Path, tmp
     assert storage_folder(dead) == dead  # kept, for the probe to say why it is not measured
 
 
+@pytest.mark.computes
 def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
     dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +100,7 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
     assert any("has not answered" in absent.reason for absent in made.absent)
 
 
+@pytest.mark.computes
 def test_a_storage_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--storage {tmp_path}/no: not a folder; mkdir -p"):
         storage_folder(tmp_path / "no")

@@ -142,18 +142,21 @@ def test_time_inside_mpi_is_what_the_program_itself_sees(
     assert mpi_time.share(ranks, ended.wall_s) == pytest.approx(found / 2 / ended.wall_s)
 
 
+@pytest.mark.computes
 def test_a_program_without_mpi_leaves_no_counts_and_works(tmp_path: Path) -> None:
     require(shutil.which("cc"), "a C compiler")
     ended, ranks = counted(["sh", "-c", "echo done > file"], tmp_path, {})
     assert ended.code == 0 and not ranks and (tmp_path / "file").read_text() == "done\n"
 
 
+@pytest.mark.computes
 def test_without_a_compiler_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="no C compiler"):
         mpi_time.build(tmp_path)
 
 
+@pytest.mark.computes
 def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
     mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
     require(shutil.which("cc"), "a C compiler")
     monkeypatch.setattr(job_session, "QUICK_LEAST", 1)
     monkeypatch.setattr(job_session, "QUICK_MOST", 1)
+    monkeypatch.setattr(job_session, "QUICK_INTENSITIES", (0.0, 100.0))
     command = (sys.executable, "-P", "-c", WAITING, str(tmp_path))
     made, tables = make_job_profile(JobOrder("waiting", command, "/", quick=True, mpi=True))
     share = made.need("mpi_share")
@@ -170,6 +174,7 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
     assert tables["runs"]["mpi_share"].notna().all()
 
 
+@pytest.mark.computes
 def test_a_rank_that_dies_is_named(mpi: MpiInstall) -> None:
     require(len(CPUS) > 1, "two CPUs")
     program = (sys.executable, "-P", "-c", "import sys; from mpi4py import MPI; sys.exit(3)")
@@ -233,6 +238,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     assert not processes_below()
 
 
+@pytest.mark.computes
 def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: NetLab) -> None:
     require(len(CPUS) > 1, "two CPUs")
     cores, _ = cores_of(lab.hosts, mpi)
@@ -249,6 +255,7 @@ def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: Ne
     assert not processes_below()
 
 
+@pytest.mark.computes
 def test_what_does_not_fit_on_the_hosts_is_said(mpi: MpiInstall, lab: NetLab) -> None:
     cores = len(CPUS)
     with pytest.raises(BadInput, match="-n 1: fewer ranks than the 2 hosts"):
@@ -263,6 +270,7 @@ def test_what_does_not_fit_on_the_hosts_is_said(mpi: MpiInstall, lab: NetLab) ->
     assert layout.here and layout.one_kernel and layout.each == 1 and len(layout.job_cores) == 2
 
 
+@pytest.mark.computes
 def test_messages_that_do_not_leave_the_hosts_are_refused_before_the_job_runs(
     mpi: MpiInstall, lab: NetLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +311,7 @@ def test_ranks_lie_on_the_hosts_in_turns() -> None:
     assert together.ranks(2) == (("a", "b"), (0, 1)) and together.ranks(4) == (("a", "b"), (0, 1, 0, 1))
 
 
+@pytest.mark.computes
 def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: NetLab, tmp_path: Path) -> None:
     """0.3 s that no rank shortens and 1.2 s that all share: the ranks of 2 and 4 are on both hosts."""
     require(len(CPUS) > 1, "two CPUs")

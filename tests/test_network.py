@@ -50,6 +50,7 @@ def measured(mpi: MpiInstall) -> pd.DataFrame:
     return samples
 
 
+@pytest.mark.measures
 def test_every_size_is_seen_again_and_again_in_mixed_order(measured: pd.DataFrame) -> None:
     two = measured[measured["ranks"] == 2]
     assert set(two["message_bytes"]) == set(SIZES)
@@ -61,6 +62,7 @@ def test_every_size_is_seen_again_and_again_in_mixed_order(measured: pd.DataFram
     assert len(set(orders)) > 1
 
 
+@pytest.mark.measures
 def test_samples_fit_and_draw(measured: pd.DataFrame) -> None:
     models = fit_samples("network", measured)
     quantities = {m.quantity for m in models}
@@ -195,7 +197,6 @@ def synthetic(
     return rows.assign(emulated=False, scope="node", ranks=ranks, hosts="", library="MPICH 5", batch=1)
 
 
-@pytest.mark.computes
 @settings(max_examples=8, deadline=None)
 @given(
     latency_us=st.floats(0.5, 100), gbs=st.floats(0.01, 50), ranks=st.integers(2, 4), tail=st.floats(1.1, 20)
@@ -213,7 +214,6 @@ def test_fit_finds_the_truth(latency_us: float, gbs: float, ranks: int, tail: fl
     assert models["network_jitter_ratio4 KiB"]["jitter"].value == pytest.approx(tail)
 
 
-@pytest.mark.computes
 def test_jitter_interval_knows_that_neighbours_are_alike() -> None:
     """Slow iterations that come together, in one repetition of ten, say less than the same number spread."""
     spread, together = synthetic(1e-6, 1.0, repetitions=30), synthetic(1e-6, 1.0, repetitions=30)
@@ -230,7 +230,6 @@ def test_jitter_interval_knows_that_neighbours_are_alike() -> None:
     assert width(together) > width(spread)
 
 
-@pytest.mark.computes
 def test_partial_samples() -> None:
     whole = synthetic(1e-6, 1.0)
     assert fit(pd.DataFrame()) == []
@@ -244,7 +243,6 @@ def test_partial_samples() -> None:
     assert len(figures(whole[:1], [])) == 2
 
 
-@pytest.mark.computes
 def test_only_one_kind_of_batch_is_fitted() -> None:
     mixed = synthetic(1e-6, 1.0)
     mixed.loc[mixed["repetition"] < 3, ["batch", "alltoall_s"]] = [8, 1.0]
@@ -253,7 +251,6 @@ def test_only_one_kind_of_batch_is_fitted() -> None:
     assert latency.coefficients[0].value < 1e-5
 
 
-@pytest.mark.computes
 def test_emulated_data_is_marked() -> None:
     samples = synthetic(1e-6, 1.0).assign(emulated=True)
     models = fit(samples)
@@ -316,7 +313,6 @@ def test_bad_host_names(hosts: list[str]) -> None:
 HELLO = '{"event": "hello", "hostname": "x", "boot": "%s", "namespace": "n", "tenbin": "%s", "library": "%s"}'
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -394,6 +390,7 @@ def over_hosts(lab: NetLab, budget_s: float) -> tuple[pd.DataFrame, list[Absent]
     return samples, [a for a in absent if a.reason != "only one core may be used"]
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize(("mbit", "kind"), [(500, "htb"), (250, "tbf")])
 def test_bandwidth_of_a_shaped_link(lab: NetLab, mbit: int, kind: str) -> None:
     lab.shape(mbit, kind)

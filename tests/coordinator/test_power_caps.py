@@ -28,7 +28,6 @@ from tests.factory import make_coefficient, make_model, make_profile
 from tests.jobs import make_job
 from tests.test_powercap import LIMITS, write_zone
 
-pytestmark = pytest.mark.measures  # but for those marked otherwise
 ORIGINAL_W = 90.0
 DRAM_W = 3.0
 BESIDE_W = 3.0  # what the profile says of a package beside its cap
@@ -96,6 +95,10 @@ class Capped:
                 text = (zone / "constraint_0_power_limit_uw").read_text()
             found.append(int(text) / 1e6)
         return found
+
+    def holds(self, **needs: Any) -> dict[str, Any]:
+        """A job that keeps its package, and its cap, and computes nothing."""
+        return {"command": ["sleep", "600"], "folder": "/", **needs}
 
     def spin(self, seconds: float, **needs: Any) -> dict[str, Any]:
         code = RANK if needs.get("mpi") else SPIN
@@ -189,7 +192,7 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     up = capped.up
     capped.start(80.0, "parm,alpha=0", profiled=True)
     with Sampler(capped.caps_w) as sampler:
-        first = up.client.submit_all([capped.spin(600.0)])[0]
+        first = up.client.submit_all([capped.holds()])[0]
         up.until(lambda: 52 <= min(capped.caps_w()) < ORIGINAL_W)
         second = up.client.submit_all([capped.spin(0.5)])[0]
         ended = second.wait(120)
@@ -202,6 +205,7 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]
 
 
+@pytest.mark.measures
 def test_what_a_cap_costs_is_predicted_and_measured(capped: Capped) -> None:
     """Ground truth: the speed that the emulation gives a package under 34 W, of 40 W with 6 W beside it."""
     capped.start(40.0, profiled=True)
@@ -220,6 +224,7 @@ def test_what_a_cap_costs_is_predicted_and_measured(capped: Capped) -> None:
     assert shown.returncode == 0 and "cap" in shown.stdout
 
 
+@pytest.mark.measures
 def test_energy_is_what_the_cap_allows(capped: Capped) -> None:
     """Ground truth: a busy package draws its cap, and its memory 3 W; the counters wrap after 20 J."""
     capped.start(40.0, machine="intel-2s+wrap")
@@ -237,7 +242,7 @@ def test_energy_is_what_the_cap_allows(capped: Capped) -> None:
 def test_a_suspended_job_gives_its_package_back(capped: Capped) -> None:
     up = capped.up
     capped.start(60.0, "fifo-mid")
-    job = up.client.submit_all([capped.spin(0.6)])[0]
+    job = up.client.submit_all([capped.spin(1.2)])[0]
     up.until(lambda: capped.caps_w().count(ORIGINAL_W) == 1)
     job.suspend()
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]  # not a moment later: others may have the watts
@@ -251,7 +256,7 @@ def test_a_suspended_job_gives_its_package_back(capped: Capped) -> None:
 def test_what_a_killed_supervisor_left_is_put_back(capped: Capped, coordinator_too: bool) -> None:
     up = capped.up
     capped.start(60.0, "fifo-mid")
-    job = up.client.submit_all([capped.spin(60.0, requeue=False)])[0]
+    job = up.client.submit_all([capped.holds(requeue=False)])[0]
     up.until(lambda: capped.caps_w().count(ORIGINAL_W) == 1)
     file = up.home / f"jobs/{job.id}/attempt-1/state.json"
     up.until(file.exists)
@@ -297,7 +302,6 @@ def test_a_daemon_lets_go_of_its_starter(capped: Capped) -> None:
     assert capped.up.run("down").returncode == 0
 
 
-@pytest.mark.computes
 def test_refusals(up: Up) -> None:
     for options, message in (
         (("--policy", "easy", "--power-budget", "80", "--emulate", "intel-2s"), "easy chooses no power caps"),
@@ -331,7 +335,6 @@ def two_sockets(sysfs: Path) -> None:
         (topology / "die_id").write_text("0\n")
 
 
-@pytest.mark.computes
 def test_real_packages_and_their_cores(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     require(len(cpus) > 1, "two cores")
@@ -350,7 +353,6 @@ def test_real_packages_and_their_cores(tmp_path: Path) -> None:
         capped_packages("parm", 100.0, None, None, tmp_path / "nothing", "")
 
 
-@pytest.mark.computes
 def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None:
     """Its sums over two packages come out as halves; the speed is that of the emulation's truth."""
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
@@ -386,7 +388,7 @@ def test_a_job_profile_says_what_a_cap_costs(
         JobStore().save(make_job(name, kind=node_kind(), caps=caps), {})
     capped.start(80.0)
     jobs = capped.up.client.submit_all(
-        [capped.spin(60.0, job_profile=name, nodes=1) for name in ("modest", "hungry")]
+        [capped.holds(job_profile=name, nodes=1) for name in ("modest", "hungry")]
     )
     capped.up.until(lambda: all(job.info()["cap_w"] for job in jobs))
     assert [job.info()["cap_w"] for job in jobs] == [30.0, 50.0]

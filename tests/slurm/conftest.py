@@ -1,4 +1,4 @@
-"""One cluster for all tests that need one, and a coordinator on it."""
+"""One cluster for the tests of this folder, and a coordinator on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _cluster() -> Iterator[SlurmLab]:
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder)) as lab:

@@ -21,7 +21,7 @@ from agent.emulation import MACHINES
 from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab
 
-pytestmark = [pytest.mark.measures, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 MACHINE = MACHINES["intel-1s"]
 ORIGINAL_W, DRAM_W = 90.0, MACHINE.dram_w
 REST_W = MACHINE.idle_w + DRAM_W  # of a node
@@ -99,6 +99,11 @@ def untouched(lab: SlurmLab) -> bool:
     return caps_w(lab) == [ORIGINAL_W] * len(lab.nodes)
 
 
+def holds(seconds: float) -> dict[str, Any]:
+    """A job that keeps its node, and its cap, and computes nothing."""
+    return {"command": ["sleep", str(seconds)], "cores": 2, "folder": "/", "time_s": 600, "requeue": False}
+
+
 def spin(lab: SlurmLab, seconds: float, **needs: Any) -> dict[str, Any]:
     command = [sys.executable, "-c", SPIN, str(seconds), str(lab.power)]
     if "nodes" in needs:
@@ -153,6 +158,7 @@ class Sampler:
         assert not died, "nobody looked at the caps any more"
 
 
+@pytest.mark.measures
 def test_never_over_the_budget(up: Up, lab: SlurmLab) -> None:
     """Jobs on one node and on two, whose caps change while they run, one of which fails; the coordinator is
     killed twice and a supervisor once. At no instant do the caps, and what nodes without a job draw, exceed
@@ -221,7 +227,7 @@ def test_the_cap_of_a_running_job_changes(up: Up, lab: SlurmLab) -> None:
     """One alone has more than what is left for each of two."""
     start(up, lab, 100.0, "parm,alpha=0")
     with Sampler(lab) as sampler:
-        (first,) = up.client.submit_all([spin(lab, 600.0)])
+        (first,) = up.client.submit_all([holds(600.0)])
         up.until(lambda: max(caps_w(lab)) == ORIGINAL_W and min(caps_w(lab)) >= 60, 60)
         (second,) = up.client.submit_all([spin(lab, 0.3)])
         up.until(lambda: sum(cap < ORIGINAL_W for cap in caps_w(lab)) == 2, 60)
@@ -240,7 +246,7 @@ def test_the_cap_of_a_running_job_changes(up: Up, lab: SlurmLab) -> None:
 def test_caps_are_put_back_after_whatever_was_killed(up: Up, lab: SlurmLab) -> None:
     """The coordinator: the job keeps its cap. The supervisor: at once. Both: at the next start."""
     start(up, lab, 100.0)
-    (job,) = up.client.submit_all([spin(lab, 120.0, requeue=False)])
+    (job,) = up.client.submit_all([holds(120.0)])
     up.until(lambda: not untouched(lab), 60)
     before = caps_w(lab)
     up.kill()
@@ -249,7 +255,7 @@ def test_caps_are_put_back_after_whatever_was_killed(up: Up, lab: SlurmLab) -> N
     kill_a_supervisor(up, lab)
     assert job.wait(90)["stage"] == "failed"
     up.until(lambda: untouched(lab), 60)
-    (job,) = up.client.submit_all([spin(lab, 120.0, requeue=False)])
+    (job,) = up.client.submit_all([holds(120.0)])
     up.until(lambda: not untouched(lab), 60)
     up.kill()
     kill_a_supervisor(up, lab)
