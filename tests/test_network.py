@@ -423,6 +423,7 @@ def test_shared_memory_between_hosts_is_refused(lab: NetLab, monkeypatch: pytest
         assert all("there is time" in a.reason for a in absent)
 
 
+@pytest.mark.measures  # which rank MPI is found to have lost first is a race
 @pytest.mark.parametrize("with_guard", [False, True])
 def test_a_rank_killed_on_a_host_costs_no_samples(lab: NetLab, mpi: MpiInstall, with_guard: bool) -> None:
     lab.shape(1000)

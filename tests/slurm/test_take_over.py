@@ -222,10 +222,10 @@ def test_one_who_puts_a_job_back_into_the_queue_is_obeyed(up: Up, lab: SlurmLab,
     lab.call("scontrol", "requeue", again)
     up.until(lambda: stage(up, held) == "held" and taken_info(up, again)["attempt"] == 2)
     assert "held in Slurm by somebody else" in taken_info(up, held)["why"]
-    up.until(lambda: len(lines(tmp_path / "begun")) == 3)
+    up.until(lambda: len(lines(tmp_path / "begun")) == 3, 90)
     assert lines(tmp_path / "begun")[2] == taken_info(up, again)["hosts"][0]
     lab.call("scontrol", "release", held)
-    up.until(lambda: len(lines(tmp_path / "begun")) == 4)
+    up.until(lambda: len(lines(tmp_path / "begun")) == 4, 90)
     (tmp_path / "go").touch()
     up.until(lambda: stage(up, again) == stage(up, held) == "done")
     assert taken_info(up, held)["failures"] == taken_info(up, again)["failures"] == 1
