@@ -31,6 +31,7 @@ from profiles.errors import Busy, TenbinError
 
 GIVES_WAY_S = 10.0  # who had the node before puts its caps back in milliseconds
 SAMPLE_S = 1.0
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HERE = "%N"  # in a path: the node's name
 
 
@@ -60,11 +61,12 @@ class CapKeeper:
         Raises:
             Unavailable, Busy: a limit cannot be written, or somebody else has changed it.
         """
-        deadline = time.monotonic() + GIVES_WAY_S
+        deadline, begins = time.monotonic() + GIVES_WAY_S, not self._holds
+        self._holds = True  # from here on there may be something to put back
         while True:
             try:
                 caps = find_caps(self._sysfs, self._journal.control)
-                if not self._holds:
+                if begins:
                     caps.remember()
                 caps.set_w(cap_w)
                 break
@@ -73,16 +75,14 @@ class CapKeeper:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        if not self._holds:
+        if begins:
             self._energy.begin(caps.packages)
-            self._holds = True
 
     def release(self) -> None:
-        """Put back what was found, also what a crash before had left."""
+        """Put back what was found, also what a crash before had left; what cannot be is tried again then."""
         self._energy.end()
         if self._holds:
-            self._holds = False
-            self._journal.restore()
+            self._holds = not all(one.done for one in self._journal.restore())
             restore_leftovers(self._folder)
 
     @property
@@ -93,8 +93,8 @@ class CapKeeper:
 
 def main() -> int:
     sysfs, states, mark = sys.argv[1:]
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.pthread_sigmask(signal.SIG_SETMASK, ENDS)
+    for number in ENDS:
         signal.signal(number, _leave)
     keeper = CapKeeper(sysfs, states)
     holds = False
@@ -116,7 +116,7 @@ def main() -> int:
             print(json.dumps(answer), flush=True)
     except (SystemExit, OSError):
         pass  # ended, or there is nobody who listens
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     if holds:
         tree.kill_marked(mark, limit_s=2.0)
     keeper.release()
@@ -127,7 +127,10 @@ def _lines() -> Iterator[str]:
     """What comes on standard input, and an empty line every second."""
     left = b""
     while True:
-        if not select.select([0], [], [], SAMPLE_S)[0]:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)  # here alone: what is begun is brought to its end
+        ready = select.select([0], [], [], SAMPLE_S)[0]
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+        if not ready:
             yield ""
             continue
         piece = os.read(0, 65536)
@@ -139,6 +142,8 @@ def _lines() -> Iterator[str]:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
+    for one in ENDS:
+        signal.signal(one, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
