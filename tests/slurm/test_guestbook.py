@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from scheduler.engines.slurm.clerk import Outcome
 from scheduler.engines.slurm.guestbook import FIELDS, details, read
+from scheduler.engines.slurm.guests import Guests, Visit
 from scheduler.engines.slurm.needs import Shape, Unclear, needs_of, seconds
 from scheduler.engines.slurm.parse import MIB
 
@@ -114,6 +118,28 @@ def line(**changes: str) -> str:
     found |= {"TimeLimit": "10:00", "UserName": "eve", "nodelist": "", "NumCPUs": "1", "PriorityLong": "7"}
     found |= {"Dependency": "(null)", "ReqNodes": "", "admin_comment": "x tenbin:taken begin=99", **changes}
     return "".join(found[field] + "|" for field in FIELDS) + "\n"
+
+
+@pytest.mark.parametrize("settled_first", [True, False])
+def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -> None:
+    """Slurm has suspended it, and was not looked at since; or was not even heard to have done so."""
+    calls: list[str] = []
+    clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=lambda in_s=0.0: None)
+    guests = Guests(cast(Any, None), cast(Any, clerk), cast(Any, None), True)
+    (job,) = read(line(State="RUNNING"))
+    guests.visits[1, 1] = Visit(1, 1, job.key, {"node1": 1}, job)
+    guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=1)), "pause")
+    assert calls == ["guest suspend"]
+    steps = [
+        lambda: guests.settle(Outcome((1, 1), "guest suspend", None, None)),
+        lambda: guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=2)), "run"),
+    ]
+    for step in steps if settled_first else reversed(steps):
+        step()
+    assert calls == ["guest suspend", "guest resume"]
+    assert [report.done for report in guests.reports] == ([1] if settled_first else [])
+    guests.settle(Outcome((1, 1), "guest resume", True, None))
+    assert [report.done for report in guests.reports][-1] == 2
 
 
 def test_only_marked_jobs_are_seen() -> None:

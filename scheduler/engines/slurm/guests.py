@@ -45,7 +45,7 @@ class Visit:
 
     Attributes:
         cpus: on each node, in tenbin's books.
-        job: as Slurm had it last.
+        job: as Slurm had it last. paused: tenbin has suspended it since, which ``job`` need not show yet.
         restarts: how often Slurm had started it anew when this attempt began; None: found again.
         request, want: the last request, which has been carried out up to ``done``.
         leaves: what is to be reported when it waits for tenbin again.
@@ -63,6 +63,7 @@ class Visit:
     want: Want | str = ""
     done: int = 0
     calling: bool = False
+    paused: bool = False
     wait_until: float = 0.0
     leaves: tuple[Literal["lost", "never"], str] | None = None
     keys: Key = field(init=False)
@@ -151,7 +152,11 @@ class Guests:
         visit.calling = False
         if error is None:
             if outcome.what in ("guest suspend", "guest resume") and outcome.value is not False:
-                self._obeyed(visit)
+                visit.paused = outcome.what == "guest suspend"
+                if visit.want == ("pause" if visit.paused else "run"):
+                    self._obeyed(visit)
+                else:  # something else is wanted by now
+                    self._steer(visit)
             elif outcome.what == "guest hold" and outcome.value and visit.leaves:
                 # As it was seen last tenbin itself had named its nodes: that is no need of its own.
                 fresh = [
@@ -224,12 +229,16 @@ class Guests:
                 self._back(visit, "", what="never")
         elif visit.want == "pause" and job.state == "RUNNING":
             self._do(visit, "guest suspend", lambda: self.book.slurm.call("scontrol", "suspend", visit.key))
-        elif visit.want == "run" and job.state == "SUSPENDED" and visit.done < visit.request:
+        elif visit.want == "run" and self._stopped(visit, job):
             each = math.ceil(job.cpus / len(visit.cpus))
             shares = dict.fromkeys(visit.cpus, each)
             self._do(visit, "guest resume", lambda: resume(self.book.slurm, visit.key, shares))
         elif visit.done < visit.request:
             self._obeyed(visit)
+
+    def _stopped(self, visit: Visit, job: GuestJob) -> bool:
+        """Whether tenbin has to let it go on: what somebody else has suspended he resumes himself."""
+        return visit.paused or (job.state == "SUSPENDED" and visit.done < visit.request)
 
     def _obeyed(self, visit: Visit) -> None:
         if visit.done < visit.request:
