@@ -37,11 +37,8 @@ LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 QUICK_LEAST, QUICK_MOST = 2, 3
 QUICK_S = 50.0  # a quick profile begins no third repetition that ends later: a minute in all, of 5 s runs
-RUNS, SHORTEST_S, LONGEST_S = (
-    34,
-    170.0,
-    1200.0,
-)  # a full one: so many runs' time, three minutes in all, of 5 s runs
+RUNS = 34  # a full one has the time of so many: three minutes in all, of 5 s runs
+SHORTEST_S, LONGEST_S = 170.0, 1200.0  # but so much at least and at most
 TOLERANCE = 0.05
 NOTABLE_S = 0.05  # of building kernels
 COMPROBE_S = 2.0  # to start one, and its windows
@@ -352,9 +349,9 @@ def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, narrow: Ca
         narrow: whether every slow-down is known well enough; asked only where that decides.
     """
     least, most = (QUICK_LEAST, QUICK_MOST) if order.quick else (LEAST_REPETITIONS, MOST_REPETITIONS)
-    longest_s = QUICK_S if order.quick else min(max(RUNS * run_s, SHORTEST_S), LONGEST_S)
-    if order.budget_s is not None:
-        longest_s = min(order.budget_s, QUICK_S) if order.quick else order.budget_s
+    longest_s = min(max(RUNS * run_s, SHORTEST_S), LONGEST_S) if order.budget_s is None else order.budget_s
+    if order.quick:
+        longest_s = min(longest_s, QUICK_S)
     if done < least:
         return True
     if done >= most or spent_s * (done + 1) / done > longest_s:

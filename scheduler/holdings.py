@@ -16,7 +16,13 @@ POWER_TOLERANCE_W = 1e-6
 
 
 class RuleBroken(TenbinError):
-    """A policy asked for what cannot be: a fault of the policy, never bent into something possible."""
+    """A policy asked for what cannot be: a fault of the policy, never bent into something possible.
+
+    Attributes:
+        why: without the time, the job and the rule.
+    """
+
+    why = ""
 
 
 class Holdings:
@@ -97,7 +103,9 @@ class Holdings:
     def broken(self, job_id: int | None, rule: str, why: str) -> NoReturn:
         """Raise ``RuleBroken``: time, job and rule."""
         job = "" if job_id is None else f", job {job_id}"
-        raise RuleBroken(f"at {self.now:.6f} s{job}: {rule}: {why}", "this is a fault of the policy")
+        error = RuleBroken(f"at {self.now:.6f} s{job}: {rule}: {why}", "this is a fault of the policy")
+        error.why = why
+        raise error
 
     def _check_shape(self, rule: str, job: Job, placement: Placement) -> None:
         most = job.units if job.max_units is None else job.max_units

@@ -22,14 +22,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests that measure nothing, beside those of whole folders (below): several may run at once.
 # A test that differs from its file says so: pytest.mark.computes, pytest.mark.measures.
 COMPUTING = {
-    *(
-        "test_cap_keeper",
-        "test_checkpoint",
-        "test_checkpoint_fit",
-        "test_cli",
-        "test_cluster_report",
-        "test_compare",
-    ),
+    *("test_cap_keeper", "test_checkpoint", "test_checkpoint_fit", "test_cli", "test_cluster_report"),
+    "test_compare",
     *("test_device_facts", "test_direct_io", "test_doctor", "test_downey", "test_examples", "test_export"),
     *("test_fits", "test_generations", "test_inventory", "test_job_fit", "test_journal", "test_knee"),
     *("test_late_writes", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan"),

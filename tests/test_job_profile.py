@@ -201,9 +201,7 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
     assert not processes_below()
 
 
-def test_a_profile_of_runs_of_five_seconds_takes_less_than_three_minutes_and_a_quick_one_less_than_one() -> (
-    None
-):
+def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_than_one() -> None:
     """By the seconds that runs, references and starts take; two repetitions are made, whatever they take."""
 
     def repetitions(order: JobOrder, first_s: float, one_s: float) -> tuple[int, float]:

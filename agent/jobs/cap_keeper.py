@@ -79,7 +79,7 @@ class CapKeeper:
             self._energy.begin(caps.packages)
 
     def release(self) -> None:
-        """Put back what was found, also what a crash before had left; what cannot be is tried again then."""
+        """Put back what was found, also what a crash before had left; what fails is tried the next time."""
         self._energy.end()
         if self._holds:
             self._holds = not all(one.done for one in self._journal.restore())

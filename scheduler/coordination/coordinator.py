@@ -402,7 +402,7 @@ class Coordinator:
                 try:
                     self.state.restore(self.ledger.as_state(entry))
                 except (RuleBroken, BadInput) as error:
-                    why = error.what.rpartition(": restore: ")[2]
+                    why = error.why if isinstance(error, RuleBroken) else error.what
                     raise BadInput(
                         f"job {entry.id} was started on a machine that was divided otherwise ({why})",
                         "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",

@@ -350,10 +350,7 @@ class Mct(Policy):
             part = planned.parts[0]
             if part.end_s <= now and part.pool in left:  # they are free at this very instant
                 left[part.pool] += planned.job.units
-        behind = False
-        for pool, spare in left.items():
-            behind = behind or spare < 0 or spare < self._lanes[pool].plan.at(now)
-        return behind
+        return any(spare < 0 or spare < self._lanes[pool].plan.at(now) for pool, spare in left.items())
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

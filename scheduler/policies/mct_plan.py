@@ -54,8 +54,7 @@ class Lane:
     def take(self, part: Part, units: int) -> None:
         """Reserve a part, and mark its start."""
         self.plan.reserve(part.start_s, part.end_s, units)
-        if part.start_s > self.last_start_s:
-            self.mark(part, units)
+        self.mark(part, units)
 
     def mark(self, part: Part, units: int) -> None:
         """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""

@@ -180,12 +180,8 @@ def test_tenbin_cancels_suspends_and_resumes_them(up: Up, lab: SlurmLab, tmp_pat
     assert up.run("resume", str(numbers[0])).returncode == 0
     up.until(lambda: slurm(lab, keys[0]) == "RUNNING")
     job = up.client.job(numbers[0])
-    for wait_s in (
-        0.0,
-        0.03,
-        0.1,
-        0.3,
-    ):  # Slurm has yet to be told of the one, or has just been, when the other comes
+    # Slurm has just been told of the one, or is yet to be, when the other comes.
+    for wait_s in (0.3, 0.1, 0.03, 0.0):
         job.suspend()
         time.sleep(wait_s)
         job.resume()
