@@ -179,14 +179,6 @@ def test_tenbin_cancels_suspends_and_resumes_them(up: Up, lab: SlurmLab, tmp_pat
     up.until(lambda: slurm(lab, keys[0]) == "SUSPENDED")
     assert up.run("resume", str(numbers[0])).returncode == 0
     up.until(lambda: slurm(lab, keys[0]) == "RUNNING")
-    job = up.client.job(numbers[0])
-    # Slurm has just been told of the one, or is yet to be, when the other comes.
-    for wait_s in (0.3, 0.1, 0.03, 0.0):
-        job.suspend()
-        time.sleep(wait_s)
-        job.resume()
-        time.sleep(wait_s)
-    up.until(lambda: slurm(lab, keys[0]) == "RUNNING")
     (tmp_path / "go").touch()
     up.until(lambda: stage(up, keys[0]) == stage(up, keys[2]) == "done", 60)
 
