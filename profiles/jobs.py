@@ -56,7 +56,9 @@ class ProbePressure(Record):
     clock: Clock
     slowdown: Coefficient = Field(description="of the probe at full intensity beside the job")
     equivalent_gbs: Coefficient | None = Field(
-        default=None, description="the probe's traffic beside which the probe suffers as much"
+        default=None,
+        description="the probe's traffic beside which the probe suffers as much; comprobe's that "
+        "takes as much of the network as the job does alone",
     )
     note: str = ""
 

@@ -13,7 +13,7 @@ from itertools import chain, combinations
 
 from profiles.jobs import JobProfile
 from profiles.models import Prediction
-from profiles.models.curve import slowdown_beside
+from profiles.models.neighbours import slowdown_beside
 from scheduler.interference import Pressure
 from scheduler.pairing import by_probes, excluded, partition, rule_bindings
 from scheduler.profiled import pressure_of

@@ -13,7 +13,7 @@ from functools import lru_cache
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from profiles.jobs import JobProfile, NodeKind
-from profiles.models.curve import slowdown_beside
+from profiles.models.neighbours import slowdown_beside
 from scheduler.history import Asked, Run, program_of
 from scheduler.interference import PACKED, Pressure
 

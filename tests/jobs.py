@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from profiles.fits.job import fit
-from profiles.jobs import JobProfile, NodeKind
-from profiles.records import Condition
+from profiles.jobs import Curve, JobProfile, Level, NetworkHalf, NodeKind, ProbePressure
+from profiles.records import Coefficient, Condition, Quality
 
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 FULL_GBS = 10.0  # of one writer
@@ -128,3 +128,38 @@ def bursty(
             more = {"phase": "run", "intensity_percent": 100.0, "at_s": 0.2 * i, "bytes": written}
             windows.append(row | more)
     return pd.DataFrame(runs), pd.DataFrame(windows)
+
+
+def on_network(
+    name: str, share: float, slowed: float, inside: float, reference: float = 1.75, spread: float | None = 0.0
+) -> JobProfile:
+    """A job that has the network for ``share`` of its time beside comprobe, which slows it ``slowed`` times.
+
+    Args:
+        inside: share of its time inside MPI. reference: comprobe's slow-down beside itself.
+        spread: half of each interval; None: none is known.
+    """
+
+    def ratio(value: float) -> Coefficient:
+        low, high = (None, None) if spread is None else (value - spread, value + spread)
+        return Coefficient(
+            name="slowdown", value=value, unit="ratio", low=low, high=high, n=6, quality=Quality.GOOD
+        )
+
+    def curve(full: float) -> Curve:
+        """Speeds are straight over the share of time that comprobe is at work."""
+        levels = [
+            Level(
+                intensity_percent=i, offered_gbs=i / 1000, slowdown=ratio(1 / (1 - i / 100 * (1 - 1 / full)))
+            )
+            for i in INTENSITIES
+        ]
+        return Curve(clock="wall", levels=tuple(levels))
+
+    pressure = ProbePressure(clock="wall", slowdown=ratio(1 / (1 - share * (1 - 1 / reference))))
+    half = NetworkHalf(
+        message_bytes=1 << 20, sensitivity=curve(slowed), reference=curve(reference), pressure=pressure
+    )
+    mpi = ratio(inside).model_copy(update={"name": "mpi_share"})
+    job = make_job(name, mpi=True, ranks=2, hosts=("n1", "n2"))
+    return job.model_copy(update={"network": half, "alone": (*job.alone, mpi)})

@@ -27,7 +27,7 @@ from probes.topology import Cpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.fits.job import fit
 from profiles.job_store import JobStore, load
-from profiles.models.curve import slowdown_beside
+from profiles.models.neighbours import slowdown_beside
 from tenbin.commands.job_examples import examples
 from tests.conftest import processes_below, require
 from tests.factory import make_inventory

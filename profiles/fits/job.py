@@ -28,6 +28,7 @@ from profiles.fits.job_phases import fit_phases
 from profiles.jobs import COMPROBE_BYTES, Clock, Curve, Level, NetworkHalf, Phases, ProbePressure
 from profiles.models import constant
 from profiles.models.curve import equivalent
+from profiles.models.network_share import share_alone
 from profiles.records import Coefficient
 
 CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
@@ -71,7 +72,8 @@ def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
         for name, (column, unit) in NEEDS.items()
         if (values := _alone(runs, column))
     )
-    network = _network(_of(runs, "beside", "network"), _of(windows, "probe", "network"))
+    inside = next((need.value for need in alone if need.name == "mpi_share"), None)
+    network = _network(_of(runs, "beside", "network"), _of(windows, "probe", "network"), inside)
     runs, windows = _of(runs, "beside", "memory"), _of(windows, "probe", "memory")
     sensitivity, reference, pressure, phases = [], [], [], []
     for clock in CLOCKS:
@@ -100,18 +102,31 @@ def _of(table: pd.DataFrame, column: str, probe: str) -> pd.DataFrame:
     return table[table[column].isin((probe, ""))]
 
 
-def _network(runs: pd.DataFrame, windows: pd.DataFrame) -> NetworkHalf | None:
+def _network(runs: pd.DataFrame, windows: pd.DataFrame, inside_mpi: float | None) -> NetworkHalf | None:
     if not len(windows):
         return None
     # comprobe pauses between all-to-alls: how fast it is says the time inside them.
     inside = windows.assign(wall_s=windows["thread_cpu_s"])
     reference = _reference(inside, "wall")
-    return NetworkHalf(
+    half = NetworkHalf(
         message_bytes=COMPROBE_BYTES,
         sensitivity=_sensitivity(runs, windows, "wall"),
         reference=reference,
         pressure=_pressure(inside, reference, "comprobe") if reference else None,
     )
+    if half.pressure is None or half.pressure.equivalent_gbs is None:
+        return half
+    share = share_alone(half, inside_mpi)
+    traffic = share and _as_traffic(share, full_gbs(windows))
+    pressure = half.pressure.model_copy(update={"equivalent_gbs": traffic})
+    return half.model_copy(update={"pressure": pressure})
+
+
+def _as_traffic(share: Coefficient, full: float) -> Coefficient:
+    """comprobe's, at work for that share of the time."""
+    low, high = (None if bound is None else full * bound for bound in (share.low, share.high))
+    more = {"name": "equivalent", "value": full * share.value, "low": low, "high": high}
+    return share.model_copy(update={**more, "unit": "GB/s", "scale": full})
 
 
 def full_gbs(windows: pd.DataFrame) -> float:

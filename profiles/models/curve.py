@@ -8,13 +8,13 @@ but no further than to twice its traffic.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.jobs import Curve, JobProfile, ProbePressure
+from profiles.jobs import Curve
 from profiles.models import Prediction
 from profiles.models.constant import judge
 from profiles.records import Coefficient
@@ -24,8 +24,8 @@ LEAST_RISE = 0.02  # a reference that rises less tells nothing about pressure
 Floats = NDArray[np.float64]
 
 
-class _Lines(NamedTuple):
-    """The curve and its 95 % bounds at ascending traffic (GB/s), all never falling."""
+class Lines(NamedTuple):
+    """A curve and its 95 % bounds at ascending traffic (GB/s), all never falling."""
 
     gbs: Floats
     middle: Floats
@@ -40,8 +40,8 @@ def predict(
 
     ``low_gbs`` and ``high_gbs`` bound the traffic, where that is uncertain too.
     """
-    lines = _lines(curve)
-    if not _bounded(level.slowdown for level in curve.levels):
+    lines = lines_of(curve)
+    if not bounded(level.slowdown for level in curve.levels):
         return Prediction(_at(lines.gbs, lines.middle, gbs), 0.0, math.inf)
     low = _at(lines.gbs, lines.low, gbs if low_gbs is None else low_gbs)
     high = _at(lines.gbs, lines.high, gbs if high_gbs is None else high_gbs)
@@ -49,55 +49,17 @@ def predict(
     return Prediction(middle, min(low, middle), max(high, middle))
 
 
-def slowdown_beside(
-    job: JobProfile, others: Sequence[JobProfile], network: bool = False
-) -> Prediction | None:
-    """Run time of a job beside others / run time alone; their pressures are added up.
-
-    With ``network`` they share the hosts' network too, and what that costs comes on top of what memory costs.
-    None where its sensitivity, or the pressure of one of the others, was not measured, or cannot be told.
-    """
-    curve, pressures = job.sensitivity_by(), [other.pressure_by() for other in others]
-    memory = _beside(curve, pressures)
-    if not network:
-        return memory
-    if memory is None and curve is not None and None not in pressures:
-        # memprobe hardly suffers beside itself: nothing is expected, but what all of memprobe does may be.
-        memory = Prediction(1.0, 1.0, max(float(_lines(curve).high[-1]), 1.0))
-    halves = [one.network for one in (job, *others)]
-    if memory is None or any(half is None for half in halves):
-        return None
-    own, *theirs = [half for half in halves if half is not None]
-    added = _beside(own.sensitivity, [half.pressure for half in theirs])
-    if added is None:
-        return None
-    return Prediction(*(max(a + b - 1, 0.0) for a, b in zip(memory, added, strict=True)))
-
-
-def _beside(curve: Curve | None, pressures: Sequence[ProbePressure | None]) -> Prediction | None:
-    known = [p.equivalent_gbs for p in pressures if p is not None and p.equivalent_gbs is not None]
-    if curve is None or len(known) < len(pressures):
-        return None
-    found = predict(
-        curve,
-        sum(p.value for p in known),
-        sum(p.value if p.low is None else p.low for p in known),
-        sum(p.value if p.high is None else p.high for p in known),
-    )
-    return found if _bounded(known) else Prediction(found.value, 0.0, math.inf)
-
-
 def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
     """The traffic (GB/s) beside which the reference suffers as much; None where it hardly suffers at all."""
-    lines = _lines(reference)
-    if len(lines.gbs) < 2 or lines.middle[-1] - lines.middle[0] < LEAST_RISE:
+    if not suffers(reference):
         return None
+    lines = lines_of(reference)
     value = _inverse(lines.gbs, lines.middle, slowdown.value)
     low = high = None
     if (
         slowdown.low is not None
         and slowdown.high is not None
-        and _bounded(level.slowdown for level in reference.levels)
+        and bounded(level.slowdown for level in reference.levels)
     ):
         low = min(_inverse(lines.gbs, lines.high, slowdown.low), value)
         high = max(_inverse(lines.gbs, lines.low, slowdown.high), value)
@@ -115,12 +77,20 @@ def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
     )
 
 
-def _bounded(found: Iterable[Coefficient]) -> bool:
+def suffers(reference: Curve) -> bool:
+    """Whether a probe is slowed down beside itself, by more than a little and by more than chance."""
+    lines, most = lines_of(reference), reference.levels[-1].slowdown
+    rise = lines.middle[-1] - lines.middle[0]
+    return bool(rise >= LEAST_RISE and (most.low is None or most.low > 1))
+
+
+def bounded(found: Iterable[Coefficient]) -> bool:
     """Whether the intervals are known (of one repetition they are not)."""
     return all(c.low is not None and c.high is not None for c in found)
 
 
-def _lines(curve: Curve) -> _Lines:
+def lines_of(curve: Curve) -> Lines:
+    """The levels made never to fall."""
     from scipy.optimize import isotonic_regression  # not for those who only look at a profile
 
     levels = curve.levels
@@ -129,7 +99,7 @@ def _lines(curve: Curve) -> _Lines:
     lows = [level.slowdown.value if level.slowdown.low is None else level.slowdown.low for level in levels]
     highs = [level.slowdown.value if level.slowdown.high is None else level.slowdown.high for level in levels]
     rising = (isotonic_regression(y, weights=weights).x for y in (middle, lows, highs))
-    return _Lines(np.array([level.offered_gbs for level in levels]), *rising)
+    return Lines(np.array([level.offered_gbs for level in levels]), *rising)
 
 
 def _at(gbs: Floats, values: Floats, x: float) -> float:

@@ -22,7 +22,7 @@ from agent.pair_trials import Program, Times, run_pairs
 from probes.mpi import find_mpi
 from probes.topology import usable_cores
 from profiles.jobs import JobProfile
-from profiles.models.curve import slowdown_beside
+from profiles.models.neighbours import slowdown_beside
 from scheduler.evaluations import Evaluation, Progress, Scale
 from scheduler.evaluations import pairs_here_tables as tables
 from scheduler.interference import Pressure

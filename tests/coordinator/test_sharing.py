@@ -88,7 +88,8 @@ def test_what_cannot_be_used_here_is_said(store: JobStore) -> None:
         known.introduce(["nobody"])
     with pytest.raises(BadInput, match="'elsewhere' was made on another kind of node"):
         known.introduce(["elsewhere"])
-    store.save(make_job("mute", *samples(law=0.0), kind=node_kind()), {})
+    runs, windows = samples()
+    store.save(make_job("mute", runs, windows[windows["phase"] == "reference"], kind=node_kind()), {})
     with pytest.raises(BadInput, match="'mute' says nothing about pressure"):
         known.introduce(["mute"])
     known.recall(["nobody", "compute", "mute"])

@@ -1,0 +1,146 @@
+"""Jobs over hosts that share a network: for how long each has it, and how much slower that makes the others.
+
+A job's *share* is the part of its run time in which it has the network as comprobe has it at work.
+
+- Beside a share x a job's speed is the mean of its speed alone and beside comprobe at work, weighted 1 - x
+  and x: the curve over comprobe's intensity measures that, and between its levels speeds are straight.
+- Beside comprobe a job has the share (1 - 1 / s) / (1 - 1 / r): s is comprobe's slow-down beside the job, r
+  beside comprobe.
+- It is slowed down itself there, S times, and sends as much as alone in S times the time. Alone its share is
+  therefore S times as large, but not larger than the share of its time inside MPI.
+- The time for which it has the network goes straight with its run time through these two: its share is
+  a + b / S. A job that waits for small messages has a = 0: it always sends the same. One that fills the link
+  has a near 1: all that it loses it spends on the network.
+
+Who slows whom down how much is where all of that fits together. Ours; comprobe is paper D's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from profiles.jobs import JobProfile, NetworkHalf
+from profiles.models import Prediction
+from profiles.models.constant import judge
+from profiles.models.curve import Floats, bounded, lines_of, suffers
+from profiles.records import Coefficient
+
+ROUNDS = 200  # until the slow-downs of jobs beside each other fit together
+CLOSE = 1e-9
+
+
+class Share(NamedTuple):
+    """Part of its time in which a job has the network: alone, and where comprobe makes it ``slowed`` times
+    slower."""
+
+    alone: float
+    beside: float
+    slowed: float
+
+    def at(self, slowdown: float) -> float:
+        """Where others slow it down so much; no further than comprobe does."""
+        if self.slowed <= 1:
+            return self.alone
+        weight = (1 - 1 / max(slowdown, 1.0)) / (1 - 1 / self.slowed)
+        return self.alone + (self.beside - self.alone) * min(weight, 1.0)
+
+
+class _Job(NamedTuple):
+    """One estimate of one job: its speed beside comprobe at work for these shares of time, its own share."""
+
+    shares: Floats
+    speeds: Floats
+    share: Share
+
+    def slowdown(self, share: float) -> float:
+        """Beside others that have the network for this share of the time."""
+        return 1 / float(np.interp(share, self.shares, self.speeds))
+
+
+def share_alone(half: NetworkHalf, inside_mpi: float | None) -> Coefficient | None:
+    """Part of its run time in which the job alone has the network; None where that cannot be told.
+
+    Args:
+        inside_mpi: share of its time; None: unknown.
+    """
+    found = _estimates(half, inside_mpi)
+    if found is None:
+        return None
+    value, low, high = (job.share.alone for job in found)
+    known = _known(half)
+    return Coefficient(
+        name="share",
+        value=value,
+        unit="ratio",
+        low=min(low, value) if known else None,
+        high=max(high, value) if known else None,
+        n=half.pressure.slowdown.n if half.pressure else 0,
+        quality=judge(value, low, high, scale=1.0) if known else judge(value, None, None),
+        scale=1.0,
+    )
+
+
+def beside(job: JobProfile, others: Sequence[JobProfile]) -> Prediction | None:
+    """Slow-down of a job beside others on the network; None where it was not measured, or cannot be told."""
+    found, known = [], True
+    for one in (job, *others):
+        inside = one.need("mpi_share")
+        estimates = _estimates(one.network, inside.value if inside else None) if one.network else None
+        if one.network is None or estimates is None:
+            return None
+        found.append(estimates)
+        known = known and _known(one.network)
+    value, low, high = (_together(jobs)[0] for jobs in zip(*found, strict=True))
+    return Prediction(value, min(low, value), max(high, value)) if known else Prediction(value, 0.0, math.inf)
+
+
+def _together(jobs: Sequence[_Job]) -> list[float]:
+    """Slow-downs of jobs beside each other."""
+    slowed = [1.0] * len(jobs)
+    for _ in range(ROUNDS):
+        has = [job.share.at(s) for job, s in zip(jobs, slowed, strict=True)]
+        after = [job.slowdown(min(sum(has) - own, 1.0)) for job, own in zip(jobs, has, strict=True)]
+        moved = max(abs(a - b) for a, b in zip(after, slowed, strict=True))
+        slowed = [(a + b) / 2 for a, b in zip(after, slowed, strict=True)]
+        if moved < CLOSE:
+            break
+    return slowed
+
+
+def _estimates(half: NetworkHalf, inside_mpi: float | None) -> tuple[_Job, _Job, _Job] | None:
+    """The job as it is, at least and at most, within the intervals."""
+    curve, reference, pressure = half.sensitivity, half.reference, half.pressure
+    if curve is None or reference is None or pressure is None or not suffers(reference):
+        return None
+    inside = 1.0 if inside_mpi is None else min(inside_mpi, 1.0)
+    lost_to_probe = 1 - 1 / reference.levels[-1].slowdown.value
+    shares, *lines = lines_of(curve)
+
+    def one(pressed: float, suffered: Floats) -> _Job:
+        share = min((1 - 1 / max(pressed, 1.0)) / lost_to_probe, 1.0)
+        slowed = max(float(suffered[-1]), 1.0)
+        return _Job(
+            shares / shares[-1],
+            1 / np.maximum(suffered, 1e-9),
+            Share(min(share * slowed, inside), share, slowed),
+        )
+
+    value, low, high = map(one, _three(pressure.slowdown), lines)
+    return value, low, high
+
+
+def _three(found: Coefficient) -> tuple[float, float, float]:
+    """Value, low and high."""
+    low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
+    return found.value, low, high
+
+
+def _known(half: NetworkHalf) -> bool:
+    """Whether the intervals are known (of one repetition they are not)."""
+    levels = half.sensitivity.levels if half.sensitivity else ()
+    pressed = [half.pressure.slowdown] if half.pressure else []
+    return bounded([*pressed, *(level.slowdown for level in levels)])
