@@ -117,7 +117,8 @@ def unmeasured(job: JobProfile) -> str:
 def _pressure(console: Console, probe: str, found: ProbePressure) -> None:
     _line(console, f"{probe} is slowed down", found.slowdown, "x")
     if found.equivalent_gbs:
-        _line(console, f"  as beside {probe} at", found.equivalent_gbs)
+        what = "  as beside memprobe at" if probe == "memprobe" else f"  alone it takes as much as {probe} at"
+        _line(console, what, found.equivalent_gbs)
     elif found.note:
         console.print(f"    {found.note}", markup=False)
 
