@@ -90,9 +90,10 @@ def test_a_machine_on_which_memprobe_does_not_suffer_has_no_measure_of_pressure(
 
 
 def test_a_reference_that_rises_by_chance_is_no_measure_of_pressure() -> None:
-    """It rises by 5 %, give or take 8 %."""
-    assert equivalent(curve([1.0, 1.05], spread=0.08), make_coefficient(1.03, 1.0, 1.06)) is None
-    assert equivalent(curve([1.0, 1.05], spread=0.04), make_coefficient(1.03, 1.0, 1.06)) is not None
+    """It rises by 8 %, give or take 10 %; or by so little that a pressure could not be read from it."""
+    assert equivalent(curve([1.0, 1.08], spread=0.1), make_coefficient(1.03, 1.0, 1.06)) is None
+    assert equivalent(curve([1.0, 1.08], spread=0.04), make_coefficient(1.03, 1.0, 1.06)) is not None
+    assert equivalent(curve([1.0, 1.04], spread=0.01), make_coefficient(1.03, 1.0, 1.06)) is None
 
 
 def test_a_job_without_cpu_time_has_no_sensitivity_by_that_clock() -> None:
@@ -125,7 +126,7 @@ def test_more_traffic_never_predicts_less_slow_down(values: list[float], a: floa
 def test_the_equivalent_traffic_is_where_the_reference_suffers_as_much(values: list[float], y: float) -> None:
     found = curve(sorted(values))
     traffic = equivalent(found, make_coefficient(y, y, y))
-    if sorted(values)[-1] - sorted(values)[0] < 0.02:
+    if sorted(values)[-1] - sorted(values)[0] < 0.05:
         assert traffic is None
         return
     assert traffic is not None

@@ -20,7 +20,7 @@ from profiles.models.constant import judge
 from profiles.records import Coefficient
 
 FURTHEST = 2.0  # times the last level's traffic
-LEAST_RISE = 0.02  # a reference that rises less tells nothing about pressure
+LEAST_RISE = 0.05  # where a reference rises less, an error of 1 % in a pressure is a fifth of it and more
 Floats = NDArray[np.float64]
 
 
