@@ -165,6 +165,10 @@ class JobProfile(Record):
         """The curve by that clock, or by the profile's own."""
         return next((c for c in self.sensitivity if c.clock == (clock or self.clock)), None)
 
+    def reference_by(self, clock: Clock | None = None) -> Curve | None:
+        """memprobe's curve by that clock, or by the profile's own."""
+        return next((c for c in self.reference if c.clock == (clock or self.clock)), None)
+
     def pressure_by(self, clock: Clock | None = None) -> ProbePressure | None:
         """The pressure by that clock, or by the profile's own."""
         return next((p for p in self.pressure if p.clock == (clock or self.clock)), None)

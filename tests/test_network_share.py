@@ -98,6 +98,19 @@ def test_without_intervals_the_prediction_has_none() -> None:
     assert found is not None and (found.low, found.high) == (0.0, math.inf)
 
 
+def test_a_few_runs_do_not_tell_what_a_core_at_work_costs() -> None:
+    """Two runs, 3 and 13 % longer beside memprobe, which itself takes 2 % longer: so much is predicted."""
+    runs, windows = samples(suffers=0.008, law=0.002, repetitions=2)
+    beside = (runs["intensity_percent"] > 0) & (runs["repetition"] == 2)
+    runs.loc[beside, ["wall_s", "cpu_s"]] *= 1.1
+    job = make_job("noisy", runs, windows)
+    found = slowdown_beside(job, [job])
+    assert found is not None and found.value == pytest.approx(1.02)
+    sure = make_job("sure", *samples(suffers=0.008, law=0.002))
+    found = slowdown_beside(sure, [job])
+    assert found is not None and found.value == pytest.approx(1.08)
+
+
 def test_a_core_at_work_beside_it_counts_once() -> None:
     """memprobe does not suffer beside itself; 5 % a GB/s at 10 GB/s is what a busy core costs: 1.5 times."""
     runs, windows = samples(suffers=0.05, law=0.0)

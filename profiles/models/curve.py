@@ -89,6 +89,12 @@ def bounded(found: Iterable[Coefficient]) -> bool:
     return all(c.low is not None and c.high is not None for c in found)
 
 
+def three(found: Coefficient) -> tuple[float, float, float]:
+    """Value, low and high; where a bound is unknown, the value."""
+    low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
+    return found.value, low, high
+
+
 def lines_of(curve: Curve) -> Lines:
     """The levels made never to fall."""
     from scipy.optimize import isotonic_regression  # not for those who only look at a profile

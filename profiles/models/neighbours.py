@@ -2,8 +2,10 @@
 
 Memory: traffic adds up. Each neighbour counts as the traffic of memprobe beside which memprobe suffers as
 much as beside it. Where memprobe does not suffer beside itself there is no contention for memory, and what a
-job suffers beside memprobe comes of a core at work next to it: then each neighbour counts as memprobe at the
-share of the time that it keeps its cores busy. Network: see ``network_share``.
+job suffers comes of cores at work next to it: then each neighbour counts as memprobe at the share of the time
+that it keeps its cores busy. What that costs is more a fact of the machine than of the job, and memprobe's
+many windows beside itself tell it better than a few runs of the job, which count only where their interval
+lies apart from memprobe's. Network: see ``network_share``.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from profiles.jobs import JobProfile, ProbePressure
+from profiles.jobs import Curve, JobProfile, ProbePressure
 from profiles.models import Prediction
-from profiles.models.curve import bounded, predict
+from profiles.models.curve import bounded, predict, three
 from profiles.models.network_share import beside as beside_on_network
 
 
@@ -41,9 +43,11 @@ def slowdown_beside(
 def _beside(
     job: JobProfile, others: Sequence[JobProfile], pressures: Sequence[ProbePressure | None]
 ) -> Prediction | None:
-    curve = job.sensitivity_by()
+    curve, writers = job.sensitivity_by(), len(job.probe_cpus)
     if curve is None:
         return None
+    if not any(pressure and pressure.equivalent_gbs for pressure in pressures):
+        curve, writers = _of_busy_cores(job, curve)
     full_gbs = curve.levels[-1].offered_gbs
     value = low = high = 0.0
     known = True
@@ -52,15 +56,23 @@ def _beside(
             return None
         gbs = pressure.equivalent_gbs
         if gbs is None:
-            as_much = full_gbs * _busy_cores(other) / len(job.probe_cpus)
+            as_much = full_gbs * _busy_cores(other) / writers
             value, low, high = value + as_much, low + as_much, high + as_much
             continue
         known = known and bounded([gbs])
-        value += gbs.value
-        low += gbs.value if gbs.low is None else gbs.low
-        high += gbs.value if gbs.high is None else gbs.high
+        value, low, high = (sum(pair) for pair in zip((value, low, high), three(gbs), strict=True))
     found = predict(curve, value, low, high)
     return found if known else Prediction(found.value, 0.0, math.inf)
+
+
+def _of_busy_cores(job: JobProfile, own: Curve) -> tuple[Curve, int]:
+    """What cores at work beside a job cost it where memory is not contended; how many the last level is."""
+    reference = job.reference_by()
+    if reference is None:
+        return own, len(job.probe_cpus)
+    a, b = own.levels[-1].slowdown, reference.levels[-1].slowdown
+    apart = bounded([a, b]) and (three(a)[1] > three(b)[2] or three(a)[2] < three(b)[1])
+    return (own, len(job.probe_cpus)) if apart else (reference, job.cores)
 
 
 def _busy_cores(job: JobProfile) -> float:

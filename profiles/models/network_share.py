@@ -26,7 +26,7 @@ import numpy as np
 from profiles.jobs import JobProfile, NetworkHalf
 from profiles.models import Prediction
 from profiles.models.constant import judge
-from profiles.models.curve import Floats, bounded, lines_of, suffers
+from profiles.models.curve import Floats, bounded, lines_of, suffers, three
 from profiles.records import Coefficient
 
 ROUNDS = 200  # until the slow-downs of jobs beside each other fit together
@@ -129,14 +129,8 @@ def _estimates(half: NetworkHalf, inside_mpi: float | None) -> tuple[_Job, _Job,
             Share(min(share * slowed, inside), share, slowed),
         )
 
-    value, low, high = map(one, _three(pressure.slowdown), lines)
+    value, low, high = map(one, three(pressure.slowdown), lines)
     return value, low, high
-
-
-def _three(found: Coefficient) -> tuple[float, float, float]:
-    """Value, low and high."""
-    low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
-    return found.value, low, high
 
 
 def _known(half: NetworkHalf) -> bool:
