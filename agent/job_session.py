@@ -19,10 +19,10 @@ from agent.job_mpi_time import MpiTime
 from agent.job_network import Network
 from agent.job_start import Start
 from agent.jobs.devices import DeviceWatch
-from agent.jobs.ranks import sweep_segments
 from agent.jobs.trial import Ended, Trial
 from probes.memory_pool import Pool, Spot, WriterLost
 from probes.memory_stream import WINDOW_S, Row, Stream
+from probes.rank_segments import sweep_segments
 from profiles.errors import TenbinError
 from profiles.fits.job import Fitted
 from profiles.records import Absent

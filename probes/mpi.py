@@ -37,6 +37,7 @@ import psutil
 from probes import rank_guard
 from probes.obituary import LAUNCHER_SPEAKS, last_words, obituary
 from probes.rank_guard import RANK_VARIABLES, RankEnd
+from probes.rank_segments import sweep_segments
 from profiles.errors import TenbinError, Unavailable
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
@@ -321,6 +322,7 @@ def run_ranks(
         slurm = [name for name in inherited if name.startswith("SLURM_") and name != "SLURM_CONF"]
         inherited = {name: value for name, value in inherited.items() if name not in slurm}
     environment = inherited | install.environment(timeout_s) | {_MARK: mark} | (env or {})
+    since_s = time.time()
     process = subprocess.Popen(
         [*_die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],
         stdin=subprocess.DEVNULL,
@@ -336,7 +338,7 @@ def run_ranks(
     try:
         in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors, ends, enough)
     finally:
-        _end(process, mark)
+        _end(process, mark, since_s)
     if enough():
         return
     if not in_time:
@@ -403,11 +405,9 @@ def _listen(
     return True
 
 
-def _end(process: subprocess.Popen[str], mark: str) -> None:
+def _end(process: subprocess.Popen[str], mark: str, since_s: float) -> None:
     """End mpiexec and everything that it started on this node, shared memory included."""
-    segments = set()
     if process.poll() is None:
-        segments = _segments(mark)
         process.terminate()  # asked kindly first: only mpiexec can end the ranks on other hosts
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=3)
@@ -418,19 +418,8 @@ def _end(process: subprocess.Popen[str], mark: str) -> None:
         with suppress(psutil.NoSuchProcess):
             survivor.kill()
     psutil.wait_procs(survivors, timeout=3)
-    process.wait()
-    for segment in segments:  # ranks that are killed leave theirs
-        segment.unlink(missing_ok=True)
-
-
-def _segments(mark: str) -> set[Path]:
-    """The files in shared memory that the marked ranks have open or mapped."""
-    found = set()
-    for rank in _marked(mark):
-        with suppress(psutil.Error):
-            found |= {Path(area.path) for area in rank.memory_maps() if area.path.startswith("/dev/shm/")}
-            found |= {Path(file.path) for file in rank.open_files() if file.path.startswith("/dev/shm/")}
-    return found
+    if process.wait() != 0:
+        sweep_segments(since_s)
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:

@@ -20,6 +20,7 @@ from agent.jobs.here import here
 from agent.jobs.lease import LEASE_S, Lease
 from agent.jobs.samples import Sampler
 from agent.jobs.spread import Board, Wish, Word, of_this_node
+from probes.rank_segments import sweep_segments
 
 LOOKS_S = 0.2
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # Slurm's: the
@@ -66,7 +67,7 @@ class Keeper:
             self.lease.begin()
             self._wait(pid)
             tree.kill(self.me, self.reaped)
-            ranks.sweep_segments(started_s)
+            sweep_segments(started_s)
         until_it_can(lambda: self.board.say(self.host, self._last_word()))
 
     def _over(self) -> bool:

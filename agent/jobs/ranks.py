@@ -7,8 +7,6 @@ reports in the attempt's folder how its rank ended.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,9 +15,6 @@ from probes import rank_guard
 from probes.rank_guard import RankEnd
 
 REPORTS = "rank-ends"  # in the attempt's folder, of each node
-SHARED = Path("/dev/shm")
-SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.")
-SETTLE_S = 1.0  # in which a new segment is surely mapped by who made it, on a busy machine too
 LAST_WORDS_BYTES = 8192
 
 
@@ -52,30 +47,6 @@ def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
     ends = [end for line in lines if (end := RankEnd.from_line(line))]
     sentence = obituary(code, _last_lines(stderr), ends, len(ends) + 1, ())
     return os.waitstatus_to_exitcode(cause_first(ends)[0].wait_status) if ends else code, sentence
-
-
-def sweep_segments(since_s: float) -> None:
-    """Remove the shared memory that killed ranks have left since then: ours, and mapped by nobody."""
-    left = {path for path in _segments() if _is_ours(path, since_s)}
-    if left:
-        time.sleep(SETTLE_S)
-        for maps in Path("/proc").glob("[0-9]*/maps"):
-            with suppress(OSError):
-                text = maps.read_text()
-                left = {path for path in left if str(path) not in text}
-    for path in left:
-        path.unlink(missing_ok=True)
-
-
-def _segments() -> Iterable[Path]:
-    return (path for path in SHARED.iterdir() if path.name.startswith(SEGMENTS)) if SHARED.is_dir() else ()
-
-
-def _is_ours(path: Path, since_s: float) -> bool:
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_uid == os.getuid() and found.st_ctime >= since_s - 1.0
-    return False
 
 
 def _last_lines(path: Path) -> list[str]:

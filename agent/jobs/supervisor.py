@@ -19,6 +19,7 @@ from agent.jobs.begin import AWAITED, Begun, GivenUp, begin
 from agent.jobs.folder import Attempt, How, Request, Result, RunState, Usage, as_order, until_it_can
 from agent.jobs.launch import cpus_for
 from agent.jobs.samples import Sampler
+from probes.rank_segments import sweep_segments
 from profiles.errors import TenbinError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Supervisor:
             self.attempt.note(reserved, result)
             tree.kill(self.me)
             if self.order.mpi and result.code != 0:
-                ranks.sweep_segments(self.started_s)
+                sweep_segments(self.started_s)
         self._release()
         if self.power is not None:
             self.power.release()

@@ -22,8 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.jobs import limits, ranks, tree
+from agent.jobs import limits, tree
 from agent.jobs.folder import Attempt, Request, Want
+from probes.rank_segments import sweep_segments
 from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.sizes import CORE, Unit
@@ -266,7 +267,7 @@ class LocalEngine(JobFolders):
             if not tree.kill_marked(watched.mark, limit_s=1.0):
                 return
             if watched.mpi:
-                ranks.sweep_segments(0.0)
+                sweep_segments(0.0)
             if (group := attempt.group()) is not None:
                 limits.remove(group)
             if self.packages is not None:
