@@ -263,10 +263,10 @@ class SlurmLab:
                 subprocess.run(["ip", *command.split()], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", f"{self.prefix}br"], capture_output=True, check=False)
 
-    def told(self) -> str:
+    def told(self, characters: int = 1500) -> str:
         """The last that the daemons have logged."""
         files = sorted((self.folder / "log").iterdir())
-        return "\n".join(f"{file.name}: {file.read_text(errors='replace')[-1500:]}" for file in files)
+        return "\n".join(f"{file.name}: {file.read_text(errors='replace')[-characters:]}" for file in files)
 
     def _idle(self) -> bool:
         with suppress(AssertionError, subprocess.TimeoutExpired):

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what Slurm's daemons and the coordinator have logged: the lab is gone afterwards."""
+    report = yield
+    values = getattr(item, "funcargs", {})
+    if report.failed and isinstance(lab := values.get("lab"), SlurmLab):
+        report.sections.append(("Slurm's logs", lab.told(8000)))
+        logs = Path(values.get("tmp_path", lab.folder)).glob("coordinator.log")
+        report.sections += [("coordinator's log", log.read_text()[-8000:]) for log in logs]
+    return report
 
 
 @pytest.fixture(scope="package")

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from scheduler.engines.slurm.clerk import Outcome
-from scheduler.engines.slurm.guestbook import FIELDS, details, read
-from scheduler.engines.slurm.guests import Guests, Visit
+from scheduler.engines.slurm.guestbook import FIELDS, Seen, details, read
+from scheduler.engines.slurm.guests import REST_S, Guests, Visit
 from scheduler.engines.slurm.needs import Shape, Unclear, needs_of, seconds
 from scheduler.engines.slurm.parse import MIB
 
@@ -140,6 +140,26 @@ def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -
     assert [report.done for report in guests.reports] == ([1] if settled_first else [])
     guests.settle(Outcome((1, 1), "guest resume", True, None))
     assert [report.done for report in guests.reports][-1] == 2
+
+
+def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node refuses it in the second in which it was killed there, and Slurm says then that it failed."""
+    now = 100.0
+    monkeypatch.setattr("scheduler.engines.slurm.guests.time.monotonic", lambda: now)
+    calls: list[str] = []
+    looks: list[float] = []
+    clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)
+    roster = SimpleNamespace(shares=lambda cores: {"node1": 1}, number={"node1": 0}, away={})
+    guests = Guests(cast(Any, None), cast(Any, clerk), cast(Any, roster), True)
+    (job,) = read(line(RestartCnt="1", EligibleTime="9999999999"))
+    spec = SimpleNamespace(slurm=SimpleNamespace(id=job.key))
+    guests.see([Seen(job, None, "")])
+    now += 0.5
+    guests.start(cast(Any, SimpleNamespace(id=1, attempt=2, cores=(0,), spec=spec)))
+    assert not calls and looks == [REST_S - 0.5]
+    now += REST_S
+    guests.see([Seen(job, None, "")])
+    assert calls == ["guest start"]
 
 
 def test_only_marked_jobs_are_seen() -> None:

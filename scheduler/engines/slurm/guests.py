@@ -36,6 +36,10 @@ LOST = {
     "PREEMPTED": "it was preempted",
 }
 AGAIN_S = 3.0
+# A node refuses a job that it was told to kill in this very second of slurmctld's clock, and the end of the
+# run that was killed may be told late: Slurm takes either for a failure of the job. It waits longer itself
+# before it starts one anew that was put back into the queue.
+REST_S = 2.0
 log = logging.getLogger("tenbin")
 
 
@@ -86,6 +90,8 @@ class Guests:
         self._seen: list[Seen] = []
         self._news = False
         self._refused: dict[str, str] = {}
+        # Jobs that wait anew, and how often they have: the monotonic time at which that was seen.
+        self._put_back: dict[tuple[str, int], float] = {}
 
     # -- what the coordinator asks for ----------------------------------------------------------------
 
@@ -140,6 +146,9 @@ class Guests:
     def see(self, found: Sequence[Seen]) -> None:
         self._seen, self._news = list(found), True
         jobs = {seen.job.key: seen.job for seen in found}
+        again = [(job.key, job.restarts) for job in jobs.values() if job.pending and job.restarts]
+        now = time.monotonic()
+        self._put_back = {which: self._put_back.get(which, now) for which in again}
         for visit in list(self.visits.values()):
             if not visit.calling:  # else it may be from before
                 self._look(visit, jobs.get(visit.key))
@@ -267,6 +276,11 @@ class Guests:
         return visit
 
     def _start(self, visit: Visit) -> None:
+        """At once; one that was put back into the queue a moment ago: at a later look."""
+        seen_s = self._put_back.get((visit.key, visit.job.restarts)) if visit.job else None
+        if seen_s is not None and (rest_s := seen_s + REST_S - time.monotonic()) > 0:
+            self.clerk.look(rest_s)
+            return
         nodes = tuple(visit.cpus)
         self._do(visit, "guest start", lambda: self.book.start(visit.key, nodes))
 
