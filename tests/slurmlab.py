@@ -205,9 +205,10 @@ class SlurmLab:
     def keep(self) -> None:
         """slurmctld has on disk what it knows: it writes what has changed every five seconds."""
         file = self.folder / "state/part_state"  # written after those of the jobs
-        before = file.stat().st_ino if file.exists() else 0
-        self.call("scontrol", "update", "PartitionName=main", "MaxTime=INFINITE")
-        self._until(lambda: file.exists() and file.stat().st_ino != before)
+        for _ in range(2):  # it may just have been writing, with what was known of the jobs before
+            before = file.stat().st_ino if file.exists() else 0
+            self.call("scontrol", "update", "PartitionName=main", "MaxTime=INFINITE")
+            self._until(lambda was=before: file.exists() and file.stat().st_ino != was)
 
     def mend(self) -> None:
         """Everything is as it was in the beginning, without jobs; a test that broke something calls it."""

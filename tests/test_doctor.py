@@ -122,7 +122,8 @@ def counting(tree: Tree) -> Iterator[None]:
         while not stop.wait(0.002):
             energy += 10**5
             for file in files:
-                file.write_text(f"{energy:>16}\n")
+                with file.open("r+") as counter:  # whole at any time, as the kernel's are
+                    counter.write(f"{energy:>16}\n")
 
     thread = threading.Thread(target=count)
     thread.start()
