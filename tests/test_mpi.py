@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -108,17 +109,21 @@ def test_ranks_inside_another_mpi_job_sit_on_their_own_cores(
     [
         ("os._exit(3)", r"rank 1.* ended with exit code 3"),
         ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 on .* ended with signal 9"),
-        # An MPI that aborts may end the rank's guard before that can tell.
-        ("raise ValueError('the disk is on fire')", r"(rank 1|a rank).*ValueError: the disk is on fire"),
+        ("raise ValueError('the disk is on fire')", r"rank 1.*ValueError: the disk is on fire"),
     ],
 )
 def test_a_dying_rank_is_named(mpi: MpiInstall, deed: str, words: str) -> None:
     mark = uuid.uuid4().hex
-    with pytest.raises(RanksFailed, match=words):
-        run_ranks(
-            mpi, python(MISBEHAVING.format(deed=deed), mark), 2, timeout_s=60, on_line=lambda line: None
-        )
-    assert gone(mark)
+    for _ in range(4):
+        with pytest.raises(RanksFailed) as error:
+            run_ranks(
+                mpi, python(MISBEHAVING.format(deed=deed), mark), 2, timeout_s=60, on_line=lambda line: None
+            )
+        assert gone(mark)
+        # An MPI that aborts ends the guard as well, now and then before that could tell (1 of 75 under load).
+        if not ("raise" in deed and re.match("a rank ended with exit code 1; .*on fire", str(error.value))):
+            break
+    assert re.search(words, str(error.value)), error.value
 
 
 def test_ranks_that_hang_are_stopped_in_time(mpi: MpiInstall) -> None:

@@ -28,25 +28,30 @@ def slowdown_beside(
     None where its sensitivity, or the pressure of one of the others, was not measured, or cannot be told.
     """
     pressures = [other.pressure_by() for other in others]
-    memory = _beside(job, others, pressures)
+    contended = any(pressure and pressure.equivalent_gbs for pressure in pressures)
+    memory = _beside(job, others, pressures, contended)
     if not network or memory is None:
         return memory
     added = beside_on_network(job, others)
     if added is None:
         return None
-    if any(pressure and pressure.equivalent_gbs for pressure in pressures):
+    if contended:
         return Prediction(*(max(a + b - 1, 0.0) for a, b in zip(memory, added, strict=True)))
     # Both probes keep a core busy: what that costs is in both, and counts once.
     return Prediction(*map(max, memory, added))
 
 
 def _beside(
-    job: JobProfile, others: Sequence[JobProfile], pressures: Sequence[ProbePressure | None]
+    job: JobProfile,
+    others: Sequence[JobProfile],
+    pressures: Sequence[ProbePressure | None],
+    contended: bool,
 ) -> Prediction | None:
+    """By memory, where it is contended, and by cores at work, where it is not."""
     curve, writers = job.sensitivity_by(), len(job.probe_cpus)
     if curve is None:
         return None
-    if not any(pressure and pressure.equivalent_gbs for pressure in pressures):
+    if not contended:
         curve, writers = _of_busy_cores(job, curve)
     full_gbs = curve.levels[-1].offered_gbs
     value = low = high = 0.0
@@ -70,8 +75,9 @@ def _of_busy_cores(job: JobProfile, own: Curve) -> tuple[Curve, int]:
     reference = job.reference_by()
     if reference is None:
         return own, len(job.probe_cpus)
-    a, b = own.levels[-1].slowdown, reference.levels[-1].slowdown
-    apart = bounded([a, b]) and (three(a)[1] > three(b)[2] or three(a)[2] < three(b)[1])
+    of_job, of_memprobe = own.levels[-1].slowdown, reference.levels[-1].slowdown
+    (_, low, high), (_, least, most) = three(of_job), three(of_memprobe)
+    apart = bounded([of_job, of_memprobe]) and (low > most or high < least)
     return (own, len(job.probe_cpus)) if apart else (reference, job.cores)
 
 
