@@ -10,6 +10,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import count
 
 from profiles.errors import BadInput
 from scheduler.events import KINDS, ORDER, Checkpointed, Event, Finished, NodeDown, Started, Submitted, Timer
@@ -22,13 +23,7 @@ FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 
 Entry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
-LEAST_ROOM = 64  # entries, before it is worth while to look for void ones
-
-
-def _void(entry: Entry) -> bool:
-    """Whether it is a planned end of a job for which another was planned since."""
-    _, _, _, what, version = entry
-    return type(what) is Live and what.version != version
+LEAST_ROOM = 256  # entries, before it is worth while to look for void ones
 
 
 class Agenda:
@@ -60,7 +55,7 @@ class Agenda:
         self._queued: deque[Arrival] = deque()
         self._disturbances = disturbances
         self._refuses = refuses
-        self._sequence = 0
+        self._sequence = count(1)
         self._room = LEAST_ROOM
         self._timers: set[tuple[float, object]] = set()
         self._last_submit_s = -math.inf
@@ -69,14 +64,15 @@ class Agenda:
 
     def push(self, at: float, order: int, what: object, version: int = 0) -> None:
         """Something is to happen; an end of a ``Live`` is void when its version has changed by then."""
-        self._sequence += 1
-        heappush(self.heap, (at, order, self._sequence, what, version))
+        heappush(self.heap, (at, order, next(self._sequence), what, version))
         if len(self.heap) > self._room:
             self._tidy()
 
     def _tidy(self) -> None:
         """Throw out what is void, whenever there is twice as much as was left the last time."""
-        self.heap[:] = [entry for entry in self.heap if not _void(entry)]
+        self.heap[:] = [
+            entry for entry in self.heap if type(entry[3]) is not Live or entry[3].version == entry[4]
+        ]
         heapify(self.heap)
         self._room = 2 * len(self.heap) + LEAST_ROOM
 
@@ -111,8 +107,8 @@ class Agenda:
         """Kind of what happens next, if that is at this very instant."""
         heap = self.heap
         while heap and heap[0][0] <= now:
-            _, order, _, what, _ = heap[0]
-            if _void(heap[0]):
+            _, order, _, what, version = heap[0]
+            if type(what) is Live and what.version != version:
                 heappop(heap)
             else:
                 return KINDS[order] if order != DISTURBANCE else type(what)  # type: ignore[return-value]

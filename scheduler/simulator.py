@@ -109,20 +109,22 @@ class Simulator:
         events = decisions = 0
         if agenda.arrival is not None:
             state.now = min(state.now, agenda.arrival.job.submit_s)
+        now = state.now
         self._ask_loop()
         policy.begin(state)
         while ready or live or agenda.arrival is not None:
             if ready:
                 event: Event | None = ready.popleft()
             else:
-                state.now, order, _, what, _ = agenda.pop() or self._stuck()
+                now, order, _, what, _ = agenda.pop() or self._stuck()
+                state.now = now
                 if (event := happen[order](what)) is None:
                     continue
             events += 1
             if ready:
                 state.upcoming = type(ready[0])
-            elif (heap and heap[0][0] <= state.now) or agenda.submit_s <= state.now:
-                state.upcoming = agenda.upcoming(state.now) if live or agenda.arrival else None
+            elif (heap and heap[0][0] <= now) or agenda.submit_s <= now:
+                state.upcoming = agenda.upcoming(now) if live or agenda.arrival else None
             else:
                 state.upcoming = None
             if state.overtaken:
