@@ -144,10 +144,13 @@ class Availability:
         begin = free.find(1)
         while begin >= 0:
             end = free.find(0, begin)
-            until = times[first + end] if end >= 0 else math.inf
-            start = times[first + begin]
-            found.append((start if start > after_s else after_s, until))
-            begin = free.find(1, end) if end >= 0 else -1
+            if end < 0:
+                found.append((times[first + begin], math.inf))
+                break
+            found.append((times[first + begin], times[first + end]))
+            begin = free.find(1, end)
+        if found and found[0][0] < after_s:
+            found[0] = after_s, found[0][1]
         return found
 
     def reserve(self, start_s: float, end_s: float, units: int) -> None:

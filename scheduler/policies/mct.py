@@ -37,6 +37,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 
 from profiles.errors import BadInput
 from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
@@ -97,7 +98,7 @@ class Mct(Policy):
         p = self.parameters
         self._rules = Rules(p.fastest, p.backfill, p.migrate, p.literal, p.priced)
         self._woken = -math.inf
-        self._entries = self._since_trim = 0
+        self._entries, self._since_trim = count(), 0
         self._new: list[Job] = []
         self._plan_anew(view)
 
@@ -137,15 +138,15 @@ class Mct(Policy):
 
     def _note(self, view: View, event: Event) -> None:
         """Keep the plans in step with an event that is no timer."""
-        if isinstance(event, Submitted):
+        if type(event) is Submitted:
             self._new.append(event.job)
-        elif isinstance(event, Finished):
+        elif type(event) is Finished:
             planned = self._plans.pop(event.job.id)
             planned.version += 1
             early = planned.end_s - view.now > ON_TIME_S
             for part in planned.parts:
                 self._give(part, event.job.units, view.now, early)
-        elif isinstance(event, Checkpointed):
+        elif type(event) is Checkpointed:
             planned = self._plans[event.job.id]
             part = planned.parts[0]
             self._give(part, event.job.units, view.now, part.end_s - view.now > ON_TIME_S)
@@ -155,22 +156,35 @@ class Mct(Policy):
             self._broken = True  # jobs or nodes failed, or nodes are back
 
     def _give(self, part: Part, held: int, now: float, early: bool) -> None:
-        lane = self._lanes[part.pool]
         if part.end_s > now:
-            lane.plan.release(max(part.start_s, now), part.end_s, held)
+            self._given.append((part, held))
         if early:
             self._leave_slack(part)
-        if lane.slack_until_s > now:
+        if self._lanes[part.pool].slack_until_s > now:
             self._gaps[part.pool] = None
 
+    def _enter_given(self, now: float) -> None:
+        """Enter what was given back into the plans: before they are read, because most is past by then.
+
+        A plan in parts is a moment longer than the job, whose work is never done in whole moments.
+        """
+        for part, held in self._given:
+            if part.end_s > now:
+                self._lanes[part.pool].plan.release(max(part.start_s, now), part.end_s, held)
+        self._given.clear()
+
     def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
-        """These are the job's parts from now on; what is due next is noted, and what was is void."""
+        """These are the job's parts from now on; what was due is void."""
         planned.parts = parts
         planned.version += 1
-        due = parts[0].stop_s if planned.running else parts[0].start_s
-        if due < math.inf and not planned.stopping:
-            self._entries += 1
-            heappush(self._due, (due, self._entries, planned.version, planned))
+        if not planned.stopping:
+            due = parts[0].stop_s if planned.running else parts[0].start_s
+            if due < math.inf:
+                self._await(planned, due)
+
+    def _await(self, planned: Planned, due: float) -> None:
+        """Note when the job is to be stopped, or started, next."""
+        heappush(self._due, (due, next(self._entries), planned.version, planned))
 
     # -- plans ----------------------------------------------------------------------------------------
 
@@ -178,6 +192,8 @@ class Mct(Policy):
         """Step 6, and the jobs that have come; when plans cannot be kept, all are made anew anyway."""
         if self._broken:
             return
+        if self._given:
+            self._enter_given(view.now)
         for name in self._gaps:
             if self._lanes[name].slack_until_s > view.now:
                 self._pull_forward(self._lanes[name], view)
@@ -274,6 +290,7 @@ class Mct(Policy):
         self._due: list[tuple[float, int, int, Planned]] = []
         self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
         self._new.clear()
+        self._given: list[tuple[Part, int]] = []  # what ended before its time, with its units
         for state in in_order(view):
             self._plan_again(view, state, stint)
 
@@ -305,26 +322,62 @@ class Mct(Policy):
     # -- what is due ----------------------------------------------------------------------------------
 
     def _act(self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]) -> list[Action]:
-        """Stop and start what is due."""
-        behind = bool(starts) and self._behind(view, stops, starts)
-        if self._broken or behind:
-            self._plan_anew(view, STINT if behind and not self._broken else 0.0)
-            stops, starts = self._collect(view.now)
+        """Stop and start what is due; where plans cannot be kept, after all are made anew."""
+        stint = 0.0
+        if not self._broken:
+            actions, behind = self._orders(view, stops, starts)
+            if not behind:
+                return actions
+            stint = STINT
+        self._plan_anew(view, stint)
+        return self._orders(view, *self._collect(view.now))[0]
+
+    def _orders(
+        self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]
+    ) -> tuple[list[Action], bool]:
+        """To stop and start these jobs, and whether fewer units are free than their plans say."""
         actions: list[Action] = []
         for planned in stops:
             planned.stopping = True
             actions.append(Suspend(planned.job.id))
+        if not starts:
+            return actions, False
+        suspended, free = view.suspended, view.free
         left: dict[str, int] = {}
+        late: list[Planned] = []  # they start when a stop at no cost has freed units, at this instant
         for planned in starts:
-            job, pool = planned.job, planned.parts[0].pool
-            spare = left.get(pool, view.free[pool]) - job.units
-            if spare >= 0:
-                left[pool] = spare
-                kind = Resume if job.id in view.suspended else Start
+            job, part = planned.job, planned.parts[0]
+            pool = part.pool
+            before = left.get(pool, free[pool])
+            if job.units <= before:
+                left[pool] = before - job.units
+                kind = Resume if job.id in suspended else Start
                 actions.append(kind(job.id, counted(pool, job.units)))
                 planned.running = True
-            self._adopt(planned, planned.parts)  # again, where a stop at no cost frees units at this instant
-        return actions
+                if part.stop_s < math.inf:
+                    self._await(planned, part.stop_s)
+            else:
+                left[pool] = before
+                late.append(planned)
+                self._await(planned, part.start_s)
+        return actions, self._behind(view.now, left, late, stops)
+
+    def _behind(
+        self, now: float, left: dict[str, int], late: Iterable[Planned], stops: Iterable[Planned]
+    ) -> bool:
+        """Whether fewer units are ``left`` than the plans say, once the ``late`` start and stops are done."""
+        if self._given:
+            self._enter_given(now)
+        for planned in late:
+            left[planned.parts[0].pool] -= planned.job.units
+        for planned in stops:
+            part = planned.parts[0]
+            if part.end_s <= now and part.pool in left:  # they are free at this very instant
+                left[part.pool] += planned.job.units
+        behind = False
+        for pool, spare in left.items():
+            behind = behind or spare < 0 or spare < self._lanes[pool].plan.at(now)
+        return behind
 
     def _collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
         """Jobs to be stopped and started now; what is due next stands first then, and is not void."""
@@ -339,18 +392,6 @@ class Mct(Policy):
                 (stops if planned.running else starts).append(planned)
             heappop(heap)
         return stops, starts
-
-    def _behind(self, view: View, stops: Iterable[Planned], starts: Iterable[Planned]) -> bool:
-        """Whether fewer units are free than the plans of those who start say."""
-        now, left = view.now, dict[str, int]()
-        for planned in starts:
-            pool = planned.parts[0].pool
-            left[pool] = left.get(pool, view.free[pool]) - planned.job.units
-        for planned in stops:
-            part = planned.parts[0]
-            if part.end_s <= now and part.pool in left:  # they are free at this very instant
-                left[part.pool] += planned.job.units
-        return any(spare < 0 or spare < self._lanes[pool].plan.at(now) for pool, spare in left.items())
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

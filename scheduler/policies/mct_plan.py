@@ -54,7 +54,8 @@ class Lane:
     def take(self, part: Part, units: int) -> None:
         """Reserve a part, and mark its start."""
         self.plan.reserve(part.start_s, part.end_s, units)
-        self.mark(part, units)
+        if part.start_s > self.last_start_s:
+            self.mark(part, units)
 
     def mark(self, part: Part, units: int) -> None:
         """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""
@@ -177,9 +178,10 @@ def plan(task: Task, rules: Rules) -> Parts:
         return task.whole(0, starts[0])
     if rules.priced:
         return _cheapest(task, rules, regions, starts)
-    best = task.last(second, queue_s, best_s)
     if rules.literal and task.stoppable:
-        return _split(task, rules, second, regions, starts, math.inf) or task.moved([best])
+        split = _split(task, rules, second, regions, starts, math.inf)
+        return split or task.moved([task.last(second, queue_s, best_s)])
+    best: Part | None = None
     if rules.backfill:
         for hole in _holes(task, regions, starts):
             if hole.end_s < best_s:
@@ -188,7 +190,7 @@ def plan(task: Task, rules: Rules) -> Parts:
         split = _split(task, rules, second, regions, starts, best_s)
         if split is not None and split[-1].end_s < best_s:
             return split
-    return task.moved([best])
+    return task.moved([best or task.last(second, queue_s, best_s)])
 
 
 def _cheapest(task: Task, rules: Rules, regions: Sequence[list[Region]], starts: Sequence[float]) -> Parts:
@@ -270,6 +272,8 @@ def _split(
     parts: list[Part] = []
     done, at, begun = task.done, task.now, task.begun
     for region_start, k, region_end in spans:
+        if region_end <= at:
+            continue
         start, end = region_start if region_start > at else at, region_end
         stays = k == task.here and start == task.now
         run_s, cut_at = task.run_s[k], cuts[k]
@@ -325,13 +329,15 @@ def _spans(
     ``second`` is never reached, because that takes the whole rest; the printed steps look at it all the same.
     """
     spans: list[tuple[float, int, float]] = []
-    until = min(starts[second], before_s)
+    until = last = min(starts[second], before_s)
+    if rules.literal:
+        last = math.inf
     for k in range(len(task.lanes)):
         if task.tied and k != second:
             continue
         if rules.backfill:
             for start, end in regions[k]:
-                if start >= until and not rules.literal:
+                if start >= last:
                     break
                 if end < math.inf or (k > second and start < until):
                     spans.append((start, k, end))
@@ -359,4 +365,6 @@ def _cuts(
 def _stop(end: float, cost_s: float) -> float:
     """When a checkpoint has to begin so that it is written by ``end``."""
     stop = instant(end - cost_s)
-    return stop if instant(stop + cost_s) <= end else instant(stop - MOMENT_S)
+    if stop + cost_s <= end or instant(stop + cost_s) <= end:
+        return stop
+    return instant(stop - MOMENT_S)
