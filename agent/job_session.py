@@ -1,12 +1,14 @@
 """The runs of a job profile: the command over and over, alone and beside graded memprobe and comprobe.
 
-One repetition visits every intensity of each probe once, in random order, so that drift falls on all alike;
-before its runs each probe is measured beside itself, the reference of the job's pressure. The pressure costs
-no runs of its own: the probes beside the job tell how fast they were.
+One repetition visits every intensity of each probe once, in random order, so that drift falls on all alike.
+Each probe is measured beside itself too, the reference of the job's pressure: memprobe in rounds between the
+runs, because a machine that is shared changes by more within a minute than a second of memprobe can tell. The
+pressure costs no runs of its own: the probes beside the job tell how fast they were.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -32,7 +34,8 @@ INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 QUICK_INTENSITIES = (0.0, 50.0, 100.0)
 ALONE, MEMORY, NETWORK = "", "memory", "network"
 LEAST_RUN_S = 5 * WINDOW_S
-REFERENCE_WINDOWS = 3
+REFERENCE_WINDOWS = 3  # of each intensity in a round
+REFERENCE_ROUNDS, QUICK_ROUNDS = 3, 2  # in a repetition
 LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 QUICK_LEAST, QUICK_MOST = 2, 3
@@ -185,17 +188,15 @@ class Session:
         return all(narrow_enough(times[step] / alone, TOLERANCE) for step in self.steps[1:])
 
     def _repeat(self, repetition: int) -> None:
-        """One repetition: the references, then the job once beside each intensity of each probe."""
-        if self.probes:
-            self._tell(f"repetition {repetition}: memprobe beside itself", self._fraction(repetition, 0))
-            self.pool.prepare([*self.probes, *self.job])  # all at once: gigabytes take seconds to come to be
-            for intensity in self.rng.permutation(self.intensities):
-                self._refer(repetition, float(intensity))
+        """One repetition: the job once beside each intensity of each probe, the references between."""
         if self.network:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
             self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
         steps = self.steps
+        runs_a_round = math.ceil(len(steps) / self._rounds)
         for place, i in enumerate(self.rng.permutation(len(steps))):
+            if self.probes and place % runs_a_round == 0:
+                self._refer(repetition, place)
             beside, intensity = steps[i]
             words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
             where = f"{words} at {intensity:g} %" if intensity else words
@@ -219,13 +220,16 @@ class Session:
                 }
             )
 
-    def _refer(self, repetition: int, intensity: float) -> None:
-        """memprobe at full intensity where it is beside the job, and at ``intensity`` where the job is."""
-        shares = dict.fromkeys(self.probes, 1.0)
-        shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
-        with Stream(self.pool, shares) as stream:
-            rows = [row for _ in range(REFERENCE_WINDOWS) for row in stream.step()]
-        self._note(rows, repetition, "reference", intensity)
+    def _refer(self, repetition: int, place: int) -> None:
+        """memprobe at full intensity where it is beside the job, and at each intensity where the job is."""
+        self._tell(f"repetition {repetition}: memprobe beside itself", self._fraction(repetition, place))
+        self.pool.prepare([*self.probes, *self.job])  # all at once: gigabytes take seconds to come to be
+        for intensity in self.rng.permutation(self.intensities):
+            shares = dict.fromkeys(self.probes, 1.0)
+            shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
+            with Stream(self.pool, shares) as stream:
+                rows = stream.last(REFERENCE_WINDOWS)
+            self._note(rows, repetition, "reference", float(intensity))
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> Ended:
         """One run of the command beside that probe at ``intensity``."""
@@ -323,6 +327,11 @@ class Session:
             raise CommandFailed(self.absent[-1].reason)
 
     @property
+    def _rounds(self) -> int:
+        """Of memprobe beside itself, in a repetition."""
+        return QUICK_ROUNDS if self.order.quick else REFERENCE_ROUNDS
+
+    @property
     def _planned(self) -> int:
         """Repetitions at least, unless the time runs out."""
         return QUICK_LEAST if self.order.quick else FULL_REPETITIONS
@@ -334,7 +343,8 @@ class Session:
 
     def _tell(self, doing: str, fraction: float) -> None:
         one_s = len(self.steps) * (self.run_s + 3 * WINDOW_S)
-        one_s += len(self.intensities) * (REFERENCE_WINDOWS * WINDOW_S if self.probes else 0.0)
+        reference_s = self._rounds * len(self.intensities) * REFERENCE_WINDOWS * WINDOW_S
+        one_s += reference_s if self.probes else 0.0
         one_s += 2 * len(self.intensities) * COMPROBE_S if self.network else 0.0
         self.fraction = max(self.fraction, fraction)  # one more repetition than planned takes nothing back
         left_s = one_s * self._planned * (1 - self.fraction)

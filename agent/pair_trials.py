@@ -1,7 +1,8 @@
 """Runs pairs of programs side by side for real, to hold predicted slow-downs against.
 
-One repetition: each program alone, then each pair, in random order. In a pair both start together and each
-is started again when it ends, until each has once run from its beginning to its end beside the other.
+One repetition: each program twice alone, because every pair that it is in is held against that, and each
+pair, in random order. In a pair both start together and each is started again when it ends, until each has
+once run from its beginning to its end beside the other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from probes.mpi import MpiInstall
 from profiles.jobs import Clock
 
 POLL_S = 0.02
+RUNS_ALONE = 2  # in a repetition
 
 
 class Program(NamedTuple):
@@ -54,16 +56,23 @@ class Program(NamedTuple):
 
 @dataclass
 class Times:
-    """Seconds of each run, by repetition: run time and CPU time of each program alone and beside another."""
+    """Seconds of each run, by repetition: run time and CPU time of each program alone and beside another.
+
+    Attributes:
+        alone: ``RUNS_ALONE`` in each repetition.
+    """
 
     alone: dict[str, list[dict[Clock, float]]] = field(default_factory=dict)
     beside: dict[tuple[str, str], list[dict[Clock, float]]] = field(default_factory=dict)
     interrupted: bool = False
 
     def slowdowns(self, program: str, beside: str, clock: Clock) -> list[float]:
-        """Time beside / time alone of each complete repetition."""
-        pairs = zip(self.beside.get((program, beside), ()), self.alone.get(program, ()), strict=False)
-        return [there[clock] / alone[clock] for there, alone in pairs if alone[clock] > 0]
+        """Time beside / mean time alone of each complete repetition."""
+        alone = [run[clock] for run in self.alone.get(program, ())]
+        complete = range(RUNS_ALONE, len(alone) + 1, RUNS_ALONE)
+        means = [sum(alone[end - RUNS_ALONE : end]) / RUNS_ALONE for end in complete]
+        there = [run[clock] for run in self.beside.get((program, beside), ())]
+        return [time / mean for time, mean in zip(there, means, strict=False) if mean > 0]
 
     def noise(self, program: str, clock: Clock) -> float:
         """Median change between two runs alone that follow each other: no prediction can be better."""
@@ -92,26 +101,32 @@ def run_pairs(
         Busy: another profile is measuring this node.
     """
     times, rng = Times(), np.random.default_rng(seed)
-    wanted = list(pairs)
+    alone = [(i,) for i in range(len(programs)) for _ in range(RUNS_ALONE)]
+    work: list[tuple[int, ...]] = [*alone, *pairs]
     with node_lock():
         try:
             for repetition in range(1, repetitions + 1):
-                for i in rng.permutation(len(programs)):
-                    one = programs[i]
-                    tell(f"repetition {repetition} of {repetitions}: {one.name} alone")
-                    [[alone]] = _together([one], cpus, limit_s)
-                    times.alone.setdefault(one.name, []).append(_by_clock(alone))
-                for i in rng.permutation(len(wanted)):
-                    both = [programs[place] for place in wanted[i]]
-                    tell(f"repetition {repetition} of {repetitions}: {both[0].name} beside {both[1].name}")
-                    first, second = _together(both, cpus, limit_s)
-                    a, b = both[0].name, both[1].name
-                    times.beside.setdefault((a, b), []).append(_by_clock(first[0]))
-                    if a != b:  # beside itself one direction is enough
-                        times.beside.setdefault((b, a), []).append(_by_clock(second[0]))
+                for place in rng.permutation(len(work)):
+                    members = [programs[i] for i in work[place]]
+                    names = [one.name for one in members]
+                    what = " beside ".join(names) if len(names) > 1 else f"{names[0]} alone"
+                    tell(f"repetition {repetition} of {repetitions}: {what}")
+                    _note(times, names, _together(members, cpus, limit_s))
         except KeyboardInterrupt:
             times.interrupted = True
     return times
+
+
+def _note(times: Times, names: Sequence[str], runs: Sequence[Sequence[Ended]]) -> None:
+    """The first run of each one that was there."""
+    first = [_by_clock(of_one[0]) for of_one in runs]
+    if len(names) == 1:
+        times.alone.setdefault(names[0], []).append(first[0])
+        return
+    a, b = names
+    times.beside.setdefault((a, b), []).append(first[0])
+    if a != b:  # beside itself one direction is enough
+        times.beside.setdefault((b, a), []).append(first[1])
 
 
 def _by_clock(ended: Ended) -> dict[Clock, float]:

@@ -58,6 +58,12 @@ class Stream:
         self._order()
         return rows
 
+    def last(self, windows: int) -> list[Row]:
+        """Wait for the next ``windows`` of them, with none under way after that."""
+        while self._ordered - self._answered < windows:
+            self._order()
+        return [row for _ in range(windows) for row in self._collect()]
+
     def _order(self) -> None:
         start_s = self._begin_s + self._ordered * self._window_s
         for spot, intensity in self._intensities.items():

@@ -98,17 +98,42 @@ def test_without_intervals_the_prediction_has_none() -> None:
     assert found is not None and (found.low, found.high) == (0.0, math.inf)
 
 
-def test_a_few_runs_do_not_tell_what_a_core_at_work_costs() -> None:
-    """Two runs, 3 and 13 % longer beside memprobe, which itself takes 2 % longer: so much is predicted."""
-    runs, windows = samples(suffers=0.008, law=0.002, repetitions=2)
+def unsure(name: str, law: float, cores: int = 1) -> JobProfile:
+    """A job whose two runs beside memprobe are 3 and 13 % longer."""
+    runs, windows = samples(suffers=0.003, law=law, job_cores=cores, repetitions=2)
     beside = (runs["intensity_percent"] > 0) & (runs["repetition"] == 2)
     runs.loc[beside, ["wall_s", "cpu_s"]] *= 1.1
-    job = make_job("noisy", runs, windows)
+    return make_job(name, runs, windows, cpus=tuple(range(cores)))
+
+
+def test_a_few_runs_do_not_tell_what_a_core_at_work_costs() -> None:
+    """Two runs, 3 and 13 % longer beside memprobe, which itself takes 2 % longer: so much is predicted."""
+    job = unsure("noisy", law=0.002)
     found = slowdown_beside(job, [job])
     assert found is not None and found.value == pytest.approx(1.02)
     sure = make_job("sure", *samples(suffers=0.008, law=0.002))
     found = slowdown_beside(sure, [job])
     assert found is not None and found.value == pytest.approx(1.08)
+
+
+def test_all_profiles_tell_what_a_core_at_work_costs() -> None:
+    """memprobe took 1 % longer beside itself in one profile, 3 % beside two cores of itself in the other.
+
+    By least squares of five levels each: cores 0, 1/4, ... 1 cost 0.01 each, cores 0, 1/2, ... 2 cost 0.015.
+    """
+    one, other = unsure("one", law=0.001), unsure("other", law=0.0015, cores=2)
+    cost = (0.01 * 1 + 0.015 * 4) / (1 + 4)
+    # Neither used more of its cores than 10 s in 10 s.
+    for job, neighbours, truth in (
+        (one, [other], 1 + cost),
+        (other, [one], 1 + cost),
+        (one, [one], 1.01),
+        (one, [one, other], 1 + 2 * cost),
+        (one, [one] * 9, 1.02),  # no further than to twice the cores that were measured
+    ):
+        found = slowdown_beside(job, neighbours)
+        assert found is not None and found.value == pytest.approx(truth, abs=1e-6)
+        assert found.low <= found.value <= found.high
 
 
 def test_a_core_at_work_beside_it_counts_once() -> None:

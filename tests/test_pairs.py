@@ -161,7 +161,7 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     told: list[str] = []
     programs = [sleeper("long", 1.0), sleeper("short", 0.2)]
     times = run_pairs(programs, [(0, 1), (1, 1)], CPUS, 2, 60.0, told.append)
-    assert {name: len(runs) for name, runs in times.alone.items()} == {"long": 2, "short": 2}
+    assert {name: len(runs) for name, runs in times.alone.items()} == {"long": 4, "short": 4}
     assert {pair: len(runs) for pair, runs in times.beside.items()} == {
         ("long", "short"): 2,
         ("short", "long"): 2,
@@ -169,7 +169,7 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     }
     assert all(run["wall"] >= 1.0 for run in times.beside["long", "short"])
     assert len(times.slowdowns("long", "short", "wall")) == 2
-    assert len(told) == 2 * 4 and not processes_below()
+    assert len(told) == 2 * 6 and not processes_below()
 
 
 def test_every_run_of_a_pair_begins_anew() -> None:
@@ -190,6 +190,13 @@ def test_a_program_that_fails_is_named() -> None:
     with pytest.raises(CommandFailed, match=r"endless: .*took too long"):
         run_pairs([sleeper("endless", 600)], [], CPUS, 1, 0.5)
     assert not processes_below()
+
+
+def test_a_slow_down_is_held_against_both_runs_alone_of_its_repetition() -> None:
+    alone = [{"wall": seconds, "cpu": 1.0} for seconds in (9.0, 11.0, 20.0, 20.0, 10.0)]
+    beside = [{"wall": seconds, "cpu": 1.0} for seconds in (15.0, 30.0, 15.0)]
+    times = Times({"a": alone}, {("a", "b"): beside})  # type: ignore[dict-item]
+    assert times.slowdowns("a", "b", "wall") == [1.5, 1.5]  # the last repetition is not complete
 
 
 def test_the_noise_floor_is_the_change_between_runs_alone() -> None:

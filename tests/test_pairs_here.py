@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent import job_profiler, job_session
-from agent.pair_trials import Times
+from agent.pair_trials import RUNS_ALONE, Times
 from scheduler.evaluations import pairs_here, pairs_here_tables
 from scheduler.evaluations.pairs_here import Seen, Size, choices, evaluate, group_s, noise_floor
 from tests.conftest import processes_below, require
@@ -26,7 +26,7 @@ def world(error: float = 0.0, repetitions: int = 4) -> Seen:
     }
     times = Times()
     for a, (suffers, _) in LAWS.items():
-        times.alone[a] = [{"wall": RUN_S, "cpu": RUN_S}] * repetitions
+        times.alone[a] = [{"wall": RUN_S, "cpu": RUN_S}] * RUNS_ALONE * repetitions
         for b, (_, presses) in LAWS.items():
             slowed = RUN_S * (1 + suffers * presses) * (1 + error)
             times.beside[a, b] = [{"wall": slowed, "cpu": slowed}] * repetitions

@@ -2,10 +2,10 @@
 
 Memory: traffic adds up. Each neighbour counts as the traffic of memprobe beside which memprobe suffers as
 much as beside it. Where memprobe does not suffer beside itself there is no contention for memory, and what a
-job suffers comes of cores at work next to it: then each neighbour counts as memprobe at the share of the time
-that it keeps its cores busy. What that costs is more a fact of the machine than of the job, and memprobe's
-many windows beside itself tell it better than a few runs of the job, which count only where their interval
-lies apart from memprobe's. Network: see ``network_share``.
+job suffers comes of cores at work next to it: then each neighbour counts by the cores that it keeps busy.
+What a core at work costs is more a fact of the machine than of the job, and memprobe's many windows beside
+itself, in the profiles of all these jobs, tell it better than a few runs of the job, which count only where
+their interval lies apart from memprobe's. Network: see ``network_share``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from profiles.jobs import Curve, JobProfile, ProbePressure
+import numpy as np
+
+from profiles.jobs import Clock, Curve, JobProfile, ProbePressure
 from profiles.models import Prediction
-from profiles.models.curve import bounded, predict, three
+from profiles.models.curve import FURTHEST, bounded, predict, three
 from profiles.models.network_share import beside as beside_on_network
 
 
@@ -29,8 +31,14 @@ def slowdown_beside(
     """
     pressures = [other.pressure_by() for other in others]
     contended = any(pressure and pressure.equivalent_gbs for pressure in pressures)
-    memory = _beside(job, others, pressures, contended)
-    if not network or memory is None:
+    curve = job.sensitivity_by()
+    if curve is None or any(pressure is None for pressure in pressures):
+        return None
+    if contended:
+        memory = _beside_traffic(curve, len(job.probe_cpus), others, pressures)
+    else:
+        memory = _beside_cores(job, curve, others)
+    if not network:
         return memory
     added = beside_on_network(job, others)
     if added is None:
@@ -41,25 +49,15 @@ def slowdown_beside(
     return Prediction(*map(max, memory, added))
 
 
-def _beside(
-    job: JobProfile,
-    others: Sequence[JobProfile],
-    pressures: Sequence[ProbePressure | None],
-    contended: bool,
-) -> Prediction | None:
-    """By memory, where it is contended, and by cores at work, where it is not."""
-    curve, writers = job.sensitivity_by(), len(job.probe_cpus)
-    if curve is None:
-        return None
-    if not contended:
-        curve, writers = _of_busy_cores(job, curve)
+def _beside_traffic(
+    curve: Curve, writers: int, others: Sequence[JobProfile], pressures: Sequence[ProbePressure | None]
+) -> Prediction:
+    """Where memory is contended: at the sum of the others' traffic."""
     full_gbs = curve.levels[-1].offered_gbs
     value = low = high = 0.0
     known = True
     for other, pressure in zip(others, pressures, strict=True):
-        if pressure is None:
-            return None
-        gbs = pressure.equivalent_gbs
+        gbs = pressure.equivalent_gbs if pressure else None
         if gbs is None:
             as_much = full_gbs * _busy_cores(other) / writers
             value, low, high = value + as_much, low + as_much, high + as_much
@@ -70,15 +68,44 @@ def _beside(
     return found if known else Prediction(found.value, 0.0, math.inf)
 
 
-def _of_busy_cores(job: JobProfile, own: Curve) -> tuple[Curve, int]:
-    """What cores at work beside a job cost it where memory is not contended; how many the last level is."""
-    reference = job.reference_by()
-    if reference is None:
-        return own, len(job.probe_cpus)
-    of_job, of_memprobe = own.levels[-1].slowdown, reference.levels[-1].slowdown
-    (_, low, high), (_, least, most) = three(of_job), three(of_memprobe)
-    apart = bounded([of_job, of_memprobe]) and (low > most or high < least)
-    return (own, len(job.probe_cpus)) if apart else (reference, job.cores)
+def _beside_cores(job: JobProfile, curve: Curve, others: Sequence[JobProfile]) -> Prediction:
+    """Where memory is not contended: at the sum of the cores that the others keep busy."""
+    busy, writers = sum(map(_busy_cores, others)), len(job.probe_cpus)
+    own = predict(curve, curve.levels[-1].offered_gbs * busy / writers)
+    references = _references((job, *others), curve.clock)
+    if not references:
+        return own
+    value, low, high = _core_costs(references)
+    known = all(bounded(level.slowdown for level in reference.levels) for reference, _ in references)
+    if known and bounded([curve.levels[-1].slowdown]):
+        _, least, most = three(curve.levels[-1].slowdown)
+        if least > 1 + writers * high or most < 1 + writers * low:
+            return own
+    busy = min(busy, FURTHEST * max(cores for _, cores in references))
+    if not known:
+        return Prediction(1 + busy * value, 0.0, math.inf)
+    return Prediction(1 + busy * value, max(1 + busy * low, 0.0), 1 + busy * high)
+
+
+def _references(jobs: Sequence[JobProfile], clock: Clock) -> list[tuple[Curve, int]]:
+    """memprobe beside itself in each of these profiles, and on how many cores it was beside itself."""
+    profiles = {(one.name, one.id): one for one in jobs}
+    return [
+        (curve, one.cores) for one in profiles.values() for curve in one.reference if curve.clock == clock
+    ]
+
+
+def _core_costs(references: Sequence[tuple[Curve, int]]) -> tuple[float, float, float]:
+    """By how much of its time each core at work slows memprobe down: as measured, at least and at most.
+
+    The slope of the line by least squares through no slow-down beside no core.
+    """
+    levels = [(level, cores) for curve, cores in references for level in curve.levels]
+    at_work = np.array([cores * level.intensity_percent / 100 for level, cores in levels])
+    weights = at_work * [level.slowdown.n for level, _ in levels]
+    added = np.array([three(level.slowdown) for level, _ in levels]) - 1
+    value, low, high = weights @ added / (weights @ at_work)
+    return max(float(value), 0.0), float(low), max(float(high), 0.0)
 
 
 def _busy_cores(job: JobProfile) -> float:

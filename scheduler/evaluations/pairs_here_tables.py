@@ -25,7 +25,7 @@ def assumptions(repetitions: int, hosts: Sequence[str], jobs: Jobs) -> tuple[str
     emulated = any(job.network is not None and job.network.emulated for job in jobs.values())
     return (
         f"The kernels are tenbin's own (probes.loads), {where}; the paper's are NPB class C on 8 processes.",
-        f"Each pair ran {repetitions} times, in random order with each kernel alone.",
+        f"Each pair ran {repetitions} times, in random order with each kernel alone twice as often.",
         "The pairs' runs are in no job profile: every prediction is of pairs that were never seen.",
         "There are no counters of memory traffic to be had everywhere: the mean bandwidth is memprobe's mean "
         "slow-down, so that choosing by it is the paper's rule without its second step.",
