@@ -1,14 +1,14 @@
 """The runs of a job profile: the command over and over, alone and beside graded memprobe and comprobe.
 
 One repetition visits every intensity of each probe once, in random order, so that drift falls on all alike.
-Each probe is measured beside itself too, the reference of the job's pressure: memprobe in rounds between the
-runs, because a machine that is shared changes by more within a minute than a second of memprobe can tell. The
-pressure costs no runs of its own: the probes beside the job tell how fast they were.
+Each probe is measured beside itself too, the reference of the job's pressure: memprobe in short rounds
+between the runs, because memory that others use as well can be half as fast a second later, and what is
+compared must lie side by side. The pressure costs no runs of its own: the probes beside the job tell how fast
+they were.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -34,8 +34,7 @@ INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 QUICK_INTENSITIES = (0.0, 50.0, 100.0)
 ALONE, MEMORY, NETWORK = "", "memory", "network"
 LEAST_RUN_S = 5 * WINDOW_S
-REFERENCE_WINDOWS = 3  # of each intensity in a round
-REFERENCE_ROUNDS, QUICK_ROUNDS = 3, 2  # in a repetition
+REFERENCE_ROUNDS, QUICK_ROUNDS = 9, 6  # of a window at each intensity, in a repetition
 LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 QUICK_LEAST, QUICK_MOST = 2, 3
@@ -193,9 +192,8 @@ class Session:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
             self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
         steps = self.steps
-        runs_a_round = math.ceil(len(steps) / self._rounds)
         for place, i in enumerate(self.rng.permutation(len(steps))):
-            if self.probes and place % runs_a_round == 0:
+            if self.probes:
                 self._refer(repetition, place)
             beside, intensity = steps[i]
             words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
@@ -221,15 +219,20 @@ class Session:
             )
 
     def _refer(self, repetition: int, place: int) -> None:
-        """memprobe at full intensity where it is beside the job, and at each intensity where the job is."""
+        """memprobe at full intensity where it is beside the job, and at each intensity where the job is.
+
+        Before run number ``place``: as many rounds as spread them evenly over the repetition's runs.
+        """
         self._tell(f"repetition {repetition}: memprobe beside itself", self._fraction(repetition, place))
         self.pool.prepare([*self.probes, *self.job])  # all at once: gigabytes take seconds to come to be
-        for intensity in self.rng.permutation(self.intensities):
-            shares = dict.fromkeys(self.probes, 1.0)
-            shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
-            with Stream(self.pool, shares) as stream:
-                rows = stream.last(REFERENCE_WINDOWS)
-            self._note(rows, repetition, "reference", float(intensity))
+        first, end = (self._rounds * (place + more) // len(self.steps) for more in (0, 1))
+        for number in range(first, end):
+            for intensity in self.rng.permutation(self.intensities):
+                shares = dict.fromkeys(self.probes, 1.0)
+                shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
+                with Stream(self.pool, shares, most=1) as stream:
+                    rows = stream.step()
+                self._note(rows, repetition, "reference", float(intensity), number=number)
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> Ended:
         """One run of the command beside that probe at ``intensity``."""
@@ -281,11 +284,13 @@ class Session:
         phase: str,
         intensity: float,
         begin_s: float | None = None,
+        number: int | None = None,
     ) -> None:
         for row in rows:
             self.windows.append(
                 {
                     "repetition": repetition,
+                    "round": number,
                     "probe": MEMORY,
                     "phase": phase,
                     "measured": row.spot in self.probes,
@@ -343,7 +348,7 @@ class Session:
 
     def _tell(self, doing: str, fraction: float) -> None:
         one_s = len(self.steps) * (self.run_s + 3 * WINDOW_S)
-        reference_s = self._rounds * len(self.intensities) * REFERENCE_WINDOWS * WINDOW_S
+        reference_s = self._rounds * len(self.intensities) * WINDOW_S
         one_s += reference_s if self.probes else 0.0
         one_s += 2 * len(self.intensities) * COMPROBE_S if self.network else 0.0
         self.fraction = max(self.fraction, fraction)  # one more repetition than planned takes nothing back

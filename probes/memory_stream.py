@@ -30,13 +30,21 @@ class Stream:
 
     Args:
         intensities: of each spot, above 0 up to 1: share of the time spent writing.
+        most: they stop after so many windows; None: when it is left.
 
     Raises:
         WriterLost: a writer is gone, or found no memory.
     """
 
-    def __init__(self, pool: Pool, intensities: Mapping[Spot, float], window_s: float = WINDOW_S) -> None:
-        self._pool, self._intensities, self._window_s = pool, dict(intensities), window_s
+    def __init__(
+        self,
+        pool: Pool,
+        intensities: Mapping[Spot, float],
+        window_s: float = WINDOW_S,
+        most: int | None = None,
+    ) -> None:
+        self._pool, self._intensities = pool, dict(intensities)
+        self._window_s, self._most = window_s, most
         self._ordered = self._answered = 0
 
     def __enter__(self) -> Self:
@@ -58,13 +66,9 @@ class Stream:
         self._order()
         return rows
 
-    def last(self, windows: int) -> list[Row]:
-        """Wait for the next ``windows`` of them, with none under way after that."""
-        while self._ordered - self._answered < windows:
-            self._order()
-        return [row for _ in range(windows) for row in self._collect()]
-
     def _order(self) -> None:
+        if self._ordered == self._most:
+            return
         start_s = self._begin_s + self._ordered * self._window_s
         for spot, intensity in self._intensities.items():
             self._pool.order(spot, start_s=start_s, warm_s=0.0, seconds=self._window_s, intensity=intensity)

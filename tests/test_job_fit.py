@@ -96,6 +96,20 @@ def test_a_reference_that_rises_by_chance_is_no_measure_of_pressure() -> None:
     assert equivalent(curve([1.0, 1.04], spread=0.01), make_coefficient(1.03, 1.0, 1.06)) is None
 
 
+def test_the_reference_compares_within_its_rounds() -> None:
+    """Memory is slower by half in the second of three rounds; in the third one window took five times."""
+    runs, windows = samples(law=0.02)
+    reference = windows[windows["phase"] == "reference"]
+    rounds = [reference.assign(round=number) for number in range(3)]
+    for column in ("wall_s", "thread_cpu_s"):
+        rounds[1][column] *= 1.5
+        rounds[2].loc[rounds[2]["intensity_percent"] == 100, column] *= 5
+    rounds[1] = rounds[1][rounds[1]["intensity_percent"] != 50]  # cut short
+    found = next(c for c in fit(runs, pd.concat([windows[windows["phase"] == "run"], *rounds])).reference)
+    truth = [1 + 0.02 * gbs for gbs in (0, 2.5, 5, 7.5, 10)]
+    assert [level.slowdown.value for level in found.levels] == pytest.approx(truth)
+
+
 def test_a_job_without_cpu_time_has_no_sensitivity_by_that_clock() -> None:
     runs, windows = samples()
     fitted = fit(runs.assign(cpu_s=0.001), windows)

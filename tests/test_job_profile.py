@@ -123,6 +123,9 @@ def test_writers_write_on_window_after_window() -> None:
         starts = [rows[0].written.start_s for rows in windows]
         assert starts == sorted(starts)
         assert sum(row.written.bytes for rows in windows for row in rows) > 0
+        with Stream(pool, {spots[1]: 1.0}, 0.05, most=2) as stream:
+            several = [stream.step() for _ in range(2)]
+        assert [row.spot for rows in several for row in rows] == [spots[1]] * 2
         with Stream(pool, {spots[0]: 0.3}, 0.1) as stream:  # nothing is left over from the last one
             [row] = stream.step()
         assert row.written.thread_cpu_s <= 0.45 * max(row.written.wall_s, 0.1)

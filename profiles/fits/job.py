@@ -6,7 +6,8 @@ comprobe), ``intensity_percent`` of that (0: alone), ``wall_s``, ``cpu_s``, ``pe
 OpenCL ``device_memory_mb`` (peak of buffers and images), ``registered_mb`` (what its checkpoint holds),
 ``kernels``, ``compile_s``, ``drain_s``.
 
-``windows``, one row a writer and window of time: ``repetition``; ``probe`` ("memory", "network": there a row
+``windows``, one row a writer and window of time: ``repetition``; ``round`` of a reference in it, if there are
+several, each with all intensities; ``probe`` ("memory", "network": there a row
 is of all comprobe, ``thread_cpu_s`` its time in all-to-alls, ``bytes`` what each rank sent); ``phase``
 ("reference": the probe beside itself, "run": beside the job); ``measured`` (this one is looked at, not the
 one that disturbs); ``intensity_percent`` of what is beside it (reference) or of itself (run); ``core``,
@@ -14,8 +15,8 @@ one that disturbs); ``intensity_percent`` of what is beside it (reference) or of
 
 Without the columns ``beside`` and ``probe`` all is memprobe's.
 
-Every slow-down is a ratio within one repetition, of the same few minutes; the median over the repetitions
-and its interval are reported.
+Every slow-down is a ratio within one repetition, of the same few minutes (of a reference: the median of the
+ratios within its rounds, of the same second); the median over the repetitions and its interval are reported.
 """
 
 from __future__ import annotations
@@ -141,9 +142,9 @@ def _is_reference(windows: pd.DataFrame, intensity: float) -> pd.Series[bool]:
     return chosen & (windows["intensity_percent"] == intensity)
 
 
-def _per_byte(windows: pd.DataFrame, clock: Clock) -> pd.Series[float]:
-    """Seconds a byte in each repetition: the sum over its windows and writers."""
-    sums = windows.groupby("repetition")[[WRITER_COLUMN[clock], "bytes"]].sum()
+def _per_byte(windows: pd.DataFrame, clock: Clock, *within: str) -> pd.Series[float]:
+    """Seconds a byte in each repetition (and what is named ``within``): the sum over windows and writers."""
+    sums = windows.groupby(["repetition", *within])[[WRITER_COLUMN[clock], "bytes"]].sum()
     return sums[WRITER_COLUMN[clock]] / sums["bytes"]
 
 
@@ -165,15 +166,16 @@ def _sensitivity(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock) -> Cur
 def _reference(windows: pd.DataFrame, clock: Clock) -> Curve | None:
     if not len(windows):
         return None
-    alone = _per_byte(windows[_is_reference(windows, 0)], clock)
+    windows = windows.assign(round=windows["round"].fillna(0) if "round" in windows else 0)
+    alone = _per_byte(windows[_is_reference(windows, 0)], clock, "round")
     chosen = windows[windows["phase"] == "reference"]
     cores = chosen.groupby("measured")["core"].nunique()
     # The writers that disturb are as many as the job has cores; each offers what a measured one does.
     full = full_gbs(windows) * cores.get(False, 0) / cores.get(True, 1)
     levels = []
     for intensity in sorted(chosen["intensity_percent"].unique()):
-        beside = _per_byte(windows[_is_reference(windows, intensity)], clock)
-        if ratios := (beside / alone).dropna().tolist():
+        beside = _per_byte(windows[_is_reference(windows, intensity)], clock, "round")
+        if ratios := (beside / alone).dropna().groupby("repetition").median().tolist():
             levels.append(_level(float(intensity), full, ratios, None))
     return Curve(clock=clock, levels=tuple(levels)) if len(levels) > 1 else None
 
