@@ -9,6 +9,7 @@ they were.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -34,7 +35,8 @@ INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 QUICK_INTENSITIES = (0.0, 50.0, 100.0)
 ALONE, MEMORY, NETWORK = "", "memory", "network"
 LEAST_RUN_S = 5 * WINDOW_S
-REFERENCE_ROUNDS, QUICK_ROUNDS = 9, 6  # of a window at each intensity, in a repetition
+REFERENCES, QUICK_REFERENCES = (2, 2), (1, 3)  # so often in a repetition, each of so many rounds
+WARM_UP = 5  # windows, until a writer that has rested is as fast as one beside the job
 LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
 FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
 QUICK_LEAST, QUICK_MOST = 2, 3
@@ -192,8 +194,9 @@ class Session:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
             self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
         steps = self.steps
+        runs_between = math.ceil(len(steps) / self._references[0])
         for place, i in enumerate(self.rng.permutation(len(steps))):
-            if self.probes:
+            if self.probes and place % runs_between == 0:
                 self._refer(repetition, place)
             beside, intensity = steps[i]
             words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
@@ -221,18 +224,20 @@ class Session:
     def _refer(self, repetition: int, place: int) -> None:
         """memprobe at full intensity where it is beside the job, and at each intensity where the job is.
 
-        Before run number ``place``: as many rounds as spread them evenly over the repetition's runs.
+        Before run number ``place`` of the repetition, in rounds of all intensities.
         """
         self._tell(f"repetition {repetition}: memprobe beside itself", self._fraction(repetition, place))
         self.pool.prepare([*self.probes, *self.job])  # all at once: gigabytes take seconds to come to be
-        first, end = (self._rounds * (place + more) // len(self.steps) for more in (0, 1))
-        for number in range(first, end):
+        with Stream(self.pool, dict.fromkeys(self.probes, 1.0), most=WARM_UP) as stream:
+            for _ in range(WARM_UP):
+                stream.step()
+        for number in range(self._references[1]):
             for intensity in self.rng.permutation(self.intensities):
                 shares = dict.fromkeys(self.probes, 1.0)
                 shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
                 with Stream(self.pool, shares, most=1) as stream:
                     rows = stream.step()
-                self._note(rows, repetition, "reference", float(intensity), number=number)
+                self._note(rows, repetition, "reference", float(intensity), number=100 * place + number)
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> Ended:
         """One run of the command beside that probe at ``intensity``."""
@@ -332,9 +337,9 @@ class Session:
             raise CommandFailed(self.absent[-1].reason)
 
     @property
-    def _rounds(self) -> int:
-        """Of memprobe beside itself, in a repetition."""
-        return QUICK_ROUNDS if self.order.quick else REFERENCE_ROUNDS
+    def _references(self) -> tuple[int, int]:
+        """How often memprobe is measured beside itself in a repetition, and in how many rounds each time."""
+        return QUICK_REFERENCES if self.order.quick else REFERENCES
 
     @property
     def _planned(self) -> int:
@@ -348,8 +353,9 @@ class Session:
 
     def _tell(self, doing: str, fraction: float) -> None:
         one_s = len(self.steps) * (self.run_s + 3 * WINDOW_S)
-        reference_s = self._rounds * len(self.intensities) * WINDOW_S
-        one_s += reference_s if self.probes else 0.0
+        times, rounds = self._references
+        windows = times * (WARM_UP + rounds * len(self.intensities))
+        one_s += windows * WINDOW_S if self.probes else 0.0
         one_s += 2 * len(self.intensities) * COMPROBE_S if self.network else 0.0
         self.fraction = max(self.fraction, fraction)  # one more repetition than planned takes nothing back
         left_s = one_s * self._planned * (1 - self.fraction)

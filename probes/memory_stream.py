@@ -16,6 +16,7 @@ from probes.memory_writer import Written
 WINDOW_S = 0.2
 AHEAD = 2  # windows ordered in advance, so that a writer never waits for us
 LEAD_S = 0.02
+WARM_S = 0.1  # written before the first window, uncounted: a writer that has just rested is slower
 
 
 class Row(NamedTuple):
@@ -49,7 +50,7 @@ class Stream:
 
     def __enter__(self) -> Self:
         self._pool.prepare(self._intensities)
-        self._begin_s = time.monotonic() + LEAD_S
+        self._begin_s = time.monotonic() + LEAD_S + WARM_S
         for _ in range(AHEAD):
             self._order()
         return self
@@ -70,8 +71,11 @@ class Stream:
         if self._ordered == self._most:
             return
         start_s = self._begin_s + self._ordered * self._window_s
+        warm_s = 0.0 if self._ordered else WARM_S
         for spot, intensity in self._intensities.items():
-            self._pool.order(spot, start_s=start_s, warm_s=0.0, seconds=self._window_s, intensity=intensity)
+            self._pool.order(
+                spot, start_s=start_s, warm_s=warm_s, seconds=self._window_s, intensity=intensity
+            )
         self._ordered += 1
 
     def _collect(self) -> list[Row]:
