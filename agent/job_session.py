@@ -194,7 +194,8 @@ class Session:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
             self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
         steps = self.steps
-        runs_between = math.ceil(len(steps) / self._references[0])
+        times, _ = self._references
+        runs_between = math.ceil(len(steps) / times)
         for place, i in enumerate(self.rng.permutation(len(steps))):
             if self.probes and place % runs_between == 0:
                 self._refer(repetition, place)
@@ -231,13 +232,14 @@ class Session:
         with Stream(self.pool, dict.fromkeys(self.probes, 1.0), most=WARM_UP) as stream:
             for _ in range(WARM_UP):
                 stream.step()
-        for number in range(self._references[1]):
+        _, rounds = self._references
+        for number in range(place * rounds, (place + 1) * rounds):
             for intensity in self.rng.permutation(self.intensities):
                 shares = dict.fromkeys(self.probes, 1.0)
                 shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
                 with Stream(self.pool, shares, most=1) as stream:
                     rows = stream.step()
-                self._note(rows, repetition, "reference", float(intensity), number=100 * place + number)
+                self._note(rows, repetition, "reference", float(intensity), number=number)
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> Ended:
         """One run of the command beside that probe at ``intensity``."""

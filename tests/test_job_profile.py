@@ -273,6 +273,9 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     made, tables = make_job_profile(JobOrder("cut", ("sleep", "1.2"), "/", quick=True), listen)
     assert made.interrupted and made.repetitions == 1
     assert set(tables["runs"]["repetition"]) == set(tables["windows"]["repetition"]) == {1}
+    reference = tables["windows"][tables["windows"]["phase"] == "reference"]
+    by_round = reference[reference["measured"]].groupby("round")["intensity_percent"]
+    assert [sorted(each) for _, each in by_round] == [[0.0, 50.0, 100.0]] * 3
     assert made.sensitivity and made.need("run_s") is not None
     assert slowdown_beside(made, [made]) is None or made.pressure_by() is not None
     assert not processes_below()
