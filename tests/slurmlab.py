@@ -266,7 +266,7 @@ class SlurmLab:
 
     def told(self, characters: int = 1500) -> str:
         """The last that the daemons have logged."""
-        files = sorted((self.folder / "log").iterdir())
+        files = sorted(file for file in (self.folder / "log").iterdir() if not file.name.startswith("munged"))
         return "\n".join(f"{file.name}: {file.read_text(errors='replace')[-characters:]}" for file in files)
 
     def _idle(self) -> bool:

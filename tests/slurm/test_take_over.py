@@ -218,6 +218,7 @@ def test_one_who_puts_a_job_back_into_the_queue_is_obeyed(up: Up, lab: SlurmLab,
     start(up, lab)
     again, held = (sbatch(lab, tmp_path, "-c2", "--requeue") for _ in range(2))
     started(up, lab, [again, held])
+    up.until(lambda: len(lines(tmp_path / "begun")) == 2)  # Slurm calls one running that it has yet to launch
     lab.call("scontrol", "requeuehold", held)
     lab.call("scontrol", "requeue", again)
     up.until(lambda: stage(up, held) == "held" and taken_info(up, again)["attempt"] == 2)
