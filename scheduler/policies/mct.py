@@ -36,15 +36,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 
 from profiles.errors import BadInput
 from scheduler.actions import Action, Resume, Start, Suspend, WakeAt
 from scheduler.availability import Availability
 from scheduler.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
 from scheduler.model import NEVER, Job, counted
-from scheduler.policies.mct_books import STINT, Planned, in_order, pool_of, stays_until, task_of
+from scheduler.policies.mct_books import STINT, Dues, Planned, in_order, pool_of, stays_until, task_of
 from scheduler.policies.mct_plan import Lane, Part, Rules, plan
 from scheduler.policy import Policy, Reason, View, free, units
 from scheduler.state import STOPPING, JobState
@@ -98,7 +96,7 @@ class Mct(Policy):
         p = self.parameters
         self._rules = Rules(p.fastest, p.backfill, p.migrate, p.literal, p.priced)
         self._woken = -math.inf
-        self._entries, self._since_trim = count(), 0
+        self._since_trim = 0
         self._new: list[Job] = []
         self._plan_anew(view)
 
@@ -110,10 +108,10 @@ class Mct(Policy):
         if self._new or self._gaps:
             self._plan_what_is_new(view)
         now = view.now
-        stops, starts = self._collect(now)
+        stops, starts = self._dues.collect(now)
         actions = self._act(view, stops, starts) if starts or stops or self._broken else []
-        if self._due:
-            due = self._due[0][0]
+        if self._dues.heap:
+            due = self._dues.heap[0][0]
             if due < self._woken or self._woken <= now:
                 self._woken = due
                 actions.append(WakeAt(due))
@@ -180,11 +178,7 @@ class Mct(Policy):
         if not planned.stopping:
             due = parts[0].stop_s if planned.running else parts[0].start_s
             if due < math.inf:
-                self._await(planned, due)
-
-    def _await(self, planned: Planned, due: float) -> None:
-        """Note when the job is to be stopped, or started, next."""
-        heappush(self._due, (due, next(self._entries), planned.version, planned))
+                self._dues.add(planned, due)
 
     # -- plans ----------------------------------------------------------------------------------------
 
@@ -287,7 +281,7 @@ class Mct(Policy):
             for name, each in held.items()
         }
         self._plans: dict[int, Planned] = {}
-        self._due: list[tuple[float, int, int, Planned]] = []
+        self._dues = Dues()
         self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
         self._new.clear()
         self._given: list[tuple[Part, int]] = []  # what ended before its time, with its units
@@ -330,7 +324,7 @@ class Mct(Policy):
                 return actions
             stint = STINT
         self._plan_anew(view, stint)
-        return self._orders(view, *self._collect(view.now))[0]
+        return self._orders(view, *self._dues.collect(view.now))[0]
 
     def _orders(
         self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]
@@ -355,11 +349,11 @@ class Mct(Policy):
                 actions.append(kind(job.id, counted(pool, job.units)))
                 planned.running = True
                 if part.stop_s < math.inf:
-                    self._await(planned, part.stop_s)
+                    self._dues.add(planned, part.stop_s)
             else:
                 left[pool] = before
                 late.append(planned)
-                self._await(planned, part.start_s)
+                self._dues.add(planned, part.start_s)
         return actions, self._behind(view.now, left, late, stops)
 
     def _behind(
@@ -378,20 +372,6 @@ class Mct(Policy):
         for pool, spare in left.items():
             behind = behind or spare < 0 or spare < self._lanes[pool].plan.at(now)
         return behind
-
-    def _collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
-        """Jobs to be stopped and started now; what is due next stands first then, and is not void."""
-        stops: list[Planned] = []
-        starts: list[Planned] = []
-        heap = self._due
-        while heap:
-            due, _, version, planned = heap[0]
-            if planned.version == version:
-                if due > now:
-                    break
-                (stops if planned.running else starts).append(planned)
-            heappop(heap)
-        return stops, starts
 
 
 def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:

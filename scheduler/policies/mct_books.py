@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 
 from scheduler.model import NEVER, PAUSE, Job, instant
 from scheduler.policies.mct_plan import MOMENT_S, Lane, Part, Task
@@ -37,6 +39,36 @@ class Planned:
     def could_use(self, pool: str, now: float) -> bool:
         """Whether free units of that class may be of use to it: it can run there, and waits, wherever for."""
         return self.job.runs_on(pool) and self.parts[-1].start_s > now
+
+
+class Dues:
+    """When each job is to be stopped, or started, next.
+
+    Attributes:
+        heap: (when, place among those added, version of the plan, job), the first first. After ``collect``
+            that one is neither past nor void.
+    """
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, int, Planned]] = []
+        self._places = count()
+
+    def add(self, planned: Planned, due: float) -> None:
+        heappush(self.heap, (due, next(self._places), planned.version, planned))
+
+    def collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
+        """The jobs to be stopped and those to be started now."""
+        stops: list[Planned] = []
+        starts: list[Planned] = []
+        heap = self.heap
+        while heap:
+            due, _, version, planned = heap[0]
+            if planned.version == version:
+                if due > now:
+                    break
+                (stops if planned.running else starts).append(planned)
+            heappop(heap)
+        return stops, starts
 
 
 def task_of(

@@ -315,7 +315,7 @@ def test_plans_are_rebuilt_after_a_restart(priced: bool) -> None:
                 self.count += 1
                 if self.count == at:
                     super().begin(view)
-                    return self._act(view, *self._collect(view.now))
+                    return self._act(view, *self._dues.collect(view.now))
                 return super().decide(view, event)
 
         outcomes, _ = run(Relay(MctParameters(backfill=True, migrate=True, priced=priced)), world)
@@ -390,7 +390,7 @@ def test_prices_count_who_waits_also_after_a_restart() -> None:
         def decide(self, view: View, event: Event) -> Sequence[Action]:
             if view.upcoming is None and view.now == 0:
                 self.begin(view)
-                return self._act(view, *self._collect(view.now))
+                return self._act(view, *self._dues.collect(view.now))
             return super().decide(view, event)
 
     outcomes, _ = run(Restarted(MctParameters(backfill=True, priced=True)), world)
