@@ -203,11 +203,15 @@ class SlurmLab:
         self._until(said)
 
     def keep(self) -> None:
-        """slurmctld has on disk what it knows: it writes what has changed every five seconds."""
-        file = self.folder / "state/part_state"  # written after those of the jobs
+        """slurmctld has on disk what it knows of its jobs.
+
+        It writes them within five seconds of a change, and a start by its backfill scheduler is none.
+        """
+        file = self.folder / "state/job_state"
+        job = self.call("squeue", "--noheader", "--format=%A").split()[0]
         for _ in range(2):  # it may just have been writing, with what was known of the jobs before
             before = file.stat().st_ino if file.exists() else 0
-            self.call("scontrol", "update", "PartitionName=main", "MaxTime=INFINITE")
+            self.call("scontrol", "update", f"JobId={job}", "MailType=NONE")
             self._until(lambda was=before: file.exists() and file.stat().st_ino != was)
 
     def mend(self) -> None:

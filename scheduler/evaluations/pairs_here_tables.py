@@ -122,11 +122,12 @@ def pairs(rows: Sequence[tuple[str, str, float, Sequence[float]]]) -> Table:
 
 def errors(found: Mapping[str, Sequence[float]], floor: Sequence[float]) -> Table:
     """Errors of each way to predict, and how much the measured pairs differ from themselves."""
-    rows = [
-        (how, float(np.median(np.abs(e))), _p95(np.abs(e)), float(np.median(e)), len(e))
-        for how, e in [*found.items(), ("noise floor: half the repetitions against the rest", floor)]
-    ]
-    columns = ("predicted by", "median |error|, %", "p95, %", "median, signed, %", "pairs")
+    rows = []
+    for how, signed in [*found.items(), ("noise floor: half the repetitions against the rest", floor)]:
+        errors = np.abs(signed)
+        middle, mean = float(np.median(errors)), float(np.mean(errors))
+        rows.append((how, middle, mean, _p95(errors), float(np.median(signed)), len(signed)))
+    columns = ("predicted by", "median |error|, %", "mean, %", "p95, %", "median, signed, %", "pairs")
     return Table("Errors of predicted pairs, held out", columns, tuple(rows))
 
 
