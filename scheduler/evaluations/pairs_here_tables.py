@@ -124,9 +124,9 @@ def errors(found: Mapping[str, Sequence[float]], floor: Sequence[float]) -> Tabl
     """Errors of each way to predict, and how much the measured pairs differ from themselves."""
     rows = []
     for how, signed in [*found.items(), ("noise floor: half the repetitions against the rest", floor)]:
-        errors = np.abs(signed)
-        middle, mean = float(np.median(errors)), float(np.mean(errors))
-        rows.append((how, middle, mean, _p95(errors), float(np.median(signed)), len(signed)))
+        sizes = np.abs(signed)
+        middle, mean = float(np.median(sizes)), float(np.mean(sizes))
+        rows.append((how, middle, mean, _p95(sizes), float(np.median(signed)), len(signed)))
     columns = ("predicted by", "median |error|, %", "mean, %", "p95, %", "median, signed, %", "pairs")
     return Table("Errors of predicted pairs, held out", columns, tuple(rows))
 
