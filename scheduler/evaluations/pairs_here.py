@@ -56,7 +56,7 @@ class Size:
 
 SIZES: dict[Scale, Size] = {
     "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, 60.0, quick=True),
-    "full": Size(KERNELS, 3.0, 8, 300.0, quick=False),
+    "full": Size(KERNELS, 3.0, 16, 720.0, quick=False),
 }
 
 
