@@ -111,7 +111,7 @@ class UnderCaps(Record):
 
 
 class JobProfile(Record):
-    """All that one session of measuring learned about one program."""
+    """All that one session of measuring learned about one program, or several that were pooled."""
 
     schema_version: Literal[1] = 1
     name: JobName
@@ -127,6 +127,7 @@ class JobProfile(Record):
     probe_cpus: tuple[int, ...] = Field(description="logical CPUs that memprobe wrote from beside it")
     quick: bool = False
     seed: int = 1
+    sessions: int = Field(default=1, description="of measuring, at different times, whose samples are pooled")
     repetitions: int
     clock: Clock = Field(description="the clock to predict by: cpu where the machine was busy")
     alone: tuple[Coefficient, ...] = Field(

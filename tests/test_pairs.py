@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,20 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     assert all(run["wall"] >= 1.0 for run in times.beside["long", "short"])
     assert len(times.slowdowns("long", "short", "wall")) == 2
     assert len(told) == 2 * 6 and not processes_below()
+
+
+def test_a_program_beside_itself_is_not_in_step(tmp_path: Path) -> None:
+    """It starts at a random time of the other's run, and its whole run is beside the other."""
+    require(len(CPUS) > 1, "two CPUs")
+    notes = tmp_path / "notes"
+    word = f"date +%s.%N >> {notes}; sleep 0.6"
+    times = run_pairs([Program("a", ("sh", "-euc", word), "/", 1, run_s=0.6)], [(0, 0)], CPUS, 4, 60.0)
+    assert len(times.beside["a", "a"]) == 4 and all(run["wall"] >= 0.6 for run in times.beside["a", "a"])
+    begins = [float(line) for line in notes.read_text().split()]
+    assert len(begins) >= 4 * 2 + 4 * 3  # alone twice; beside itself it, the other, and the other once more
+    gaps = sorted(round(b - a, 2) for a, b in pairwise(begins) if b - a < 0.55)
+    assert len(gaps) >= 4 and gaps[0] + 0.1 < gaps[-1]
+    assert not processes_below()
 
 
 def test_every_run_of_a_pair_begins_anew() -> None:

@@ -84,13 +84,15 @@ def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(job_session, "QUICK_MOST", 1)
     monkeypatch.setattr(job_session, "QUICK_INTENSITIES", (0.0, 100.0))
     monkeypatch.setattr(job_session, "LEAST_RUN_S", 0.1)
-    monkeypatch.setitem(pairs_here.SIZES, "small", Size({"ep": "S", "mg": "S"}, 0.1, 2, 60.0, quick=True))
+    tiny = Size({"ep": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
+    monkeypatch.setitem(pairs_here.SIZES, "small", tiny)
     monkeypatch.delenv("TENBIN_HOSTS", raising=False)
     found = evaluate("small", lambda done, of, what: None)
     kernels, pairs, errors, chosen = found.tables
     assert [row[0] for row in kernels.rows] == ["ep", "mg"]
     wanted = {(a, b) for a, b in combinations_with_replacement(("ep", "mg"), 2)}
     assert wanted <= {(row[0], row[1]) for row in pairs.rows} and len(pairs.rows) == 4
+    assert {row[6] for row in pairs.rows} == {2}  # once in each of two sessions
     assert len(errors.rows) == 4 and len(chosen.rows) == 7
     assert any("median error" in finding.what for finding in found.findings)
     assert not processes_below()

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, count
 
 import numpy as np
+import pandas as pd
 
 from agent.job_kernels import KERNELS, command
 from agent.job_network import cores_of
+from agent.job_pool import pooled
 from agent.job_profiler import make_job_profile
 from agent.job_session import JobOrder
 from agent.job_start import as_ranks
-from agent.pair_trials import Program, Times, run_pairs
-from probes.mpi import find_mpi
+from agent.pair_trials import Times, program_of, run_pairs
+from probes.mpi import MpiInstall, find_mpi
 from probes.topology import usable_cores
 from profiles.jobs import JobProfile
 from profiles.models.neighbours import slowdown_beside
@@ -44,7 +46,8 @@ class Size:
     """How much is run: kernels and their classes, seconds of a run at least, repetitions of each pair.
 
     Attributes:
-        budget_s: no further repetition of a job profile is begun after this time.
+        repetitions, budget_s: of one session; no further repetition of a job profile is begun after the time.
+        sessions: in each all job profiles go on, and then the pairs: what changes in hours falls on both.
     """
 
     kernels: Mapping[str, str]
@@ -52,11 +55,12 @@ class Size:
     repetitions: int
     budget_s: float
     quick: bool
+    sessions: int = 1
 
 
 SIZES: dict[Scale, Size] = {
     "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, 60.0, quick=True),
-    "full": Size(KERNELS, 3.0, 16, 720.0, quick=False),
+    "full": Size(KERNELS, 3.0, 4, 240.0, quick=False, sessions=3),
 }
 
 
@@ -115,7 +119,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     return Evaluation(
         paper=PAPER,
         scale=scale,
-        assumptions=tables.assumptions(size.repetitions, hosts, seen.jobs),
+        assumptions=tables.assumptions(size.sessions, size.repetitions, hosts, seen.jobs),
         findings=(*tables.degradations(seen.jobs), *tables.aims(errors, floor, chosen)),
         tables=(
             tables.probes(seen.jobs),
@@ -129,16 +133,40 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
 
 
 def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
-    """Profile each kernel, then run all pairs."""
+    """Profile each kernel, then run all pairs; in every session."""
     jobs: dict[str, JobProfile] = {}
+    samples: dict[str, dict[str, pd.DataFrame]] = {}
+    times = Times()
     mpi = find_mpi() if hosts else None
     cores = tuple(cores_of(hosts, mpi)[0]) if mpi else ()
+    orders = _orders(size, hosts, mpi, cores)
+    steps, whole = count(), size.sessions * (len(orders) + 1)
+    for session in range(1, size.sessions + 1):
+        of = f" (session {session} of {size.sessions})" if size.sessions > 1 else ""
+        for name, order in orders.items():
+            progress(next(steps), whole, f"job profile of {name}{of}")
+            made = make_job_profile(replace(order, seed=session))
+            jobs[name], samples[name] = pooled(*made, jobs[name], samples[name]) if name in jobs else made
+            if jobs[name].interrupted:
+                raise KeyboardInterrupt
+        progress(next(steps), whole, f"pairs{of}")
+        programs = [program_of(job, mpi, cores) for job in jobs.values()]
+        wanted = list(combinations_with_replacement(range(len(programs)), 2))
+        times.add(run_pairs(programs, wanted, usable_cores(), size.repetitions, LIMIT_S, seed=session))
+        if times.interrupted:
+            raise KeyboardInterrupt
+    return Seen(jobs, times)
+
+
+def _orders(
+    size: Size, hosts: tuple[str, ...], mpi: MpiInstall | None, cores: Sequence[Sequence[int]]
+) -> dict[str, JobOrder]:
+    """What is to be measured of each kernel."""
     start = (
         partial(as_ranks, mpi, cores=[own[0] for own in cores], hosts=hosts, limit_s=LIMIT_S) if mpi else None
     )
-    for done, (kernel, letter) in enumerate(size.kernels.items()):
-        progress(done, len(size.kernels) + 1, f"job profile of {kernel}")
-        order = JobOrder(
+    return {
+        kernel: JobOrder(
             kernel,
             command(kernel, letter, size.least_s, len(hosts) or 1, start),
             "/",
@@ -148,19 +176,8 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
             mpi=bool(hosts),
             hosts=hosts,
         )
-        jobs[kernel], _ = make_job_profile(order)
-        if jobs[kernel].interrupted:
-            raise KeyboardInterrupt
-    progress(len(size.kernels), len(size.kernels) + 1, "pairs")
-    programs = [
-        Program(job.name, job.command, job.folder, job.cores, mpi, job.ranks or 1, hosts, cores)
-        for job in jobs.values()
-    ]
-    wanted = list(combinations_with_replacement(range(len(programs)), 2))
-    times = run_pairs(programs, wanted, usable_cores(), size.repetitions, LIMIT_S)
-    if times.interrupted:
-        raise KeyboardInterrupt
-    return Seen(jobs, times)
+        for kernel, letter in size.kernels.items()
+    }
 
 
 # --- what comes of it

@@ -19,13 +19,14 @@ Jobs = Mapping[str, JobProfile]
 Chosen = Mapping[str, tuple[Sequence[tuple[str, str]], float]]
 
 
-def assumptions(repetitions: int, hosts: Sequence[str], jobs: Jobs) -> tuple[str, ...]:
+def assumptions(sessions: int, repetitions: int, hosts: Sequence[str], jobs: Jobs) -> tuple[str, ...]:
     """What all of it rests on."""
     where = f"one rank on each of {', '.join(hosts)}" if hosts else "one process on one core, beside another"
+    each = f" in each of {sessions} sessions, after the job profiles had gone on" if sessions > 1 else ""
     emulated = any(job.network is not None and job.network.emulated for job in jobs.values())
     return (
         f"The kernels are tenbin's own (probes.loads), {where}; the paper's are NPB class C on 8 processes.",
-        f"Each pair ran {repetitions} times, in random order with each kernel alone twice as often.",
+        f"Each pair ran {repetitions} times{each}, in random order with each kernel alone twice as often.",
         "The pairs' runs are in no job profile: every prediction is of pairs that were never seen.",
         "There are no counters of memory traffic to be had everywhere: the mean bandwidth is memprobe's mean "
         "slow-down, so that choosing by it is the paper's rule without its second step.",

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from profiles.errors import INTERRUPTED, BadInput
+from profiles.errors import BadInput
+from tenbin.commands.job_again import again, options
 from tenbin.commands.job_caps import complete_machine, with_caps
 from tenbin.commands.job_examples import examples
+from tenbin.commands.job_keep import keep
+from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption, SeedOption
 from tenbin.commands.job_predict import predict
 from tenbin.commands.job_print import print_job, print_list
 from tenbin.commands.job_progress import progress
@@ -25,13 +28,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-
-def complete_name(incomplete: str) -> list[str]:
-    """Names of the stored job profiles."""
-    from profiles.job_store import JobStore
-
-    return [name for name in JobStore().names() if name.startswith(incomplete)]
 
 
 @app.command("profile")
@@ -58,14 +54,8 @@ def profile(
         bool,
         typer.Option("--quick", help="Fewer intensities and repetitions: a minute for runs of 5 s."),
     ] = False,
-    limit: Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")] = "10m",
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Begin no repetition that would end later: 20m. (default: the time of 34 runs, 3m to 20m)",
-            show_default=False,
-        ),
-    ] = None,
+    limit: LimitOption = "10m",
+    budget: BudgetOption = None,
     scale: Annotated[
         str | None,
         typer.Option(
@@ -87,7 +77,7 @@ def profile(
     folder: Annotated[
         Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
+    seed: SeedOption = 1,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -147,22 +137,13 @@ def profile(
         hosts=ranks_on,
     )
     stored.prepare()
-    earlier = stored.paths(name=name)
     with terminated_as_interrupted(), progress() as listener:
         made, samples = make_job_profile(order, listener)
         if scaling is not None and not made.interrupted:
             made, samples = with_scaling(made, samples, scaling, listener)
         if caps and not made.interrupted:
             made, samples = with_caps(made, samples, times, emulate, listener)
-    stored.save(made, samples)
-    if json:
-        print(made.model_dump_json(indent=1))
-    else:
-        print_job(made)
-        print(f"\nStored as {made.name}@{made.id}. Who gets on with it: tenbin pairs")
-        if earlier:
-            print(f"{len(earlier)} earlier of this name are kept; the newest is used unless one is named.")
-    raise typer.Exit(INTERRUPTED if made.interrupted else 1 if any(a.failed for a in made.absent) else 0)
+    keep(stored, made, samples, json)
 
 
 def _check_name(name: str) -> None:
@@ -177,12 +158,6 @@ def _check_name(name: str) -> None:
             f"NAME {name!r} cannot be a name",
             "use letters, digits and . _ + -",
         ) from None
-
-
-JobArgument = Annotated[
-    str,
-    typer.Argument(help="NAME, or NAME@ID of an older one.", autocompletion=complete_name, metavar="NAME"),
-]
 
 
 @app.command("show")
@@ -200,16 +175,10 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
     print_job(found)
     if found.kind.key != kind.key:
         print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
-        print(f"tenbin job profile {found.name} {_options(found)} -- {shlex.join(found.command)}")
+        print(f"tenbin job profile {found.name} {options(found)} -- {shlex.join(found.command)}")
 
 
-def _options(job: JobProfile) -> str:
-    """What it was measured with."""
-    if job.hosts:
-        return f"-n {job.ranks} --hosts {','.join(job.hosts)}"
-    return f"-n {job.cores}{' --mpi' if job.mpi else ''}"
-
-
+app.command("again")(again)
 app.command("predict")(predict)
 app.command("examples")(examples)
 

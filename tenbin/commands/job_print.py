@@ -73,9 +73,8 @@ def print_job(job: JobProfile) -> None:
     cpus, probes = (", ".join(map(str, some)) for some in (job.cpus, job.probe_cpus))
     memprobe = f"; memprobe on {probes}" if probes else ""
     ranks = f"{job.ranks} ranks on {', '.join(job.hosts) or 'this node'}, " if job.mpi else ""
-    console.print(
-        f"  cores      {ranks}{job.cores} (CPU {cpus}{memprobe}), {job.repetitions} repetitions", markup=False
-    )
+    times = f"{job.repetitions} repetitions" + (f" in {job.sessions} sessions" if job.sessions > 1 else "")
+    console.print(f"  cores      {ranks}{job.cores} (CPU {cpus}{memprobe}), {times}", markup=False)
     console.print("\n[bold]Alone[/bold]  [dim](median, 95 % interval, n, quality)[/dim]")
     for need in job.alone:
         _line(console, WORDS.get(need.name, need.name), need)

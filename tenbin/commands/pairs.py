@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from tenbin.commands.job import complete_name
+from tenbin.commands.job_options import complete_name
 from tenbin.commands.options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _print_placements(
 def _programs(known: list[JobProfile]) -> list[Program]:
     """What to run: over the hosts that all jobs were measured on, else here."""
     from agent.job_network import cores_of
-    from agent.pair_trials import Program
+    from agent.pair_trials import program_of
     from probes.mpi import find_mpi
     from scheduler.pairs import over_network
 
@@ -208,19 +208,7 @@ def _programs(known: list[JobProfile]) -> list[Program]:
             "name those over hosts, or the others, or measure all with --hosts",
         )
     cores = tuple(cores_of(hosts, mpi)[0]) if mpi and hosts else ()
-    return [
-        Program(
-            job.name,
-            job.command,
-            job.folder,
-            job.cores,
-            mpi if job.mpi else None,
-            job.ranks or 1,
-            hosts,
-            cores,
-        )
-        for job in known
-    ]
+    return [program_of(job, mpi if job.mpi else None, cores) for job in known]
 
 
 def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[str, Any]:

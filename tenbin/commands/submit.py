@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tenbin.commands.job import complete_name
+from tenbin.commands.job_options import complete_name
 from tenbin.commands.jobs import complete_device
 from tenbin.commands.options import JsonOption
 from tenbin.commands.up import HomeOption

@@ -1,0 +1,68 @@
+"""``tenbin job again``: a job profile that goes on where an earlier one ended."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from profiles.errors import BadInput
+from tenbin.commands.job_keep import keep
+from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption, SeedOption
+from tenbin.commands.job_progress import progress
+from tenbin.commands.options import JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from profiles.jobs import JobProfile
+
+
+def again(
+    name: JobArgument,
+    limit: LimitOption = "10m",
+    budget: BudgetOption = None,
+    seed: SeedOption = 1,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure a job once more, as its profile was made, and store a new one with the runs of both.
+
+    Two hours of one machine differ by more than the repetitions of one hour tell. A profile of several
+    sessions, at different times, has that in its intervals, and less of it in its predictions.
+
+    [bold]Example[/bold]
+
+      tenbin job profile stencil -- ./stencil --steps 1000
+
+      tenbin job again stencil    (in the evening)
+    """
+    from agent.job_pool import check_samples, pooled, same_again
+    from agent.job_profiler import make_job_profile
+    from agent.node_kind import node_kind
+    from profiles.job_store import JobStore, load
+    from profiles.store import samples as samples_beside
+    from tenbin.commands.profile import terminated_as_interrupted
+    from tenbin.commands.words import duration_s
+
+    stored, kind = JobStore(store), node_kind()
+    path = stored.find(name, kind.key)
+    earlier = load(path)
+    if earlier.kind.key != kind.key:
+        raise BadInput(
+            f"job profile '{name}' was made on another kind of node ({earlier.kind.title}), this one is "
+            f"{kind.title}",
+            f"measure it here: tenbin job profile {earlier.name} {options(earlier)} -- "
+            f"{shlex.join(earlier.command)}",
+        )
+    known = samples_beside(path)
+    check_samples(earlier, known)
+    order = same_again(earlier, duration_s(limit), None if budget is None else duration_s(budget), seed)
+    stored.prepare()
+    with terminated_as_interrupted(), progress() as listener:
+        made, samples = pooled(*make_job_profile(order, listener), earlier, known)
+    keep(stored, made, samples, json)
+
+
+def options(job: JobProfile) -> str:
+    """What it was measured with."""
+    if job.hosts:
+        return f"-n {job.ranks} --hosts {','.join(job.hosts)}"
+    return f"-n {job.cores}{' --mpi' if job.mpi else ''}"
