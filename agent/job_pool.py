@@ -21,8 +21,8 @@ from profiles.records import Condition
 POOLED = ("runs", "windows")
 
 
-def same_again(job: JobProfile, limit_s: float, budget_s: float | None, seed: int) -> JobOrder:
-    """What to measure in order to go on with a job profile."""
+def same_again(job: JobProfile, limit_s: float, budget_s: float | None) -> JobOrder:
+    """What to measure in order to go on with a job profile; in other random orders."""
     return JobOrder(
         job.name,
         job.command,
@@ -31,7 +31,7 @@ def same_again(job: JobProfile, limit_s: float, budget_s: float | None, seed: in
         job.quick,
         limit_s,
         budget_s,
-        seed,
+        job.seed + 1,
         mpi=job.mpi,
         hosts=job.hosts,
     )

@@ -78,10 +78,10 @@ def test_what_else_was_known_is_kept_and_the_condition_is_the_mean() -> None:
 
 
 def test_the_same_is_measured_again() -> None:
-    one = same_again(make_job("a"), 60.0, None, 2)
+    one = same_again(make_job("a"), 60.0, None)
     assert one == JobOrder("a", ("sleep", "10"), "/tmp", 1, False, 60.0, None, 2)
     ranks = make_job("b", mpi=True, ranks=4, cpus=(0, 1), hosts=("x", "y"), quick=True)
-    order = same_again(ranks, 60.0, 90.0, 1)
+    order = same_again(ranks, 60.0, 90.0)
     assert (order.cores, order.mpi, order.hosts, order.quick) == (4, True, ("x", "y"), True)
 
 
@@ -98,7 +98,7 @@ def test_a_real_job_goes_on(
     made, tables = make_job_profile(JobOrder("sleeper", ("sleep", "0.3"), "/", quick=True))
     store.save(made.model_copy(update={"id": "20260101T000000Z"}), tables)
     with pytest.raises(typer.Exit) as ended:
-        again("sleeper", "10m", None, 2, tmp_path, False)
+        again("sleeper", "10m", None, tmp_path, False)
     assert ended.value.exit_code == 0
     said = capsys.readouterr().out
     assert "4 repetitions in 2 sessions" in said and "1 earlier of this name are kept" in said

@@ -13,7 +13,7 @@ from tenbin.commands.job_again import again, options
 from tenbin.commands.job_caps import complete_machine, with_caps
 from tenbin.commands.job_examples import examples
 from tenbin.commands.job_keep import keep
-from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption, SeedOption
+from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption
 from tenbin.commands.job_predict import predict
 from tenbin.commands.job_print import print_job, print_list
 from tenbin.commands.job_progress import progress
@@ -77,7 +77,7 @@ def profile(
     folder: Annotated[
         Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
-    seed: SeedOption = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -238,6 +238,7 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "clock": row.clock,
         "parallelism": None if row.scaling is None else row.scaling["A"].value,
         "repetitions": row.repetitions,
+        "sessions": row.sessions,
         "interrupted": row.interrupted,
         "emulated": row.emulated,
         "command": list(row.command),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
 from tenbin.commands.job_keep import keep
-from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption, SeedOption
+from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption
 from tenbin.commands.job_progress import progress
 from tenbin.commands.options import JsonOption, StoreOption
 
@@ -19,7 +19,6 @@ def again(
     name: JobArgument,
     limit: LimitOption = "10m",
     budget: BudgetOption = None,
-    seed: SeedOption = 1,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -54,7 +53,7 @@ def again(
         )
     known = samples_beside(path)
     check_samples(earlier, known)
-    order = same_again(earlier, duration_s(limit), None if budget is None else duration_s(budget), seed)
+    order = same_again(earlier, duration_s(limit), None if budget is None else duration_s(budget))
     stored.prepare()
     with terminated_as_interrupted(), progress() as listener:
         made, samples = pooled(*make_job_profile(order, listener), earlier, known)

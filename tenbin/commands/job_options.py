@@ -26,4 +26,3 @@ BudgetOption = Annotated[
         show_default=False,
     ),
 ]
-SeedOption = Annotated[int, typer.Option(help="Seed of the random orders.")]
