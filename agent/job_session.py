@@ -115,6 +115,7 @@ class Session:
     absent: list[Absent] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    most_threads: int = 0  # in runs that had too few cores for them
     run_s: float = 0.0
     fraction: float = 0.0
     first_compile_s: float | None = None
@@ -146,6 +147,10 @@ class Session:
         except (TenbinError, WriterLost) as error:
             self.absent.append(
                 Absent(probe="job", what=f"from repetition {repetition} on", reason=str(error), failed=True)
+            )
+        if self.most_threads:
+            self.notes.append(
+                f"up to {self.most_threads} threads on {len(self.job)} core(s): give it more with -n"
             )
         self._drop_incomplete(repetition)
 
@@ -321,9 +326,7 @@ class Session:
             and ended.most_threads > 2 * len(self.job)
             and ended.cpu_s > 0.9 * ended.wall_s * len(self.job)
         ):
-            self.notes.append(
-                f"up to {ended.most_threads} threads on {len(self.job)} core(s): give it more with -n"
-            )
+            self.most_threads = max(self.most_threads, ended.most_threads)
 
     def _drop_incomplete(self, repetition: int) -> None:
         """Forget a repetition that was cut short; say so if nothing is left."""
