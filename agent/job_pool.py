@@ -47,7 +47,7 @@ def check_samples(job: JobProfile, samples: Mapping[str, pd.DataFrame]) -> None:
     if missing:
         raise BadInput(
             f"job profile {job.name}@{job.id} has no table of {' and '.join(missing)} to go on from",
-            "measure it anew: leave --more out, and give the command",
+            f"measure it anew: tenbin job profile {job.name} -- CMD...",
         )
 
 

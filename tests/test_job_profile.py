@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from agent.job_profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
-from agent.job_session import CommandFailed, JobOrder, JobProgress, goes_on
+from agent.job_session import CommandFailed, JobOrder, JobProgress, Session, goes_on
 from agent.jobs.trial import Ended, Trial
 from agent.node_kind import node_kind
 from probes.memory_pool import Pool, Spot, WriterLost
@@ -279,6 +279,14 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     assert made.sensitivity and made.need("run_s") is not None
     assert slowdown_beside(made, [made]) is None or made.pressure_by() is not None
     assert not processes_below()
+
+
+def test_too_many_threads_are_noted_once_whatever_each_run_had() -> None:
+    order = JobOrder("crowd", ("crowd",), "/")
+    session = Session(order, None, None, None, [Spot(0, 0, 0)], [], lambda progress: None)  # type: ignore[arg-type]
+    for threads, cpu_s in ((4, 1.0), (6, 1.0), (5, 1.0), (9, 0.5)):  # nine that wait crowd nobody
+        session._check(Ended(ended_s=1.0, cpu_s=cpu_s, most_threads=threads))
+    assert session.most_threads == 6 and not session.notes
 
 
 def test_a_busy_machine_is_predicted_by_cpu_time() -> None:

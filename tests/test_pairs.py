@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent import pair_trials
 from agent.job_session import CommandFailed
 from agent.node_kind import node_kind
 from agent.pair_trials import Program, Times, run_pairs
@@ -172,17 +173,37 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     assert len(told) == 2 * 6 and not processes_below()
 
 
-def test_a_program_beside_itself_is_not_in_step(tmp_path: Path) -> None:
-    """It starts at a random time of the other's run, and its whole run is beside the other."""
+def test_a_program_beside_itself_is_not_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts at a random time of the other's run."""
+    require(len(CPUS) > 1, "two CPUs")
+    asked: list[tuple[list[str], float]] = []
+    real = pair_trials._together
+
+    def seen(members: Sequence[Program], cpus: Sequence[int], limit_s: float, ahead_s: float) -> Any:
+        asked.append(([member.name for member in members], ahead_s))
+        return real(members, cpus, limit_s, ahead_s)
+
+    monkeypatch.setattr(pair_trials, "_together", seen)
+    programs = [sleeper(name, 0.2)._replace(run_s=0.2) for name in ("a", "b")]
+    times = run_pairs(programs, [(0, 0), (0, 1)], CPUS, 4, 60.0)
+    assert len(times.beside["a", "a"]) == len(times.beside["b", "a"]) == 4
+    ahead = [ahead_s for names, ahead_s in asked if names == ["a", "a"]]
+    assert len(set(ahead)) == 4 and all(0 < ahead_s < 0.2 for ahead_s in ahead)
+    assert {ahead_s for names, ahead_s in asked if names != ["a", "a"]} == {0.0}
+    assert not processes_below()
+
+
+def test_one_that_starts_ahead_is_at_work_when_the_other_begins(tmp_path: Path) -> None:
     require(len(CPUS) > 1, "two CPUs")
     notes = tmp_path / "notes"
-    word = f"date +%s.%N >> {notes}; sleep 0.6"
-    times = run_pairs([Program("a", ("sh", "-euc", word), "/", 1, run_s=0.6)], [(0, 0)], CPUS, 4, 60.0)
-    assert len(times.beside["a", "a"]) == 4 and all(run["wall"] >= 0.6 for run in times.beside["a", "a"])
-    begins = [float(line) for line in notes.read_text().split()]
-    assert len(begins) >= 4 * 2 + 4 * 3  # alone twice; beside itself it, the other, and the other once more
-    gaps = sorted(round(b - a, 2) for a, b in pairwise(begins) if b - a < 0.55)
-    assert len(gaps) >= 4 and gaps[0] + 0.1 < gaps[-1]
+    late, ahead = (
+        Program(name, ("sh", "-euc", f"echo {name} >> {notes}; sleep 0.2"), "/", 1)
+        for name in ("late", "ahead")
+    )
+    [of_late, _] = pair_trials._together([late, ahead], CPUS, 60.0, ahead_s=1.0)
+    began = notes.read_text().split()
+    assert began[:2] == ["ahead", "ahead"]  # it is started again and again
+    assert began.count("late") == 1 == len(of_late) and of_late[0].wall_s >= 0.2
     assert not processes_below()
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.job_again import again, options
+from tenbin.commands.job_again import again
 from tenbin.commands.job_caps import complete_machine, with_caps
 from tenbin.commands.job_examples import examples
 from tenbin.commands.job_keep import keep
 from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption
 from tenbin.commands.job_predict import predict
-from tenbin.commands.job_print import print_job, print_list
+from tenbin.commands.job_print import print_job, print_list, to_measure
 from tenbin.commands.job_progress import progress
 from tenbin.commands.job_scale import planned, with_scaling
 from tenbin.commands.options import JsonOption, StoreOption
@@ -175,7 +174,7 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
     print_job(found)
     if found.kind.key != kind.key:
         print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
-        print(f"tenbin job profile {found.name} {options(found)} -- {shlex.join(found.command)}")
+        print(to_measure(found))
 
 
 app.command("again")(again)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING
-
 from profiles.errors import BadInput
 from tenbin.commands.job_keep import keep
 from tenbin.commands.job_options import BudgetOption, JobArgument, LimitOption
+from tenbin.commands.job_print import to_measure
 from tenbin.commands.job_progress import progress
 from tenbin.commands.options import JsonOption, StoreOption
-
-if TYPE_CHECKING:
-    from profiles.jobs import JobProfile
 
 
 def again(
@@ -45,12 +40,8 @@ def again(
     path = stored.find(name, kind.key)
     earlier = load(path)
     if earlier.kind.key != kind.key:
-        raise BadInput(
-            f"job profile '{name}' was made on another kind of node ({earlier.kind.title}), this one is "
-            f"{kind.title}",
-            f"measure it here: tenbin job profile {earlier.name} {options(earlier)} -- "
-            f"{shlex.join(earlier.command)}",
-        )
+        what = f"job profile '{name}' was made on another kind of node ({earlier.kind.title})"
+        raise BadInput(f"{what}, this one is {kind.title}", f"measure it here: {to_measure(earlier)}")
     known = samples_beside(path)
     check_samples(earlier, known)
     order = same_again(earlier, duration_s(limit), None if budget is None else duration_s(budget))
@@ -58,10 +49,3 @@ def again(
     with terminated_as_interrupted(), progress() as listener:
         made, samples = pooled(*make_job_profile(order, listener), earlier, known)
     keep(stored, made, samples, json)
-
-
-def options(job: JobProfile) -> str:
-    """What it was measured with."""
-    if job.hosts:
-        return f"-n {job.ranks} --hosts {','.join(job.hosts)}"
-    return f"-n {job.cores}{' --mpi' if job.mpi else ''}"

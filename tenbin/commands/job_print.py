@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ WORDS = {
 CLOCKS: dict[Clock, str] = {"wall": "run time", "cpu": "CPU time"}
 SCALING = {"T1": "run time on one core", "A": "parallelism (A)", "sigma": "its variance (sigma)"}
 CAPS = {"knee_w": "fast as it gets from (knee)", "slope_per_w": "speed lost by each watt below"}
+
+
+def to_measure(job: JobProfile) -> str:
+    """The command that measures the job as it was measured."""
+    where = f"-n {job.cores}{' --mpi' if job.mpi else ''}"
+    if job.hosts:
+        where = f"-n {job.ranks} --hosts {','.join(job.hosts)}"
+    return f"tenbin job profile {job.name} {where} -- {shlex.join(job.command)}"
 
 
 def print_list(rows: list[JobProfile], here: str) -> None:
