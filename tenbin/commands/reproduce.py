@@ -46,7 +46,10 @@ def reproduce(
     ],
     scale: Annotated[
         Scale,
-        typer.Option(help="small: about a minute; full: the paper's size, at least five seeds, minutes."),
+        typer.Option(
+            help="small: about a minute; full: the paper's size, at least five seeds, minutes "
+            "(pairs-on-this-machine measures: up to two hours)."
+        ),
     ] = Scale.small,
     figure: Annotated[
         Path | None,
