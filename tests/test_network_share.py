@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profiles.jobs import JobProfile
 from profiles.models.neighbours import slowdown_beside
 from profiles.models.network_share import beside, share_alone
+from profiles.records import Coefficient
 from tests.jobs import make_job, on_network, samples
 
 SHARES = st.floats(0.0, 1.0)
@@ -28,11 +29,11 @@ def fills_the_link(inside: float) -> JobProfile:
     return on_network("fills", 2 * inside / slowed, slowed, inside)
 
 
-def alone_of(job: JobProfile, inside: float) -> float:
+def alone_of(job: JobProfile) -> Coefficient:
     assert job.network is not None
-    found = share_alone(job.network, inside)
+    found = share_alone(job.network, job.need("mpi_share"))
     assert found is not None
-    return found.value
+    return found
 
 
 def slowed_beside(job: JobProfile, *others: JobProfile) -> float:
@@ -46,7 +47,7 @@ def slowed_beside(job: JobProfile, *others: JobProfile) -> float:
 def test_two_that_always_send_the_same_slow_each_other_by_their_shares(share: float, slowed: float) -> None:
     """S = 1 / (1 - (share / S) (1 - 1 / slowed)), so that S = 1 + share (1 - 1 / slowed)."""
     job = sends_the_same(share, slowed)
-    assert alone_of(job, 1.0) == pytest.approx(share, abs=1e-6)
+    assert alone_of(job).value == pytest.approx(share, abs=1e-6)
     assert slowed_beside(job, job) == pytest.approx(1 + share * (1 - 1 / slowed), rel=1e-4)
 
 
@@ -55,7 +56,7 @@ def test_two_that_always_send_the_same_slow_each_other_by_their_shares(share: fl
 def test_two_that_fill_the_link_have_it_for_longer_the_slower_they_are(inside: float) -> None:
     """Their share is (S - 1 + inside) / S; by bisection."""
     job = fills_the_link(inside)
-    assert alone_of(job, inside) == pytest.approx(inside)
+    assert alone_of(job).value == pytest.approx(inside)
     low, high = 1.0, 1 + inside
     for _ in range(60):
         middle = (low + high) / 2
@@ -79,9 +80,15 @@ def test_more_neighbours_never_help_and_comprobe_is_the_worst(
 
 def test_nobody_has_the_network_for_longer_than_he_is_inside_mpi() -> None:
     job = sends_the_same(0.6, 2.0, inside=0.1)
-    assert alone_of(job, 0.1) == pytest.approx(0.1)
+    assert alone_of(job).value == pytest.approx(0.1)
     silent = sends_the_same(0.0, 1.0, inside=0.0)
     assert slowed_beside(silent, job) == 1.0 and slowed_beside(job, silent) == 1.0
+
+
+def test_a_share_bounded_by_the_time_inside_mpi_is_as_uncertain_as_that_time() -> None:
+    job = on_network("bounded", 0.6, 2.0, 0.3, spread=0.05)
+    found = alone_of(job)
+    assert (found.value, found.low, found.high) == pytest.approx((0.3, 0.25, 0.35))
 
 
 def test_where_comprobe_does_not_suffer_nothing_is_predicted() -> None:

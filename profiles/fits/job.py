@@ -73,7 +73,7 @@ def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
         for name, (column, unit) in NEEDS.items()
         if (values := _alone(runs, column))
     )
-    inside = next((need.value for need in alone if need.name == "mpi_share"), None)
+    inside = next((need for need in alone if need.name == "mpi_share"), None)
     network = _network(_of(runs, "beside", "network"), _of(windows, "probe", "network"), inside)
     runs, windows = _of(runs, "beside", "memory"), _of(windows, "probe", "memory")
     sensitivity, reference, pressure, phases = [], [], [], []
@@ -103,7 +103,7 @@ def _of(table: pd.DataFrame, column: str, probe: str) -> pd.DataFrame:
     return table[table[column].isin((probe, ""))]
 
 
-def _network(runs: pd.DataFrame, windows: pd.DataFrame, inside_mpi: float | None) -> NetworkHalf | None:
+def _network(runs: pd.DataFrame, windows: pd.DataFrame, inside_mpi: Coefficient | None) -> NetworkHalf | None:
     if not len(windows):
         return None
     # comprobe pauses between all-to-alls: how fast it is says the time inside them.

@@ -61,7 +61,7 @@ class _Job(NamedTuple):
         return 1 / float(np.interp(share, self.shares, self.speeds))
 
 
-def share_alone(half: NetworkHalf, inside_mpi: float | None) -> Coefficient | None:
+def share_alone(half: NetworkHalf, inside_mpi: Coefficient | None) -> Coefficient | None:
     """Part of its run time in which the job alone has the network; None where that cannot be told.
 
     Args:
@@ -71,7 +71,7 @@ def share_alone(half: NetworkHalf, inside_mpi: float | None) -> Coefficient | No
     if found is None:
         return None
     value, low, high = (job.share.alone for job in found)
-    known = _known(half)
+    known = _known(half, inside_mpi)
     return Coefficient(
         name="share",
         value=value,
@@ -89,11 +89,11 @@ def beside(job: JobProfile, others: Sequence[JobProfile]) -> Prediction | None:
     found, known = [], True
     for one in (job, *others):
         inside = one.need("mpi_share")
-        estimates = _estimates(one.network, inside.value if inside else None) if one.network else None
+        estimates = _estimates(one.network, inside) if one.network else None
         if one.network is None or estimates is None:
             return None
         found.append(estimates)
-        known = known and _known(one.network)
+        known = known and _known(one.network, inside)
     value, low, high = (_together(jobs)[0] for jobs in zip(*found, strict=True))
     return Prediction(value, min(low, value), max(high, value)) if known else Prediction(value, 0.0, math.inf)
 
@@ -111,30 +111,31 @@ def _together(jobs: Sequence[_Job]) -> list[float]:
     return slowed
 
 
-def _estimates(half: NetworkHalf, inside_mpi: float | None) -> tuple[_Job, _Job, _Job] | None:
+def _estimates(half: NetworkHalf, inside_mpi: Coefficient | None) -> tuple[_Job, _Job, _Job] | None:
     """The job as it is, at least and at most, within the intervals."""
     curve, reference, pressure = half.sensitivity, half.reference, half.pressure
     if curve is None or reference is None or pressure is None or not suffers(reference):
         return None
-    inside = 1.0 if inside_mpi is None else min(inside_mpi, 1.0)
+    insides = (1.0, 1.0, 1.0) if inside_mpi is None else three(inside_mpi)
     lost_to_probe = 1 - 1 / reference.levels[-1].slowdown.value
     shares, *lines = lines_of(curve)
 
-    def one(pressed: float, suffered: Floats) -> _Job:
+    def one(pressed: float, suffered: Floats, inside: float) -> _Job:
         share = min((1 - 1 / max(pressed, 1.0)) / lost_to_probe, 1.0)
         slowed = max(float(suffered[-1]), 1.0)
         return _Job(
             shares / shares[-1],
             1 / np.maximum(suffered, 1e-9),
-            Share(min(share * slowed, inside), share, slowed),
+            Share(min(share * slowed, inside, 1.0), share, slowed),
         )
 
-    value, low, high = map(one, three(pressure.slowdown), lines)
+    value, low, high = map(one, three(pressure.slowdown), lines, insides)
     return value, low, high
 
 
-def _known(half: NetworkHalf) -> bool:
+def _known(half: NetworkHalf, inside_mpi: Coefficient | None) -> bool:
     """Whether the intervals are known (of one repetition they are not)."""
     levels = half.sensitivity.levels if half.sensitivity else ()
     pressed = [half.pressure.slowdown] if half.pressure else []
-    return bounded([*pressed, *(level.slowdown for level in levels)])
+    inside = [inside_mpi] if inside_mpi else []
+    return bounded([*pressed, *inside, *(level.slowdown for level in levels)])
