@@ -281,12 +281,19 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     assert not processes_below()
 
 
-def test_too_many_threads_are_noted_once_whatever_each_run_had() -> None:
+def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pytest.MonkeyPatch) -> None:
     order = JobOrder("crowd", ("crowd",), "/")
     session = Session(order, None, None, None, [Spot(0, 0, 0)], [], lambda progress: None)  # type: ignore[arg-type]
-    for threads, cpu_s in ((4, 1.0), (6, 1.0), (5, 1.0), (9, 0.5)):  # nine that wait crowd nobody
-        session._check(Ended(ended_s=1.0, cpu_s=cpu_s, most_threads=threads))
-    assert session.most_threads == 6 and not session.notes
+    runs = [Ended(ended_s=1.0, cpu_s=c, most_threads=n) for n, c in ((4, 1.0), (6, 1.0), (5, 1.0), (9, 0.5))]
+    monkeypatch.setattr(session, "_trial", lambda load, intensity: runs[0])
+    monkeypatch.setattr(session, "_look_at_device", lambda: None)
+    monkeypatch.setattr(session, "_repeat", lambda repetition: session._check(runs[repetition]))
+    monkeypatch.setattr(session, "_drop_incomplete", lambda repetition: None)
+    monkeypatch.setattr("agent.job_session.goes_on", lambda order, run_s, repetition, *more: repetition < 3)
+    session.run()
+    assert session.notes == [
+        "up to 6 threads on 1 core(s): give it more with -n"
+    ]  # nine that wait crowd nobody
 
 
 def test_a_busy_machine_is_predicted_by_cpu_time() -> None:
