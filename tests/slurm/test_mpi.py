@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -185,6 +186,36 @@ def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, how: 
     second = [at for _, mark, at in signs if mark.endswith(":2")]
     assert max(first) < min(second)
     assert lost not in {node for node, mark, _ in signs if mark.endswith(":2")}
+
+
+@pytest.mark.parametrize(
+    ("death", "ended"), [("os._exit(5)", {"code": 5}), ("os.kill(os.getpid(), 15)", {"signal": 15})]
+)
+def test_a_rank_dies_as_its_node_is_lost(
+    up: Up, lab: SlurmLab, tmp_path: Path, death: str, ended: dict[str, int]
+) -> None:
+    """It saw an error of MPI's, or Slurm ended it: the program itself has not failed, and runs anew."""
+    up.start(*START)
+    first = "os.environ['TENBIN_MARK'].endswith(':1')"
+    deed = (
+        f"while not Path('go').exists() and {first}: beat()\nif {first} and comm.rank == 3: {death}\n{BEATS}"
+    )
+    job = submit(up, tmp_path, deed, tasks=4)
+    up.until(lambda: begun(tmp_path, 4))
+    lost = beats(tmp_path, 3)[0][0]
+    assert up.process is not None
+    up.process.send_signal(signal.SIGSTOP)  # it sees nothing of this before all of it has happened
+    (tmp_path / "go").touch()
+    file = up.home / "jobs/1/attempt-1/result.json"
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ended.items() <= json.loads(file.read_text()).items()
+    lab.kill_slurmd(lost)  # which would have it up again
+    lab.call("scontrol", "update", f"nodename={lost}", "state=down", "reason=broken")
+    up.process.send_signal(signal.SIGCONT)
+    assert job.result(60) == 0 and job.info()["attempt"] == 2
+    assert lost not in job.info()["hosts"]
 
 
 def test_its_supervisor_is_killed(up: Up, lab: SlurmLab, tmp_path: Path) -> None:

@@ -340,6 +340,7 @@ class SlurmEngine(JobFolders):
         watched.calling = False
         if isinstance(outcome.value, int):
             watched.slurm = outcome.value
+            self.clerk.look(BUSY_S)  # where nothing else ran the next picture may be later
         elif isinstance(outcome.error, SlurmSilent):
             self.clerk.look()  # it may be there all the same: the next picture tells
         elif watched.attempt.claim():

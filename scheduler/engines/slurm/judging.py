@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent.jobs.folder import How, Result
 from agent.jobs.lease import MARGIN_S
 from scheduler.engines import Report
+from scheduler.engines.slurm import losses
 from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.watched import Watched
 
@@ -57,7 +58,7 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
 
 
 def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
-    """There is a result. Of one that was ended by a signal Slurm may know why: cancelled, or out of time."""
+    """There is a result. Of one that ended badly Slurm may know why, or a look at its nodes tell."""
     unexplained = result.how == "interrupted" and not result.trouble
     by_signal = unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
     if by_signal and not watched.cancelled and watched.slurm is not None and watched.fenced_at is None:
@@ -66,24 +67,39 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
             if not _forgotten(watched, seen):
                 result = replace(result, how=ENDS.get(seen.state, result.how))
         elif _verdict_comes(engine, watched):
-            if watched.verdict_wanted != watched.pictures:
-                watched.verdict_wanted = watched.pictures
-                engine.clerk.look(VERDICT_S)
+            _await_picture(engine, watched, VERDICT_S)
             return
-    if watched.fenced_at is not None and result.how in ("exited", "signalled") and result.code != 0:
+    failed = result.how in ("exited", "signalled") and result.code != 0
+    if watched.fenced_at is not None and failed:
         # Slurm was told to cancel it, and mpiexec, which is told as well, ends by some code of its own.
         engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=watched.trouble))
         return
-    if result.how == "interrupted" and result.trouble:  # one of its nodes was lost, and has ended it by now
+    of_node = result.trouble if result.how == "interrupted" else ""  # its supervisor saw that one is lost
+    if of_node or (failed and len(watched.cpus) > 1):  # ranks may have died of it, or Slurm have ended them
         if watched.verdict_wanted < 0:  # it begins anew when it is known which
-            watched.verdict_wanted = watched.pictures
-            engine.clerk.life.doubt(watched.cpus)
-            engine.clerk.look()
+            _await_picture(engine, watched)
         if watched.verdict_wanted == watched.pictures:
             return
-        engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=result.trouble))
-    else:
-        engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+        if trouble := of_node or _loss(engine, watched):
+            engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=trouble))
+            return
+    engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
+
+
+def _await_picture(engine: SlurmEngine, watched: Watched, after_s: float = 0.0) -> None:
+    """What became of it the next picture tells, and whether its nodes answer."""
+    if watched.verdict_wanted != watched.pictures:
+        watched.verdict_wanted = watched.pictures
+        engine.clerk.life.doubt(watched.cpus)
+        engine.clerk.look(after_s)
+
+
+def _loss(engine: SlurmEngine, watched: Watched) -> str:
+    """Which of its nodes is lost, and why; empty: none, as far as the last picture tells."""
+    seen = watched.seen
+    if (trouble := losses.of(engine, watched)) or seen is None or seen.state not in NODE:
+        return trouble
+    return f"{watched.where}: lost ({seen.state})"
 
 
 def _verdict_comes(engine: SlurmEngine, watched: Watched) -> bool:

@@ -69,6 +69,12 @@ def see_place(engine: SlurmEngine, watched: Watched, picture: Picture) -> None:
         watched.over = watched.over or all(_over(engine, watched, name) for name in watched.cpus)
 
 
+def of(engine: SlurmEngine, watched: Watched) -> str:
+    """Which node of an attempt is lost, and why; empty: none."""
+    name = next((name for name in watched.cpus if name in engine.gone), "")
+    return f"{name} is lost: {engine.lost.get(name, NO_SIGN)}" if name else ""
+
+
 def _doubt(engine: SlurmEngine, watched: Watched, picture: Picture) -> None:
     life, lost = engine.clerk.life, engine.lost
     for name in watched.cpus:
