@@ -6,7 +6,6 @@ NFS. munge has a key and a socket of its own. Needs root, ``ip``, and Slurm and 
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -91,7 +90,7 @@ DefMemPerCPU=100
 NodeName=DEFAULT CPUs=%(cpus)d RealMemory=%(memory_mb)d State=UNKNOWN
 """
 
-_numbers = itertools.count()
+_free = set(range(4))  # of the networks that labs of this process may have at one time
 
 
 class SlurmLab:
@@ -115,7 +114,9 @@ class SlurmLab:
         gpus: int = 0,
     ) -> None:
         # Several labs, also of several test runs, must not meet. Names of interfaces: at most 15 characters.
-        process, lab = os.getpid() % 4096, next(_numbers) % 4
+        process, lab = os.getpid() % 4096, min(_free)
+        _free.remove(lab)
+        self._number = lab
         self.prefix = f"ts{process}{'abcd'[lab]}"
         self.net = f"10.{128 + process // 64}.{process % 64 * 4 + lab}"
         self.folder, self.cpus, self.memory_mb = folder, cpus, memory_mb
@@ -267,10 +268,11 @@ class SlurmLab:
             for command in (f"link del {self.prefix}v{number}", f"netns del {self.prefix}n{number}"):
                 subprocess.run(["ip", *command.split()], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", f"{self.prefix}br"], capture_output=True, check=False)
+        _free.add(self._number)
 
     def told(self, characters: int = 1500) -> str:
         """The last that the daemons have logged."""
-        files = sorted(file for file in (self.folder / "log").iterdir() if not file.name.startswith("munged"))
+        files = sorted(file for file in (self.folder / "log").glob("*") if not file.name.startswith("munged"))
         return "\n".join(f"{file.name}: {file.read_text(errors='replace')[-characters:]}" for file in files)
 
     def _idle(self) -> bool:
