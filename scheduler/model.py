@@ -227,10 +227,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machine: pools, best class first, and the power it may draw (None: not limited)."""
+    """The machine: pools, best class first, and the power it may draw (None: not limited).
+
+    Attributes:
+        memory_mb: what all jobs may have together, paused ones included (infinite: not limited). The
+            coordinator keeps to it; the simulator does not, because logs seldom tell what a job needs.
+    """
 
     pools: tuple[Pool, ...]
     budget_w: float | None = None
+    memory_mb: float = math.inf
 
     def __getitem__(self, name: str) -> Pool:
         for pool in self.pools:

@@ -237,6 +237,18 @@ class State(Holdings):
             if phase is RUNNING:
                 self.expect(state, state.works_from_s)
 
+    def take_turn(self, job_id: int) -> None:
+        """Put a waiting job before those of its priority that were submitted later."""
+        job, others = self.waiting[job_id], reversed(self.waiting.values())
+        next(others)
+        last = next(others, job)
+        if last.priority != job.priority or last.id < job_id:
+            return
+        for other in [other for other in self.waiting.values() if other.priority == job.priority]:
+            if other.id > job_id:
+                self.waiting.move_to_end(other.id)
+        self.overtaken = True
+
     def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
         """The job was lost and waits ahead of its priority, with the share of its work that was kept."""
         if state.phase is SUSPENDED:

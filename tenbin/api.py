@@ -307,6 +307,7 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
         "home": str(coordinator.journal.store),
         "policy": coordinator.policy_text,
         "power": power(coordinator),
+        "memory": memory(coordinator),
         "jobs": counts,
         "nodes": node_table(coordinator),
     }
@@ -319,6 +320,12 @@ def power(coordinator: Coordinator) -> dict[str, Any] | None:
     if state.budget_w is None:
         return None
     return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}
+
+
+def memory(coordinator: Coordinator) -> dict[str, float] | None:
+    """What jobs may have together, and what is set aside for them; None where nodes count their own."""
+    total_mb, free_mb = coordinator.memory.total_mb, coordinator.memory.free_mb
+    return None if math.isinf(total_mb) else {"total_mb": total_mb, "set_aside_mb": total_mb - free_mb}
 
 
 def prometheus(coordinator: Coordinator) -> bytes:
@@ -337,6 +344,12 @@ def prometheus(coordinator: Coordinator) -> bytes:
     for pool in coordinator.state.cluster.pools:
         free.labels(pool.name).set(coordinator.state.free[pool.name])
         units.labels(pool.name).set(coordinator.state.in_service[pool.name])
+    if room := memory(coordinator):
+        amounts = Gauge(
+            "tenbin_memory_bytes", "Memory for jobs, and what is set aside of it", ["what"], registry=registry
+        )
+        amounts.labels("total").set(room["total_mb"] * 1e6)
+        amounts.labels("set_aside").set(room["set_aside_mb"] * 1e6)
     if found := power(coordinator):
         watts = Gauge(
             "tenbin_power_watts", "The power budget, and what is allotted of it", ["what"], registry=registry

@@ -6,16 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.inventory.files import Roots
+from agent.inventory.memory import read_limits, read_memory_mb
 from agent.node_kind import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
-from scheduler.coordination.sizes import CORE, Unit
+from scheduler.coordination.sizes import CORE, Unit, memory_text
 from scheduler.costs import FREE, LinearCosts
 from scheduler.engines.packages import Packages
 from scheduler.measured import measured
@@ -114,11 +116,43 @@ def _in_nodes(used: list[int], count: int, **more: Any) -> Machine:
     """So many equal nodes of these cores."""
     if count > len(used):
         raise BadInput(f"--nodes {count}: there are {len(used)} cores", "ask for fewer")
-    size = len(used) // count
-    memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6 / count
-    pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=(float(size), memory_mb))
-    parts = [used[size * i : size * (i + 1)] for i in range(count)]
-    return Machine(Cluster((pool,)), parts, unit=Unit(node=True, cores=size), **more)
+    each = len(used) // count
+    capacity = float(each), usable_memory_mb() / count
+    pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=capacity)
+    parts = [used[each * i : each * (i + 1)] for i in range(count)]
+    return Machine(Cluster((pool,)), parts, unit=Unit(node=True, cores=each), **more)
+
+
+def with_memory(machine: Machine, most_mb: float | None) -> Machine:
+    """The machine with so much memory for all jobs together (None: all that may be used).
+
+    Nodes have equal parts of it.
+
+    Raises:
+        BadInput: there is less.
+    """
+    memory_mb, cluster = usable_memory_mb(most_mb), machine.cluster
+    pools = tuple(
+        pool if pool.counted else replace(pool, capacity=(pool.capacity[0], memory_mb / pool.units))
+        for pool in cluster.pools
+    )
+    return replace(machine, cluster=replace(cluster, pools=pools, memory_mb=memory_mb))
+
+
+def usable_memory_mb(most_mb: float | None = None) -> float:
+    """Memory that jobs may have together in MB: ``most_mb``, else what control groups leave of the machine's.
+
+    Raises:
+        BadInput: there is less than ``most_mb``.
+    """
+    roots = Roots(Path("/sys"), Path("/proc"), Path("/"))
+    there_mb = read_memory_mb(roots)
+    there_mb = read_limits(roots, os.cpu_count() or 1, there_mb).memory_mb or there_mb
+    if most_mb is not None and most_mb > there_mb:
+        raise BadInput(
+            f"--memory: {memory_text(most_mb)} asked for, {memory_text(there_mb)} are there", "ask for less"
+        )
+    return there_mb if most_mb is None else most_mb
 
 
 def _shared(policy: str, cores: int | None, nodes: int) -> Machine:

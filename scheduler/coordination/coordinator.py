@@ -26,7 +26,8 @@ from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.lives import Lives
-from scheduler.coordination.sizes import CORE, Unit, sized, under_caps
+from scheduler.coordination.memory import MemoryAdmission
+from scheduler.coordination.sizes import CORE, Unit, sized, under_caps, within_memory
 from scheduler.coordination.specs import JobSpec, as_job, check_order
 from scheduler.coordination.verdicts import judge
 from scheduler.coordination.visitors import Visitors
@@ -85,7 +86,8 @@ class Coordinator:
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
         self.experience = Experience(ended, self.ledger.user, engine.cluster, measured.runs)
-        known = self.foresight, self.experience
+        self.memory = MemoryAdmission(engine.cluster.memory_mb)
+        known = self.foresight, self.experience, self.memory
         self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
         self.visitors: Visitors | None = None
         if engine.guests is not None:
@@ -115,6 +117,7 @@ class Coordinator:
         unit = self.ledger.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
+        pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
         check_order(waits_for, len(specs))
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
@@ -122,7 +125,8 @@ class Coordinator:
             try:
                 if spec.slurm is not None:
                     raise BadInput("slurm: only tenbin itself takes jobs over", "leave it out")
-                self._check(spec, now)
+                specs[place] = within_memory(spec, pool, unit, total_mb)
+                self._check(specs[place], now)
             except BadInput as error:
                 if len(specs) == 1:
                     raise
@@ -243,7 +247,8 @@ class Coordinator:
             others = ", ".join(str(other) for other in entry.spec.after if other in self.ledger.entries)
             return Reason(f"waits for job {others} to succeed")
         if entry.stage is Stage.WAITING:
-            return self.policy.why(self.ledger.job(entry), self.state)
+            told = self.memory.why(job_id)
+            return Reason(told) if told else self.policy.why(self.ledger.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.hindrance(entry))
@@ -397,8 +402,9 @@ class Coordinator:
                 self.engine.divide(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in self.ledger.entries.values())
+        self.lives.recover_memory()
         for entry in self.ledger.entries.values():
-            if entry.stage in PHASES:
+            if entry.stage in PHASES and not self.memory.waits(entry.id):
                 try:
                     self.state.restore(self.ledger.as_state(entry))
                 except (RuleBroken, BadInput) as error:

@@ -12,7 +12,7 @@ from typing import Any
 from profiles.errors import BadInput, TenbinError
 from scheduler.coordination.forecasts import Forecasts
 from scheduler.coordination.journal import Entry, Journal, Stage
-from scheduler.coordination.sizes import CORE, Unit, tasks_on
+from scheduler.coordination.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.coordination.specs import JobSpec, as_job
 from scheduler.model import Cluster, Job, Region
 from scheduler.state import JobState, Phase
@@ -171,6 +171,14 @@ class Ledger:
         if placement is None or self.cluster[placement.pool].kind:
             return entry.spec.tasks
         return tasks_on(entry.spec, placement.units, self.unit)
+
+    def memory_mb(self, entry: Entry) -> float:
+        """Memory that the job asks for on the most units that it can have, in MB; 0: nobody counts it."""
+        pool = self.cluster.pools[0]
+        if entry.spec.memory_mb is None or math.isinf(self.cluster.memory_mb):
+            return 0.0
+        job = self.job(entry)
+        return memory_mb(entry.spec, job.max_units or job.units, pool, self.unit)
 
     def as_state(self, entry: Entry) -> JobState:
         """What the books say of a job that is in them."""

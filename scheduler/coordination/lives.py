@@ -10,6 +10,7 @@ from scheduler.coordination.experience import Experience, better
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.ledger import Ledger
+from scheduler.coordination.memory import MemoryAdmission
 from scheduler.engines import Engine
 from scheduler.events import Checkpointed, Event, Failed, Finished, Submitted
 from scheduler.model import Placement
@@ -20,6 +21,7 @@ class Lives:
     """Jobs come, leave, and come again.
 
     Args:
+        memory: what is set aside of the machine's memory, and who waits for it.
         happen: told of what follows at once.
 
     Attributes:
@@ -34,10 +36,12 @@ class Lives:
         bookings: Bookings,
         foresight: Foresight,
         experience: Experience,
+        memory: MemoryAdmission,
         happen: Happen,
     ) -> None:
         self.state, self.ledger, self.engine = state, ledger, engine
         self.bookings, self.foresight, self.experience = bookings, foresight, experience
+        self.memory = memory
         self.stale = False
         self._happen = happen
 
@@ -57,12 +61,53 @@ class Lives:
             entry.stage = Stage.WAITING
             if entry.spec.after or entry.spec.slurm:  # it was journalled as held
                 self.ledger.touch(entry)
-            self._happen(Submitted, partial(self._enter, entry))
+            if self.must_wait_for_memory(entry):
+                self._admit_by_memory()
+            else:
+                self._happen(Submitted, partial(self._enter, entry))
+
+    def must_wait_for_memory(self, entry: Entry) -> bool:
+        """Let a job that has no memory set aside wait for the memory that it asks for; False: it need not."""
+        needed_mb = self.ledger.memory_mb(entry)
+        if not needed_mb or self.memory.is_held(entry.id):
+            return False
+        self.memory.wait(entry.id, entry.spec.priority, needed_mb)
+        return True
+
+    def _admit_by_memory(self) -> None:
+        """Let the jobs enter the policy's queue whose memory is free."""
+        for job_id in self.memory.in_the_way(self._unstarted()):
+            entry = self.ledger.entries[job_id]
+            self.state.withdraw(job_id)
+            self.stale = True
+            self.memory.release(job_id)
+            self.must_wait_for_memory(entry)
+        for job_id in self.memory.admit():
+            self._happen(Submitted, partial(self._enter, self.ledger.entries[job_id]))
+
+    def recover_memory(self) -> None:
+        """After a restart: what runs or is paused has its memory, the others wait for theirs."""
+        waiting = []
+        for entry in self.ledger.entries.values():
+            if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
+                self.memory.hold(entry.id, entry.spec.priority, self.ledger.memory_mb(entry))
+            elif entry.stage is Stage.WAITING:
+                waiting.append(entry)
+        for entry in waiting:
+            self.must_wait_for_memory(entry)
+        self.memory.admit()
+
+    def _unstarted(self) -> list[int]:
+        if not self.memory.first_priority:
+            return []
+        return [i for i in self.state.waiting if not self.ledger.entries[i].attempt]
 
     def _enter(self, entry: Entry) -> Event | None:
         if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:
             return None
         self.state.restore(self.ledger.as_state(entry))
+        if self.memory.is_held(entry.id):
+            self.state.take_turn(entry.id)
         return Submitted(self.ledger.job(entry))
 
     def _leave(self, entry: Entry) -> Placement | None:
@@ -87,12 +132,17 @@ class Lives:
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
         self.ledger.tell(entry, self.state.now, stage.value, trouble)
         self.ledger.drop(entry)
+        self._give_memory_back(entry)
         if self.experience.ended(entry, len(self.state.waiting)):
             self._expect_anew()
         for follower in self.ledger.followers(entry):
             self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
         return Finished(job, placement, how) if placement else None
+
+    def _give_memory_back(self, entry: Entry) -> None:
+        if self.memory.release(entry.id):
+            self._admit_by_memory()
 
     def _expect_anew(self) -> None:
         """Of jobs that wait something may be known now, or something better than before; they keep their
@@ -112,6 +162,8 @@ class Lives:
         if entry.alive:
             self.bookings.ask(entry, "pause")
             self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
+        else:
+            self._give_memory_back(entry)
         return Finished(self.ledger.job(entry), placement) if placement else None
 
     def block(self, entry: Entry, why: str) -> Event | None:
@@ -119,6 +171,7 @@ class Lives:
         if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
             self._leave(entry)
             entry.stage = Stage.HELD
+            self._give_memory_back(entry)
         if entry.stage is Stage.HELD:
             entry.blocked = why
             self.ledger.touch(entry)
@@ -129,6 +182,8 @@ class Lives:
         self.ledger.tell(entry, self.state.now, "lost", trouble)
         self.ledger.forecasts.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
+            if entry.stage is Stage.HELD:
+                self._give_memory_back(entry)
             return None  # it waits, or its owner holds it: it stays as it is
         state = self.state.state(entry.id)
         if entry.id in self.state.running:

@@ -48,6 +48,37 @@ def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:
     return there if spec.nodes else min(there, spec.max_tasks or spec.tasks)
 
 
+def memory_mb(spec: JobSpec, units: int, pool: Pool, unit: Unit) -> float:
+    """Memory of all the job's tasks on so many units in MB (10^6 bytes); 0: it asks for none."""
+    if spec.memory_mb is None:
+        return 0.0
+    return spec.memory_mb * (spec.tasks if pool.kind else tasks_on(spec, units, unit))
+
+
+def within_memory(spec: JobSpec, pool: Pool, unit: Unit, total_mb: float) -> JobSpec:
+    """The job with no larger range of sizes than the memory holds.
+
+    Raises:
+        BadInput: its fewest tasks ask for more than there is.
+    """
+    if spec.memory_mb is None or math.isinf(total_mb):
+        return spec
+    least = spec.nodes or (spec.tasks if pool.kind else units_for(spec, spec.tasks, unit))
+    needed_mb = memory_mb(spec.model_copy(update={"max_tasks": None}), least, pool, unit)
+    if needed_mb > total_mb:
+        what = f"the job can never run here: it asks for {memory_text(needed_mb)} of memory, jobs may have"
+        raise BadInput(f"{what} {memory_text(total_mb)}", "ask for less")
+    most = int(total_mb / needed_mb * (spec.nodes or spec.tasks))
+    if spec.max_nodes:
+        return spec.model_copy(update={"max_nodes": min(spec.max_nodes, most)})
+    return spec.model_copy(update={"max_tasks": min(spec.max_tasks, most)}) if spec.max_tasks else spec
+
+
+def memory_text(mb: float) -> str:
+    """``"20 GB"``, ``"500 MB"``: for people."""
+    return f"{mb / 1e3:.4g} GB" if mb >= 1e3 else f"{mb:.4g} MB"
+
+
 def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
     """So many units hold these tasks.
 

@@ -52,6 +52,10 @@ def up(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Split the machine into so many nodes, for policies that place.")
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for all jobs together: 20G. (default: all that this process may use)"),
+    ] = None,
     engine: Annotated[
         Engines, typer.Option(help="Who runs the jobs: this machine itself, or a Slurm cluster.")
     ] = Engines.local,
@@ -170,13 +174,15 @@ def up(
 
     from tenbin.capped import capped_packages
     from tenbin.client import default_home
-    from tenbin.machine import devices_of_machine, divide
+    from tenbin.commands.words import size_mb
+    from tenbin.machine import devices_of_machine, divide, with_memory
     from tenbin.serve import serve
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
     told = None if devices else profile
-    here = {"--cores": cores, "--nodes": nodes}
+    here = {"--cores": cores, "--nodes": nodes, "--memory": memory}
+    memory_mb = size_mb(memory) if memory is not None else None
     there = {"--partition": partition, "--unit": unit, "--take-over": take_over}
     there |= {"--set-down": set_down, "--partitions": partitions}
     _check_engine(engine, here, there, power_budget, told)
@@ -204,6 +210,8 @@ def up(
             machine = capped_packages(policy, power_budget, nodes, known, sysfs, emulate or "")
         else:
             machine = divide(policy, cores, nodes, known)
+        if engine is Engines.local:
+            machine = with_memory(machine, memory_mb)
         if daemon:
             _go_into_background(folder)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -338,12 +346,16 @@ def down(
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
     """Say whether the coordinator runs, by which policy, and what it has to do."""
+    from scheduler.coordination.sizes import memory_text
     from tenbin.client import Client
 
     found = Client(home).call("GET", "/status")
     counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
     also = f", {found['url']}" if found["url"] else ""
     text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
+    if memory := found["memory"]:
+        given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
+        text += f"\n{given} of {total} of memory set aside for jobs"
     if power := found["power"]:
         text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
     _print(found, json, text)
