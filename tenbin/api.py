@@ -53,10 +53,28 @@ class Wait(Ids):
     all: bool = False
 
 
-class Move(Ids):
+class Change(Ids):
+    """Which jobs are to be changed, all or none.
+
+    ``where_possible``: more jobs. Those that have ended, or that the request does not apply to, are left out;
+    the answer names each with the reason.
+    """
+
+    ids: list[int] = []
+    where_possible: list[int] = []
+
+
+class Move(Change):
     """Which jobs, and to which class of device or node."""
 
     to: str
+
+
+class Changed(BaseModel):
+    """The jobs that were changed, and why others of ``where_possible`` were not."""
+
+    ids: list[int]
+    left_out: dict[int, str]
 
 
 class News:
@@ -126,10 +144,9 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
         given = submission.specs, submission.environment, submission.waits_for
         return {"ids": change(coordinator.submit, *given)}
 
-    def of_jobs(verb: Callable[[list[int]], None]) -> Callable[[Ids], Any]:
-        async def call(which: Ids) -> dict[str, list[int]]:
-            change(verb, which.ids)
-            return {"ids": which.ids}
+    def of_jobs(verb: Callable[..., dict[int, str]]) -> Callable[[Change], Any]:
+        async def call(which: Change) -> Changed:
+            return changed(which, change(verb, which.ids, which.where_possible))
 
         return call
 
@@ -137,9 +154,14 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
         api.post(f"/{verb.__name__}", name=verb.__name__, description=verb.__doc__)(of_jobs(verb))
 
     @api.post("/migrate")
-    async def migrate(move: Move) -> dict[str, list[int]]:
-        change(coordinator.migrate, move.ids, move.to)
-        return {"ids": move.ids}
+    async def migrate(move: Move) -> Changed:
+        return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
+
+
+def changed(which: Change, left_out: dict[int, str]) -> Changed:
+    """What the answer to a change says."""
+    ids = dict.fromkeys((*which.ids, *which.where_possible))
+    return Changed(ids=[job_id for job_id in ids if job_id not in left_out], left_out=left_out)
 
 
 def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:

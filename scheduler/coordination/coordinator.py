@@ -151,69 +151,72 @@ class Coordinator:
             what = f"--user-share: policy {self.policy_text} does not share between users"
             raise BadInput(what, "start for instance: tenbin up --policy las-drf")
 
-    def cancel(self, job_ids: Sequence[int]) -> None:
+    # Each of these acts on ``job_ids``, or on none of them; and on those of ``where_possible`` that the
+    # request applies to. It returns the others of ``where_possible``, each with the reason.
+
+    def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
         self._look_at_clock()
-        for entry in self.ledger.open_all(job_ids):
+        entries, left_out = self.ledger.choose(job_ids, where_possible)
+        for entry in entries:
             self.ledger.tell(entry, self.state.now, "cancel")
             if entry.alive:
                 self.bookings.ask(entry, "end")
             else:
                 self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
         self.turn()
+        return left_out
 
-    def suspend(self, job_ids: Sequence[int]) -> None:
+    def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
         self._look_at_clock()
-        entries = self.ledger.open_all(job_ids)
-        for entry in entries:
-            if entry.held_by_user:
-                raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
+        entries, left_out = self.ledger.choose(job_ids, where_possible, _not_held)
         for entry in entries:
             self._happen(Finished, partial(self.lives.shelve, entry))
         self.turn()
+        return left_out
 
-    def resume(self, job_ids: Sequence[int]) -> None:
+    def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
         self._look_at_clock()
-        entries = self.ledger.open_all(job_ids)
-        for entry in entries:
-            if not entry.held_by_user:
-                raise BadInput(f"job {entry.id} is {entry.stage}, not suspended by you", "see: tenbin jobs")
+        entries, left_out = self.ledger.choose(job_ids, where_possible, _held)
         for entry in entries:
             entry.held_by_user = False
             self.ledger.tell(entry, self.state.now, "resumed")
             self.lives.admit(entry)
         self.turn()
+        return left_out
 
-    def migrate(self, job_ids: Sequence[int], to: str) -> None:
+    def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Move running jobs to another class of device, or another node: checkpoint here, restart there.
 
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
         self._look_at_clock()
-        for entry in self.ledger.open_all(job_ids):
-            state = self.state.running.get(entry.id)
-            if state is None or state.placement is None:
-                raise BadInput(f"job {entry.id} is {entry.stage}, not running", "see: tenbin jobs")
-            target = self._place(to, state.placement.units)
-            why = self.state.obstacle(state.job, target)
-            if not state.job.runs_on(target.pool):
-                why = f"it does not run on {to}"
-            elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
-                why = "it runs there already"
-            if why:
-                raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
-            try:
-                self.bookings.book(act.Migrate(entry.id, target))
-                entry.goals = (target, state.placement)  # should somebody else be quicker: as before
-                self.lives.stale = True  # no policy has asked for this: it begins anew with what is there
-            except RuleBroken as error:
-                raise BadInput(
-                    f"job {entry.id} cannot move: {error}", "submit it with --checkpoint"
-                ) from error
+        _, left_out = self.ledger.choose(job_ids, where_possible, partial(self._move, to=to))
         self.turn()
+        return left_out
+
+    def _move(self, entry: Entry, to: str) -> None:
+        """Book the move of one job."""
+        state = self.state.running.get(entry.id)
+        if state is None or state.placement is None:
+            raise BadInput(f"job {entry.id} is {entry.stage}, not running", "see: tenbin jobs")
+        target = self._place(to, state.placement.units)
+        why = self.state.obstacle(state.job, target)
+        if not state.job.runs_on(target.pool):
+            why = f"it does not run on {to}"
+        elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
+            why = "it runs there already"
+        if why:
+            raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
+        try:
+            self.bookings.book(act.Migrate(entry.id, target))
+            entry.goals = (target, state.placement)  # should somebody else be quicker: as before
+            self.lives.stale = True  # no policy has asked for this: it begins anew with what is there
+        except RuleBroken as error:
+            raise BadInput(f"job {entry.id} cannot move: {error}", "submit it with --checkpoint") from error
 
     def _place(self, to: str, units: int) -> Placement:
         """``to`` as a placement: a class of device, or a node as ``tenbin nodes`` names it."""
@@ -424,6 +427,18 @@ class Coordinator:
             self.foresight.recover(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))
+
+
+def _held(entry: Entry) -> None:
+    """BadInput unless its owner has suspended the job."""
+    if not entry.held_by_user:
+        raise BadInput(f"job {entry.id} is {entry.stage}, not suspended by you", "see: tenbin jobs")
+
+
+def _not_held(entry: Entry) -> None:
+    """BadInput if its owner has suspended the job."""
+    if entry.held_by_user:
+        raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
 
 
 def _same(event: Event) -> Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -110,16 +110,41 @@ class Ledger:
         held = [self.entries[i] for i in ids if i in self.entries]
         return [entry for entry in held if entry.stage is Stage.HELD and not entry.held_by_user]
 
-    def open_all(self, job_ids: Iterable[int]) -> list[Entry]:
-        """Jobs that have not ended, each once.
+    def choose(
+        self,
+        job_ids: Iterable[int],
+        where_possible: Iterable[int] = (),
+        check: Callable[[Entry], object] = lambda entry: None,
+    ) -> tuple[list[Entry], dict[int, str]]:
+        """Return the jobs that a request applies to, each once, and why others are left out.
+
+        Args:
+            job_ids: jobs that must not be left out. where_possible: jobs that may be.
+            check: raises BadInput if the request does not apply to a job that has not ended.
 
         Raises:
-            BadInput: one has, or there is none of that number.
+            BadInput: one of ``job_ids`` has ended, or does not exist, or the request does not apply to it.
         """
-        return [self.open(job_id) for job_id in dict.fromkeys(job_ids)]
+        chosen = {job_id: self.open(job_id) for job_id in dict.fromkeys(job_ids)}
+        for entry in chosen.values():
+            check(entry)
+        left_out = {}
+        for job_id in dict.fromkeys(where_possible):
+            if job_id not in chosen:
+                try:
+                    entry = self.open(job_id)
+                    check(entry)
+                    chosen[job_id] = entry
+                except BadInput as error:
+                    left_out[job_id] = error.what
+        return list(chosen.values()), left_out
 
     def open(self, job_id: int) -> Entry:
-        """A job that has not ended; BadInput as for ``open_all``."""
+        """A job that has not ended.
+
+        Raises:
+            BadInput: it has, or there is none of that number.
+        """
         entry = self.entries.get(job_id)
         if entry is not None:
             return entry

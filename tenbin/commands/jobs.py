@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenbin.commands.options import JsonOption
+from tenbin.commands.selection import select, tell_left_out
 from tenbin.commands.up import HomeOption
 
 if TYPE_CHECKING:
@@ -52,33 +53,12 @@ def complete_device(incomplete: str) -> list[str]:
 Which = Annotated[
     list[str],
     typer.Argument(
-        help="Numbers (7, 3-9), 'last', or 'all' that have not ended.",
+        help="Numbers (7), ranges (3-9: cancel and the like take those that have not ended), 'last', "
+        "or 'all' that have not ended.",
         metavar="JOB...",
         autocompletion=complete_job,
     ),
 ]
-
-
-def select(client: Client, which: list[str]) -> list[int]:
-    """The numbers that selectors mean.
-
-    Raises:
-        BadInput: one is no selector, or there are no jobs.
-    """
-    from profiles.errors import BadInput
-
-    ids: list[int] = []
-    for word in which:
-        low, dash, high = word.partition("-")
-        if word == "all":
-            ids += [job["id"] for job in client.call("GET", "/jobs")]
-        elif word == "last":
-            ids += [job["id"] for job in client.call("GET", "/jobs?all=true&limit=1")]
-        elif low.isdecimal() and (not dash or high.isdecimal()):
-            ids += range(int(low), int(high or low) + 1)
-        else:
-            raise BadInput(f"{word!r} is no job", "give a number, 3-9, last or all")
-    return list(dict.fromkeys(ids))
 
 
 def jobs(
@@ -141,7 +121,7 @@ def info(
     from tenbin.client import Client
 
     client, told = Client(home), []
-    for job_id in select(client, [job]):
+    for job_id in select(client, [job]).ids:
         found = client.job(job_id).info()
         rows = client.job(job_id).samples() if samples else []
         if json:
@@ -178,7 +158,7 @@ def logs(
     from tenbin.client import Client
 
     client, stream, told = Client(home), "stderr" if error else "stdout", []
-    for job_id in select(client, [job]):
+    for job_id in select(client, [job]).ids:
         if json:
             whole = {name: b"".join(_output(client, job_id, name, follow)) for name in ("stdout", "stderr")}
             told.append(
@@ -233,12 +213,7 @@ def migrate(
     json: JsonOption = False,
 ) -> None:
     """Move running jobs to another device or node: they write a checkpoint here and go on there."""
-    from tenbin.client import Client
-
-    client = Client(home)
-    found = client.call("POST", "/migrate", {"ids": select(client, which), "to": to})
-    if json:
-        _dump(found)
+    _change("migrate", which, home, json, to=to)
 
 
 def wait(
@@ -253,7 +228,7 @@ def wait(
     from tenbin.client import Client
 
     client = Client(home)
-    ids = select(client, which)
+    ids = select(client, which).ids
     code = wait_for(client, ids, timeout, quiet=json)
     if json:
         _dump([client.job(job_id).info() for job_id in ids])
@@ -288,14 +263,18 @@ def exit_code(found: dict[str, Any]) -> int:
     return 0 if found["stage"] == "done" else LOST
 
 
-def _change(what: str, which: list[str], home: Any, as_json: bool) -> None:
+def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) -> None:
+    """Have jobs changed; of ranges and ``all`` those that the change applies to."""
     from tenbin.client import Client
 
     client = Client(home)
-    ids = select(client, which)
-    found = client.call("POST", f"/{what}", {"ids": ids})
+    chosen = select(client, which)
+    body = {"ids": chosen.named, "where_possible": chosen.among, **more}
+    found = client.call("POST", f"/{what}", body)
     if as_json:
         _dump(found)
+    else:
+        tell_left_out(found["left_out"])
 
 
 def _dump(found: Any) -> None:
