@@ -171,10 +171,19 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     async def jobs(
         all: bool = False, limit: Annotated[int | None, Query(ge=1)] = None
     ) -> list[dict[str, Any]]:
-        entries = list(coordinator.ledger.entries.values())
-        if all:
-            entries = coordinator.journal.entries(limit)
-        return [brief(entry) for entry in entries[-limit if limit else 0 :]]
+        """List the jobs that have not ended, or all; to a limit the last ones, and every one that runs."""
+        open = coordinator.ledger.entries
+        entries = coordinator.journal.entries(limit) if all else list(open.values())
+        if limit is not None:
+            begun = {entry.id: entry for entry in open.values() if entry.shown.begun}
+            shown = begun | {entry.id: entry for entry in entries[-limit:]}
+            entries = [shown[job_id] for job_id in sorted(shown)]
+        return [brief(entry) for entry in entries]
+
+    @api.get("/jobs/count")
+    async def count(all: bool = False) -> dict[str, int]:
+        """Count the jobs that have not ended, or all."""
+        return {"count": coordinator.journal.count() if all else len(coordinator.ledger.entries)}
 
     @api.get("/jobs/{job_id}")
     async def job(
@@ -227,7 +236,7 @@ def brief(entry: Entry) -> dict[str, Any]:
     return {
         "id": entry.id,
         "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
-        "stage": entry.stage.value,
+        "stage": entry.shown.value,
         "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
         "user": entry.spec.slurm.user if entry.spec.slurm else None,
         "held_by_user": entry.held_by_user,
@@ -323,7 +332,7 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
     """What the coordinator is and does."""
     counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
     for entry in coordinator.ledger.entries.values():
-        counts[entry.stage.value] += 1
+        counts[entry.shown.value] += 1
     return {
         "pid": os.getpid(),
         "home": str(coordinator.journal.store),

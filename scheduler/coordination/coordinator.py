@@ -202,7 +202,7 @@ class Coordinator:
         """Book the move of one job."""
         state = self.state.running.get(entry.id)
         if state is None or state.placement is None:
-            raise BadInput(f"job {entry.id} is {entry.stage}, not running", "see: tenbin jobs")
+            raise BadInput(f"job {entry.id} is {entry.shown}, not running", "see: tenbin jobs")
         target = self._place(to, state.placement.units)
         why = self.state.obstacle(state.job, target)
         if not state.job.runs_on(target.pool):
@@ -432,7 +432,7 @@ class Coordinator:
 def _held(entry: Entry) -> None:
     """BadInput unless its owner has suspended the job."""
     if not entry.held_by_user:
-        raise BadInput(f"job {entry.id} is {entry.stage}, not suspended by you", "see: tenbin jobs")
+        raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
 
 
 def _not_held(entry: Entry) -> None:

@@ -31,7 +31,7 @@ LOCK_HINT = "use that one, or stop it with: tenbin down"
 class Stage(StrEnum):
     """Where a job is; the last four are final."""
 
-    HELD = "held"  # waits for other jobs
+    HELD = "held"  # waits for other jobs; in the journal also: suspended by its owner (``Entry.shown``)
     WAITING = "waiting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -44,6 +44,11 @@ class Stage(StrEnum):
     @property
     def final(self) -> bool:
         return self in FINAL
+
+    @property
+    def begun(self) -> bool:
+        """Whether a job of this stage has begun to run and has not ended."""
+        return self in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED)
 
 
 FINAL = (Stage.DONE, Stage.FAILED, Stage.CANCELLED, Stage.KILLED)
@@ -99,6 +104,11 @@ class Entry:
     predicted: dict[str, Any] | None = None
     blocked: str = ""
     limit_s: float | None = None
+
+    @property
+    def shown(self) -> Stage:
+        """The stage as everybody is told of it: a suspended job is suspended, whoever has paused it."""
+        return Stage.SUSPENDED if self.stage is Stage.HELD and self.held_by_user else self.stage
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
@@ -215,6 +225,10 @@ class Journal:
         """The last jobs (all), in the order of their numbers."""
         found = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
         return found[::-1]
+
+    def count(self) -> int:
+        """How many jobs there are, ended or not."""
+        return int(self._db.execute("SELECT count(*) FROM jobs").fetchone()[0])
 
     def last_id(self) -> int:
         """Number of the last job, 0 before the first."""

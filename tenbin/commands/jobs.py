@@ -63,14 +63,17 @@ Which = Annotated[
 
 def jobs(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the last ones.")] = SHOWN,
+    limit: Annotated[
+        int, typer.Option(min=1, help="At most so many, the last ones; those that run are always shown.")
+    ] = SHOWN,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the jobs that wait or run."""
     from tenbin.client import Client
 
-    found = Client(home).call("GET", f"/jobs?all={'true' if everything else 'false'}&limit={limit}")
+    client, which = Client(home), f"all={'true' if everything else 'false'}"
+    found = client.call("GET", f"/jobs?{which}&limit={limit}")
     if json:
         _dump(found)
         return
@@ -96,17 +99,19 @@ def jobs(
         table.add_column(column, justify="right" if side == "right" else "left")
     for job in found:
         since = job["end_s"] or job["start_s"] or job["submit_s"]
-        stage = "suspended" if job["held_by_user"] else job["stage"]
         table.add_row(
             str(job["id"]),
             *((job["slurm"] or "", escape(printable(job["user"] or ""))) if taken_over else ()),
             escape(printable(job["name"])),
-            stage,
+            job["stage"],
             str(job["cores"]),
             duration(round(time.time() - since)),
             escape(printable(job["trouble"])),
         )
     Console(highlight=False).print(table)
+    count = client.call("GET", f"/jobs/count?{which}")["count"] if len(found) >= limit else 0
+    if count > len(found):
+        print(f"and {count - len(found):,} more: tenbin jobs{' --all' * everything} --limit {count}")
 
 
 def info(

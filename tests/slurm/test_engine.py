@@ -118,7 +118,7 @@ def test_what_is_paused_before_it_has_begun_has_not_failed(up: Up, lab: SlurmLab
     for _ in range(7):
         up.until(lambda: stage(up, 1) == "running")
         run(up, "suspend", "1")
-        up.until(lambda: stage(up, 1) == "held")
+        up.until(lambda: stage(up, 1) == "suspended")
         run(up, "resume", "1")
     lab.call("scancel", other)
     assert job.result(60) == 0

@@ -37,7 +37,7 @@ def test_a_killed_coordinator_finds_its_jobs(up: Up, lab: SlurmLab, tmp_path: Pa
     up.until(lambda: len(begun(tmp_path, "done")) == 3)
     up.start(*START)
     assert [up.client.job(n).result(60) for n in (1, 3, 4)] == [0, 0, 0]
-    assert stage(up, 2) == "held"
+    assert stage(up, 2) == "suspended"
     run(up, "resume", "2")
     assert up.client.job(2).result(60) == 0
     assert begun(tmp_path) == begun(tmp_path, "done") == ["1", "2", "3", "4"]

@@ -55,7 +55,7 @@ def test_two_jobs_on_each_node_each_on_its_own_core(
         (host,) = job.info()["hosts"]
         on.setdefault(host, []).append((name, up.client.output(job.id).decode().strip()))
     up.client.call("POST", "/suspend", {"ids": [jobs[0].id]})
-    up.until(lambda: jobs[0].info()["stage"] == "held")
+    up.until(lambda: jobs[0].info()["stage"] == "suspended")
     up.client.call("POST", "/resume", {"ids": [jobs[0].id]})
     up.until(lambda: jobs[0].info()["stage"] == "running", 60)
     go.touch()
