@@ -196,13 +196,17 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     async def samples(job_id: int) -> list[dict[str, Any]]:
         return [sample._asdict() for sample in coordinator.engine.samples(known(coordinator, job_id))]
 
-    @api.get("/jobs/{job_id}/{stream}", description="Its output, from a byte on; at most 4 MiB at once.")
+    @api.get("/jobs/{job_id}/{stream}")
     async def output(
-        job_id: int, stream: Literal["stdout", "stderr"], start: Annotated[int, Query(ge=0)] = 0
+        job_id: int,
+        stream: Literal["stdout", "stderr"],
+        start: Annotated[int, Query(ge=0)] = 0,
+        last: Annotated[int | None, Query(ge=1, le=PIECE)] = None,
     ) -> Response:
+        """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
         path = coordinator.engine.output(known(coordinator, job_id), stream)
         try:
-            content = await asyncio.to_thread(piece, path, start)
+            content = await asyncio.to_thread(piece, path, start, last)
         except OSError as error:
             raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
         return Response(content, media_type="application/octet-stream")
@@ -258,8 +262,8 @@ def known(coordinator: Coordinator, job_id: int) -> Entry:
     return entry
 
 
-def piece(path: Path, start: int) -> bytes:
-    """What a file has from ``start`` on, at most 4 MiB; nothing where there is none yet.
+def piece(path: Path, start: int, last: int | None = None) -> bytes:
+    """What a file has from ``start`` on, at most 4 MiB, or its ``last`` bytes; nothing without a file.
 
     Raises:
         OSError: it cannot be read again (a pipe, a terminal), or not at all.
@@ -269,10 +273,11 @@ def piece(path: Path, start: int) -> bytes:
     except FileNotFoundError:
         return b""
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a file that can be read again")
-        file.seek(start)
-        return file.read(PIECE)
+        file.seek(start if last is None else max(found.st_size - last, 0))
+        return file.read(last or PIECE)
 
 
 def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:

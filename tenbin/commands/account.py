@@ -13,6 +13,7 @@ from tenbin.text import number, printable
 def account(job: dict[str, Any]) -> str:
     """What ``GET /jobs/7`` says, in lines for people."""
     lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
+    lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
     lines += [f"  {_foreseen(one)}" for one in job["forecasts"] if one["measured"] is not None]
     lines.append(f"  output: {job['stdout']}, {job['stderr']}")

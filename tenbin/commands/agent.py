@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tenbin.commands.jobs import exit_code
 from tenbin.commands.options import JsonOption
+from tenbin.commands.outcomes import exit_code
 
 app = typer.Typer(
     help="What engines start on a node; not for people.", no_args_is_help=True, rich_markup_mode="rich"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from tenbin.client import Client
 
 SHOWN = 50
-LOST = 125  # exit code of wait for a job without one of its own: cancelled, killed, never started
-SIGNALLED = 128
 
 
 def complete_job(incomplete: str) -> list[str]:
@@ -124,10 +122,12 @@ def info(
 ) -> None:
     """Say everything about a job: also why it waits, and when it should start."""
     from tenbin.client import Client
+    from tenbin.commands.outcomes import last_error
 
     client, told = Client(home), []
     for job_id in select(client, [job]).ids:
         found = client.job(job_id).info()
+        found["stderr_end"] = last_error(client, found)
         rows = client.job(job_id).samples() if samples else []
         if json:
             told.append({**found, "samples": rows} if samples else found)
@@ -173,8 +173,21 @@ def logs(
         for part in _output(client, job_id, stream, follow):
             sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
+        _tell_failure(client, job_id, error)
     if json:
         _dump(told[0] if len(told) == 1 else told)
+
+
+def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
+    """After the output of a job that failed: say so, and where its standard error is."""
+    from tenbin.commands.outcomes import last_error
+    from tenbin.text import printable
+
+    found = client.job(job_id).info()
+    if not (error_shown or found["stdout"] == found["stderr"]) and last_error(client, found):
+        reason = f": {found['trouble']}" if found["trouble"] else ""
+        where = f"it wrote to standard error: tenbin logs {job_id} --error"
+        typer.echo(printable(f"tenbin: job {job_id} {found['stage']}{reason}; {where}"), err=True)
 
 
 def _output(client: Client, job_id: int, stream: str, follow: bool) -> Iterator[bytes]:
@@ -241,8 +254,10 @@ def wait(
 
 
 def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, quiet: bool = False) -> int:
-    """Wait for all of them; the exit code to hand on."""
+    """Wait for all of them, and say why one did not succeed; the exit code to hand on."""
     import time
+
+    from tenbin.commands.outcomes import exit_code, outcome
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     code = 0
@@ -253,19 +268,10 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
         except TimeoutError:
             typer.echo(f"tenbin: job {job_id} has not ended", err=True)
             return 124
-        if found["trouble"] and not quiet:
-            typer.echo(f"job {job_id}: {found['stage']}: {found['trouble']}", err=True)
+        if not quiet and (sentence := outcome(client, found)):
+            typer.echo(sentence, err=True)
         code = code or exit_code(found)
     return code
-
-
-def exit_code(found: dict[str, Any]) -> int:
-    """A job's own exit code; 128 + signal; 125 if it has neither and did not succeed."""
-    if found["code"] is not None:
-        return int(found["code"])
-    if found["signal"]:
-        return SIGNALLED + int(found["signal"])
-    return 0 if found["stage"] == "done" else LOST
 
 
 def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) -> None:

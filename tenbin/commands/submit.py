@@ -226,4 +226,4 @@ def _hand_over(
     ids = [job.id for job in client.submit_all(specs, waits_for=waits_for)]
     print(json_.dumps({"ids": ids}) if json else "\n".join(map(str, ids)))
     if wait:
-        raise typer.Exit(wait_for(client, ids, quiet=True))
+        raise typer.Exit(wait_for(client, ids, quiet=json))
