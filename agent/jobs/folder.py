@@ -139,7 +139,8 @@ class RunState:
 class Usage:
     """What an attempt used: the whole process tree.
 
-    ``peak_memory_mb`` is resident memory; of a job that the kernel ended at its limit what it counted.
+    ``peak_memory_mb`` is resident memory; of a job that the kernel ended at its limit what it counted; 0: the
+    job ended before anybody looked, and had less than its supervisor.
     ``memory_limit_by`` as in ``RunState``.
     ``energy_j`` is of the packages that it had to itself; None: it had none, or they have no counter.
     """

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETSIG = 10  # which signal tells a file's news; the module fcntl lacks it
 MARK = "TENBIN_MARK"
-BLOCK_MB = 512 / 1e6
+BLOCK_MB, KB_MB = 512 / 1e6, 1024 / 1e6
+ROUGH_MB = 1.0  # the kernel's counts of resident memory are exact to some pages for each CPU
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -126,18 +127,24 @@ class Reaped:
 
     Attributes:
         user_s, system_s: processor time.
-        peak_mb: the largest one's resident memory.
+        peak_mb: the largest one's resident memory; 0: no process needed as much as this one.
         read_mb, written_mb: from and to storage.
     """
 
     def __init__(self) -> None:
         self.user_s = self.system_s = self.peak_mb = self.read_mb = self.written_mb = 0.0
 
-    def add(self, usage: resource.struct_rusage) -> None:
-        """Another one."""
+    def add(self, usage: resource.struct_rusage, before_exec_mb: float = 0.0) -> None:
+        """Add another process.
+
+        Args:
+            before_exec_mb: memory that it may have shared with this process before it became the command: a
+                peak that is not larger says nothing about the command.
+        """
         self.user_s += usage.ru_utime
         self.system_s += usage.ru_stime
-        self.peak_mb = max(self.peak_mb, usage.ru_maxrss * 1024 / 1e6)
+        if (peak_mb := usage.ru_maxrss * KB_MB) > before_exec_mb:
+            self.peak_mb = max(self.peak_mb, peak_mb)
         self.read_mb += usage.ru_inblock * BLOCK_MB
         self.written_mb += usage.ru_oublock * BLOCK_MB
 
@@ -151,10 +158,17 @@ def reap(main: int = 0, reaped: Reaped | None = None) -> int | None:
             if pid == 0:
                 break
             if reaped is not None:
-                reaped.add(usage)
+                reaped.add(usage, _own_peak_mb() if pid == main else 0.0)
             if pid == main:
                 status = found
     return status
+
+
+def _own_peak_mb() -> float:
+    """The most resident memory that this process has had: one that it starts has as much until it execs."""
+    import resource  # wait4 has imported it by now
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KB_MB + ROUGH_MB
 
 
 def kill(root: int, reaped: Reaped | None = None) -> None:

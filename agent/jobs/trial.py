@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -174,15 +173,12 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     left = _linger(me, reaped)
     tree.kill(me, reaped)
     io_mb = [after - was for after, was in zip(_io_mb(), before, strict=True)]
-    # What is no more than our own is from before exec.
-    if reaped.peak_mb > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6:
-        peak_mb = max(peak_mb, reaped.peak_mb)
     return Ended(
         code=os.waitstatus_to_exitcode(status),
         started_s=started,
         ended_s=ended,
         cpu_s=reaped.user_s + reaped.system_s,
-        peak_memory_mb=peak_mb,
+        peak_memory_mb=max(peak_mb, reaped.peak_mb),
         read_mb=io_mb[0],
         written_mb=io_mb[1],
         disk_read_mb=io_mb[2],

@@ -69,9 +69,10 @@ def _used(job: dict[str, Any]) -> list[str]:
     """What it used, and who held it to its limit."""
     lines, used = [], job["usage"]
     if used:
+        peak_mb = used["peak_memory_mb"]
+        memory = f"memory {number(peak_mb)} MB at most" if peak_mb else "too short to see its memory"
         lines.append(
-            f"ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, "
-            f"memory {used['peak_memory_mb']:.0f} MB at most"
+            f"ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, {memory}"
         )
         joules = used.get("energy_j")
         if joules is not None:

@@ -126,3 +126,19 @@ def test_users_see_them(up: Up) -> None:
     up.client.submit(["true"]).wait(20)
     assert "no samples" in up.run("info", "last", "-s").stdout
     assert up.run("info", "99", "--samples").returncode == 2
+
+
+def test_the_memory_of_a_job_is_its_own(up: Up) -> None:
+    """Not that of its supervisor, which both share until the command begins; ``sleep`` needs 1 to 2 MB."""
+    up.start("--cores", "1")
+    sleeps = up.client.submit(["sleep", "600"])
+    up.until(sleeps.samples)
+    sleeps.cancel()
+    assert 0.5 < sleeps.wait(60)["usage"]["peak_memory_mb"] < 5
+    large = "import os; x = bytearray(60_000_000); os._exit(0)"
+    found = up.client.submit([sys.executable, "-S", "-c", large]).wait(60)
+    assert 60 < found["usage"]["peak_memory_mb"] < 90
+    short = up.client.submit(["true"]).wait(60)["usage"]["peak_memory_mb"]
+    assert short < 5  # 0: it had ended before anybody looked
+    assert short or "too short to see its memory" in up.run("info", "last").stdout
+    assert " MB at most" in up.run("info", "1").stdout
