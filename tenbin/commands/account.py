@@ -55,14 +55,23 @@ def _placed(job: dict[str, Any]) -> list[str]:
     lines = [job["why"]] if job["why"] else []
     if job["expected_start_s"]:
         lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
-    if job["cpus"] and job["start_s"]:
-        lines.append(f"cores {', '.join(map(str, job['cpus']))}; attempt {job['attempt']}")
+    if job["start_s"] and (place := _place(job)):
+        lines.append(f"{place}; attempt {job['attempt']}")
     if job["start_s"] and job["region"]:
         lines.append(f"region {job['region']}")
     if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):
         cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
         lines.append(f"{job['tasks']} tasks{cap}")
     return lines
+
+
+def _place(job: dict[str, Any]) -> str:
+    """The device, or the nodes and cores, of the last attempt."""
+    nodes = job["hosts"] or ([] if job["devices"] else [f"{job['placement']}{node}" for node in job["nodes"]])
+    parts = [f"device {job['placement']}"] if job["devices"] else []
+    parts += [", ".join(nodes)] if nodes else []
+    parts += [f"cores {', '.join(map(str, job['cpus']))}"] if job["cpus"] else []
+    return "; ".join(parts)
 
 
 def _used(job: dict[str, Any]) -> list[str]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from tests.conftest import require
 from tests.coordinator.conftest import Up
+from tests.programs import opencl_devices
 
 
 def test_a_limit_hides_no_job_that_runs(up: Up) -> None:
@@ -52,3 +56,19 @@ def test_a_suspended_job_is_suspended_everywhere(up: Up) -> None:
     assert never.wait(30)["stage"] == "cancelled" and held.wait(30)["stage"] == "cancelled"
     ended = json.loads(up.run("jobs", "--all", "--json").stdout)[2:]
     assert [job["stage"] for job in ended] == ["cancelled"] * 2
+
+
+def test_info_names_the_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "fcfs")
+    for device in ("pocl-1", "pocl-0"):
+        job = up.client.submit(["true"], device=device)
+        assert job.result(60) == 0
+        assert f"  device {device}; attempt 1\n" in up.run("info", str(job.id)).stdout
+
+
+def test_info_names_the_node(up: Up) -> None:
+    up.start("--cores", "1", "--nodes", "1", "--policy", "las")
+    assert up.client.submit(["true"]).result(60) == 0
+    assert "  node0; cores " in up.run("info", "1").stdout
