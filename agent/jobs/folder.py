@@ -24,6 +24,7 @@ JSON files are written aside and renamed: a half-written one is never seen.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -178,13 +179,28 @@ class Attempt:
     def place(self, order: Order) -> None:
         """Make the folder, readable for its owner only, with room for the result and the order in it.
 
-        From now on no other attempt of the job counts.
+        From now on no other attempt of the job counts. An order that lies there already may be placed again.
+
+        Raises:
+            OSError: it cannot be written; FileExistsError: another order was placed there, and claimed.
         """
+        if self.claimed():
+            self._check_same(order)
+            return
         self._make()
         if order.attempt > 1:
             self._count(order.attempt)
         os.close(self.reserve())
         self._write("order.json", vars(order))
+
+    def _check_same(self, order: Order) -> None:
+        """FileExistsError if what was claimed is another order."""
+        try:
+            found = (self.path / "order.json").read_bytes()
+        except OSError:
+            found = b""
+        if found != json.dumps(vars(order)).encode():
+            raise FileExistsError(errno.EEXIST, "another job has run in this folder", str(self.path))
 
     def _count(self, number: int) -> None:
         """What a program looks at before it makes a checkpoint the newest one (``tenbin.generations``)."""

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from agent.jobs.folder import Want
 from profiles.errors import BadInput, Busy
 from scheduler.coordination.forecasts import Forecast, Kind
+from scheduler.coordination.jobs_on_disk import job_folders
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
 
@@ -155,7 +156,8 @@ class Journal:
         except BaseException:
             os.close(self._lock)
             raise
-        self._last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()[0])
+        last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()[0])
+        self._last = max(last, *job_folders(store), 0)  # the journal may be younger than the folders
         self._last_environment: tuple[str, dict[str, str]] = "", {}
 
     def close(self) -> None:
@@ -231,7 +233,7 @@ class Journal:
         return int(self._db.execute("SELECT count(*) FROM jobs").fetchone()[0])
 
     def last_id(self) -> int:
-        """Number of the last job, 0 before the first."""
+        """The highest number that is taken, 0 before the first."""
         return self._last
 
     def history(self, job_id: int) -> list[tuple[float, str, str]]:

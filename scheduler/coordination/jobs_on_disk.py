@@ -1,0 +1,14 @@
+"""The folders of jobs, as they lie in the coordinator's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def job_folders(store: Path) -> dict[int, Path]:
+    """The folder of each job that has one, by the job's number."""
+    try:
+        found = list((store / "jobs").iterdir())
+    except FileNotFoundError:
+        return {}
+    return {int(path.name): path for path in found if path.name.isascii() and path.name.isdecimal()}
