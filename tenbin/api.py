@@ -78,14 +78,23 @@ class Changed(BaseModel):
 
 
 class News:
-    """Wakes those who wait for the end of a job."""
+    """Wakes those who wait for the end of a job.
+
+    Attributes:
+        over: the coordinator ends: nobody is to wait any more.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.over = False
 
     def tell(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
+
+    def end(self) -> None:
+        self.over = True
+        self.tell()
 
     async def wait(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
@@ -230,7 +239,7 @@ async def ends(
         while all and waiting and settled(waiting[-1]):
             waiting.pop()  # at each wake only one is looked at, however many there are
         left = deadline - asyncio.get_running_loop().time()
-        if left <= 0 or not waiting or (not all and any(map(settled, waiting))):
+        if left <= 0 or news.over or not waiting or (not all and any(map(settled, waiting))):
             return [job_id for job_id in job_ids if settled(job_id)]
         await news.wait(left)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sqlite3
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +39,14 @@ class Door(NamedTuple):
     name: str
 
 
+class Server(uvicorn.Server):
+    """Leaves signals to the caller: uvicorn raises them again at its end, which would skip the rest."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 def serve(
     home: Path,
     policy: str,
@@ -54,6 +64,7 @@ def serve(
         Busy: another one runs there.
         BadInput: its journal, its policy or its jobs do not fit this machine, or it cannot listen there.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the loop takes it
     journal = Journal(home)
     try:
         put_back()
@@ -106,9 +117,16 @@ async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> 
 
     loop.add_reader(coordinator.engine.fileno(), turn)
     turn()
-    server = uvicorn.Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
+    server = Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
+
+    def end() -> None:
+        server.should_exit, server.force_exit = True, server.should_exit  # told twice: at once
+        news.end()  # else it would wait for those who wait for jobs
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
     url = None if door is None else tcp.url_of(door.listener)
-    api = make_api(coordinator, news, lambda: setattr(server, "should_exit", True), url)
+    api = make_api(coordinator, news, end, url)
     server.config.app, listeners = api, [listen(address)]
     if door is not None:
         names = {door.name, socket.gethostname(), socket.getfqdn()}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from scheduler.coordination.journal import Journal, Stage
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines.local import LocalEngine
 from scheduler.model import Cluster, Pool
+from tests.coordinator.conftest import Up
+from tests.programs import TENBIN
 
 
 def test_a_new_job_has_a_number_above_all_folders(tmp_path: Path) -> None:
@@ -64,3 +69,25 @@ def test_an_order_may_be_placed_again(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="another job"):
         attempt.place(Order(1, 1, "m", ("false",), {"A": "é"}, "/", out, out))
     assert attempt.order() == order
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_as_it_should(up: Up, number: signal.Signals) -> None:
+    """Also while somebody waits for a job: nothing is left behind, and all of the journal is in its file."""
+    up.start("--cores", "1")
+    assert up.process is not None
+    job = up.client.submit(["sleep", "60"])
+    up.until(lambda: job.info()["stage"] == "running")
+    words = [*TENBIN, "wait", "1"]
+    environment = {**os.environ, "TENBIN_HOME": str(up.home)}
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as waiting:
+        time.sleep(0.5)  # by then it waits, or it is refused: either will do
+        up.kill(number)
+        assert up.process.returncode == 0
+        assert "no coordinator answers" in waiting.communicate(timeout=30)[1] and waiting.returncode == 4
+    assert {path.name for path in up.home.iterdir()} - {"jobs", "lock"} == {"journal.sqlite"}
+    with sqlite3.connect(up.home / "journal.sqlite") as db:
+        assert db.execute("SELECT id, stage FROM jobs").fetchall() == [(1, "running")]
+    up.start("--cores", "1")
+    job.cancel()
+    assert job.wait(30)["stage"] == "cancelled"
