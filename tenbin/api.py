@@ -304,7 +304,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "placement": None if entry.placement is None else entry.placement.pool,
         "region": entry.placement.region or None if entry.placement else None,
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
-        "hosts": coordinator.engine.where(entry),
+        "hosts": coordinator.engine.where(entry) if entry.hosts is None else entry.hosts,
         "cpus": list(entry.cores),
         "devices": list(entry.devices),
         "tasks": coordinator.ledger.tasks(entry),

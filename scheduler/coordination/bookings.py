@@ -146,6 +146,7 @@ class Bookings:
 
     def _run(self, entry: Entry, placement: Placement) -> None:
         self.engine.place(entry, placement)
+        self.ledger.place(entry, placement, self.engine.where(entry))
         entry.stage = Stage.RUNNING
         if entry.alive:
             self.ask(entry, "run")

@@ -25,7 +25,7 @@ from scheduler.coordination.jobs_on_disk import job_folders
 from scheduler.coordination.specs import JobSpec
 from scheduler.model import Placement, Region
 
-VERSION = 4  # 1 had no goals, 2 no predictions, 3 nothing of what others change
+VERSION = 5  # 1 had no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts
 LOCK_HINT = "use that one, or stop it with: tenbin down"
 
 
@@ -72,6 +72,8 @@ class Entry:
         predicted: what earlier runs said of it, where its owner gave no estimate (``experience.Experience``).
         blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
         limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
+        tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
+            there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
     """
 
     id: int
@@ -105,6 +107,8 @@ class Entry:
     predicted: dict[str, Any] | None = None
     blocked: str = ""
     limit_s: float | None = None
+    tasks: int | None = None
+    hosts: list[str] | None = None
 
     @property
     def shown(self) -> Stage:
@@ -113,7 +117,7 @@ class Entry:
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
-AS_JSON = {"cores", "devices", "usage", "predicted"}
+AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")});

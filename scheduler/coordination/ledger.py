@@ -14,7 +14,7 @@ from scheduler.coordination.forecasts import Forecasts
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.coordination.specs import JobSpec, as_job
-from scheduler.model import Cluster, Job, Region
+from scheduler.model import Cluster, Job, Placement, Region
 from scheduler.state import JobState, Phase
 
 PHASES = {
@@ -190,12 +190,21 @@ class Ledger:
         self._changed[entry.id] = entry
         return self.job(entry)
 
+    def place(self, entry: Entry, placement: Placement, hosts: list[str]) -> None:
+        """Note what a placement means on this cluster: the next one may be divided otherwise."""
+        of_devices = bool(self.cluster[placement.pool].kind)
+        entry.tasks = entry.spec.tasks if of_devices else tasks_on(entry.spec, placement.units, self.unit)
+        entry.hosts = hosts
+
     def tasks(self, entry: Entry) -> int:
         """How many tasks it has where it runs or ran last; before, the fewest."""
-        placement = entry.placement
-        if placement is None or self.cluster[placement.pool].kind:
+        if entry.tasks is not None:
+            return entry.tasks
+        placement, cores = entry.placement, len(entry.cores)
+        if placement is None or not cores:
             return entry.spec.tasks
-        return tasks_on(entry.spec, placement.units, self.unit)
+        each = cores // placement.units  # journalled before version 5: what a unit was, its cores tell
+        return tasks_on(entry.spec, placement.units, Unit(each > 1, each))
 
     def memory_mb(self, entry: Entry) -> float:
         """Memory that the job asks for on the most units that it can have, in MB; 0: nobody counts it."""

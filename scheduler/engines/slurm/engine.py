@@ -119,7 +119,7 @@ class SlurmEngine(JobFolders):
         return self.roster.out_of_service() if self.devices is None else self.devices.out_of_service(pool)
 
     def where(self, job: Entry) -> list[str]:
-        return list(self.roster.shares(job.cores))
+        return list(self.roster.shares(core for core in job.cores if core in self.roster.node_of))
 
     def hindrance(self, job: Entry) -> str:
         if job.spec.slurm is not None:
