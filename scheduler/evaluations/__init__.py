@@ -26,6 +26,7 @@ Progress = Callable[[int, int, str], None]  # done, of how many, what is being d
 Case = TypeVar("Case")
 Result = TypeVar("Result")
 CONFIDENCE = 0.95
+ROUNDING = 1e-12  # relative; differences up to this are of floating-point arithmetic
 
 EVALUATIONS: dict[str, str] = {
     "interference": "scheduler.evaluations.interference",
@@ -138,20 +139,26 @@ def evaluate(name: str, scale: Scale, progress: Progress | None = None) -> Evalu
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-    """Mean of one value a seed with its 95 % interval (Student's t; infinite for a single seed)."""
+    """Mean of one value a seed with its 95 % interval (Student's t; infinite for a single seed).
+
+    Values that differ by rounding errors only are equal: their interval is the mean.
+    """
     from scipy.stats import t
 
     n = len(values)
     mean = float(np.mean(values))
     if n < 2:
         return Estimate(mean, -math.inf, math.inf, n)
+    if np.ptp(values) <= ROUNDING * np.max(np.abs(values)):
+        return Estimate(mean, mean, mean, n)
     half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
     return Estimate(mean, mean - half, mean + half, n)
 
 
 def changes(values: Sequence[float], bases: Sequence[float]) -> Estimate:
     """Change against a base, seed by seed, in percent: paired, because both saw the same jobs."""
-    return over_seeds([100.0 * (v / b - 1.0) for v, b in zip(values, bases, strict=True)])
+    shares = (v / b - 1.0 for v, b in zip(values, bases, strict=True))
+    return over_seeds([100.0 * share if abs(share) > ROUNDING else 0.0 for share in shares])
 
 
 def exactly(value: float) -> Estimate:

@@ -54,7 +54,7 @@ def reproduce(
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the paper's figures into this HTML file. (default: EVALUATION.html)",
+            help="Also draw the paper's figures into this HTML file.",
             dir_okay=False,
             show_default=False,
         ),
@@ -79,23 +79,21 @@ def reproduce(
 
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other", "give one of them")
-    path = figure or Path(f"{name}.html")
-    if name in EVALUATIONS:  # else evaluate says so
-        ensure_writable("--figure", path)
+    if figure and name in EVALUATIONS:  # else evaluate says so
+        ensure_writable("--figure", figure)
     with _Progress(name, Console(stderr=True, highlight=False)) as progress:
         result = evaluate(name, scale.value, progress)
     try:
-        _draw(result, path)
+        if figure and result.pictures:
+            _draw(result, figure)
     finally:  # a full disk costs the pictures only
-        _tell(result, name, scale, path, json, markdown)
+        _tell(result, name, scale, figure, json, markdown)
 
 
 def _draw(result: Evaluation, path: Path) -> None:
     from profiles.files import write_whole
     from tenbin.report import evaluation as report
 
-    if not result.pictures:
-        return
     try:
         write_whole(path, report.page(result))
     except OSError as error:
@@ -104,7 +102,9 @@ def _draw(result: Evaluation, path: Path) -> None:
         ) from error
 
 
-def _tell(result: Evaluation, name: str, scale: Scale, path: Path, json: bool, markdown: bool) -> None:
+def _tell(
+    result: Evaluation, name: str, scale: Scale, figure: Path | None, json: bool, markdown: bool
+) -> None:
     from tenbin.report import evaluation as report
 
     if json:
@@ -115,7 +115,7 @@ def _tell(result: Evaluation, name: str, scale: Scale, path: Path, json: bool, m
         command = f"tenbin reproduce {name} --scale {scale.value}"
         print(report.markdown(result, command, date.today().isoformat()), end="")
     else:
-        _print(result, path)
+        _print(result, figure)
 
 
 class _Progress:
@@ -140,7 +140,7 @@ class _Progress:
         self._bar.update(self._task, completed=done, total=of, description=f"{self._name}: {what}")
 
 
-def _print(result: Evaluation, path: Path) -> None:
+def _print(result: Evaluation, figure: Path | None) -> None:
     from rich.console import Console
 
     from tenbin.report import evaluation as report
@@ -158,7 +158,7 @@ def _print(result: Evaluation, path: Path) -> None:
     for sentence in result.remarks:
         console.print(f"- {sentence}", markup=False)
     if result.pictures:
-        console.print(f"pictures: {path}", markup=False)
+        console.print(f"pictures: {figure or 'none; --figure FILE.html draws them'}", markup=False)
 
 
 def _grid(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

@@ -66,6 +66,14 @@ def test_changes_are_paired() -> None:
     assert found.mean == pytest.approx(-20.0) and found.high - found.low == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("change", [-0.0412, 0.1, 0.0])
+def test_equal_changes_have_no_interval(change: float) -> None:
+    bases = [1e6 / 7 * 1.1**i for i in range(40)]
+    found = changes([base * (1 + change) for base in bases], bases)
+    assert found.mean == pytest.approx(100 * change)
+    assert found.low == found.mean == found.high and report.interval(found) == ""
+
+
 def test_agreement_is_a_matter_of_the_paper_s_range() -> None:
     assert [finding.agrees for finding in small().findings] == [True, False, None]
 
@@ -168,8 +176,10 @@ def test_command_prints_draws_and_refuses(monkeypatch: pytest.MonkeyPatch, tmp_p
     runner = CliRunner()
     done = runner.invoke(app, ["reproduce", "migration"])
     assert done.exit_code == 0, done.output
-    assert re.search(r"change of x +-20 % +-18 %", done.output) and "pictures: migration.html" in done.output
-    assert "Figure 1" in (tmp_path / "migration.html").read_text()
+    assert re.search(r"change of x +-20 % +-18 %", done.output)
+    assert "--figure FILE.html draws them" in done.output and not list(tmp_path.iterdir())  # nothing unasked
+    done = runner.invoke(app, ["reproduce", "migration", "--figure", "drawn.html"])
+    assert "pictures: drawn.html" in done.output and "Figure 1" in (tmp_path / "drawn.html").read_text()
     done = runner.invoke(app, ["reproduce", "migration", "--json"])
     assert json.loads(done.stdout)["evaluation"] == "migration"
     done = runner.invoke(app, ["reproduce", "migration", "--json", "--markdown"])
@@ -197,6 +207,6 @@ def test_a_disk_that_has_become_full_costs_the_pictures_only(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(evaluations, "evaluate", lambda *_: small())
     monkeypatch.setattr("profiles.files.write_whole", full)
-    done = CliRunner().invoke(app, ["reproduce", "migration", "--json"])
+    done = CliRunner().invoke(app, ["reproduce", "migration", "--json", "--figure", "drawn.html"])
     assert isinstance(done.exception, BadInput) and "No space left" in str(done.exception)
     assert json.loads(done.stdout)["evaluation"] == "migration"
