@@ -5,18 +5,20 @@ from __future__ import annotations
 from enum import StrEnum
 from math import hypot
 
-from profiles.records import Coefficient, Condition, Profile, Record
+from pydantic import Field
+
+from profiles.records import Coefficient, Condition, Profile, Quality, Record
 
 
 class Verdict(StrEnum):
     """What can be said of one coefficient in two profiles."""
 
-    SAME = "same"  # the interval of the difference contains 0
+    SAME = "same"  # the interval of the difference contains 0, and both values are known
     HIGHER = "higher"  # in B, beyond what the intervals explain
     LOWER = "lower"
     ONLY_A = "only in A"
     ONLY_B = "only in B"
-    UNKNOWN = "unknown"  # no interval on one side
+    UNKNOWN = "unknown"  # a value is poor or bounded on one side only, and the intervals overlap
 
 
 class Difference(Record):
@@ -32,6 +34,8 @@ class Difference(Record):
     high: float | None = None
     verdict: Verdict
     intervals_overlap: bool | None = None
+    of_a: Coefficient | None = Field(default=None, exclude=True)
+    of_b: Coefficient | None = Field(default=None, exclude=True)
 
     @property
     def ratio(self) -> float | None:
@@ -114,9 +118,7 @@ def _difference(
         shared = overlap(a, b)
         if limits := mover(a, b):
             low, high = limits
-            verdict = Verdict.HIGHER if low > 0 else Verdict.LOWER if high < 0 else Verdict.SAME
-        else:
-            verdict = Verdict.SAME if shared and _known(a) and _known(b) else Verdict.UNKNOWN
+        verdict = _verdict(a, b, limits)
     return Difference(
         probe=title[0],
         model=title[1],
@@ -128,11 +130,20 @@ def _difference(
         high=high,
         verdict=verdict,
         intervals_overlap=shared,
+        of_a=a,
+        of_b=b,
     )
 
 
-def _known(coefficient: Coefficient) -> bool:
-    return coefficient.low is not None or coefficient.high is not None
+def _verdict(a: Coefficient, b: Coefficient, limits: tuple[float, float] | None) -> Verdict:
+    """What ``limits`` of the difference b - a say; where there are none, whether the intervals are apart."""
+    low, high = limits or (_low(b) - _high(a), _high(b) - _low(a))
+    if low > 0:
+        return Verdict.HIGHER
+    if high < 0:
+        return Verdict.LOWER
+    known = limits is not None and Quality.POOR not in (a.quality, b.quality)
+    return Verdict.SAME if known else Verdict.UNKNOWN
 
 
 def _low(coefficient: Coefficient) -> float:

@@ -22,15 +22,21 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if "e" in digits else digits
 
 
-def value_with_unit(coefficient: Coefficient) -> str:
-    """``12.3 GB/s``; of a number bounded on one side the bound: ``>= 12.3 GB/s``, or not known."""
+def value(coefficient: Coefficient) -> str:
+    """``12.3``; of a number bounded on one side the bound: ``>= 12.3``, or not known."""
     low, high = coefficient.low, coefficient.high
-    one_sided = (low is None) != (high is None)
-    if one_sided and coefficient.quality is Quality.POOR:
+    if (low is None) == (high is None):
+        return number(coefficient.value)
+    if coefficient.quality is Quality.POOR:
         return "not known"
-    text = number(coefficient.value)
-    if one_sided:
-        text = f">= {number(low)}" if high is None else f"<= {number(high)}"
+    return f">= {number(low)}" if high is None else f"<= {number(high)}"
+
+
+def value_with_unit(coefficient: Coefficient) -> str:
+    """``12.3 GB/s``, ``>= 12.3 GB/s``, or not known."""
+    text = value(coefficient)
+    if text == "not known":
+        return text
     return f"{text} {UNIT_WORDS.get(coefficient.unit, coefficient.unit)}".rstrip()
 
 

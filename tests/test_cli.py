@@ -57,6 +57,12 @@ def test_help_teaches() -> None:
         (["profile", "--report", "/tmp"], ["--report", "is a folder"]),
         (["show", "nobody"], ["nobody", "tenbin list"]),
         (["export", "--format", "parquet"], ["--format parquet", "--output"]),
+        (
+            ["compare", "last"],
+            ["'last' and 'last' are the same profile", "tenbin compare 20260101T000000Z 20"],
+        ),
+        (["compare", "node"], ["the same profile", "tenbin compare 20260101T000000Z 20260102T000000Z"]),
+        (["compare", "20260101", "20260101"], ["the same profile", "tenbin list"]),
         (["show", ""], ["matches no profile", "tenbin list"]),
         (["show", "/no/such/profile.json"], ["/no/such/profile.json: cannot be read (No such file"]),
         (["show", sys.executable], [sys.executable, "it is no text"]),
@@ -125,6 +131,19 @@ def test_export(store: Store, tmp_path: Path) -> None:
     done = tenbin("export", "--format", "parquet", "-o", str(tmp_path / "out"), store=store)
     assert done.returncode == 0
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "memory.parquet"), SAMPLES)
+
+
+def test_compare_says_of_what_is_not_known_that_it_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for day in (1, 2):
+        A = make_coefficient(40.0 + day, 1.0, None, name="A", unit="cores", quality="poor")
+        scaling = make_model(make_coefficient(), A)
+        store.save(make_profile(id=f"2026010{day}T000000Z", models=(scaling,)), {"memory": SAMPLES})
+    done = tenbin("compare", "20260101", "20260102", store=store)
+    assert "2 coefficients in both: 0 differ" in done.stdout and "of 1 it cannot be told" in done.stdout
+    everything = tenbin("compare", "20260101", "20260102", "--all", store=store).stdout
+    line = next(line for line in everything.splitlines() if "not known" in line)
+    assert line.split() == ["A", *("not", "known") * 2, "cores", "-", "-", "unknown"]
 
 
 def test_restore_with_nothing_to_restore(tmp_path: Path) -> None:

@@ -26,13 +26,23 @@ def _profile(value: float, low: float | None, high: float | None):  # type: igno
         ((10, 9, 11), (11.3, 10.3, 12.3), "same"),
         ((10, 9, 11), (11.5, 10.5, 12.5), "higher"),  # intervals overlap, the difference is real all the same
         ((10, 9, 11), (5, 4, 6), "lower"),
-        ((2, 2, None), (3, 3, None), "same"),  # ">= 2" and ">= 3" do not contradict each other
+        ((2, 2, None), (3, 3, None), "unknown"),  # ">= 2" and ">= 3" may be the same and may not
+        ((2, 2, None), (1, 0.5, 1.5), "lower"),  # at least 2, then at most 1.5
+        ((1, None, 1.5), (3, 2, 4), "higher"),
         ((2, None, None), (3, 2, 4), "unknown"),
     ],
 )
 def test_verdicts(a, b, verdict: str) -> None:  # type: ignore[no-untyped-def]
     (difference,) = compare(_profile(*a), _profile(*b))
     assert difference.verdict == verdict
+
+
+def test_poor_values_are_never_said_to_be_the_same() -> None:
+    vague = make_model(make_coefficient(1.6, 0.03, 76.0, quality="poor"))
+    wide, far = make_profile(models=(vague,)), _profile(900, 890, 910)
+    assert [d.verdict for d in compare(wide, make_profile())] == ["unknown"]
+    assert [d.verdict for d in compare(make_profile(), wide)] == ["unknown"]
+    assert [d.verdict for d in compare(wide, far)] == ["higher"]  # the intervals say so much
 
 
 def test_a_coefficient_in_one_profile_only() -> None:

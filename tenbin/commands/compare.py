@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, StoreOption, complete_selector
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from profiles.compare import Difference
+    from profiles.store import Store
 
 PROFILE_HELP = "A profile: 'last', a node's name, an id, or a path to a profile.json."
 STYLES = {"same": "dim", "higher": "bold", "lower": "bold"}
@@ -23,12 +27,15 @@ def compare(
         str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector, metavar="B")
     ] = "last",
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the coefficients that do not differ.")
+        bool, typer.Option("--all", help="Also the coefficients that do not differ, or are not known.")
     ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare profile A with profile B: a difference is real where its 95 % interval excludes 0.
+
+    "same" says that the intervals explain the difference; "unknown" that a value is poor, or known on one
+    side only, so that nothing can be said.
 
     [bold]Examples[/bold]
 
@@ -36,10 +43,12 @@ def compare(
       tenbin compare node1 node2 --all
     """
     from profiles import compare as comparing
-    from profiles.store import Store
+    from profiles.store import Store, load
 
     in_store = Store(store)
-    first, second = in_store.load(a), in_store.load(b)
+    paths = in_store.find(a), in_store.find(b)
+    _refuse_one(in_store, paths, a, b)
+    first, second = map(load, paths)
     differences = comparing.compare(first, second)
     drift = comparing.explain_drift(first, second)
     if json:
@@ -65,10 +74,24 @@ def compare(
         console.print(f"While measuring: {sentence}.", markup=False)
 
 
-def _print_differences(console: Console, differences: list[Difference], everything: bool) -> None:
-    from tenbin.text import number
+def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
+    """Raise BadInput where A and B name one profile; the profile of that node before it is offered."""
+    if paths[0].resolve() != paths[1].resolve():
+        return
+    folder = paths[0].resolve().parent
+    older = [path.parent.name for path in store.of_node(folder.parent.name) if path.parent.name < folder.name]
+    remedy = (
+        f"the one before it: tenbin compare {older[0]} {folder.name}"
+        if older
+        else "name another: see 'tenbin list'"
+    )
+    raise BadInput(f"'{a}' and '{b}' are the same profile, {folder.parent.name} {folder.name}", remedy)
 
-    shown = [d for d in differences if everything or d.verdict != "same"]
+
+def _print_differences(console: Console, differences: list[Difference], everything: bool) -> None:
+    from tenbin.text import number, value
+
+    shown = [d for d in differences if everything or d.verdict not in ("same", "unknown")]
     if shown:
         _print_row(console, ("", "A", "B", "unit", "B/A", "95 % of B - A", "verdict"), "")
     model = ""
@@ -77,14 +100,18 @@ def _print_differences(console: Console, differences: list[Difference], everythi
             console.print(f" {d.model}", style="cyan", markup=False)
         model = d.model
         limits = f"{number(d.low)} .. {number(d.high)}" if d.low is not None else "-"
-        cells = (d.coefficient, number(d.a), number(d.b), d.unit, number(d.ratio), limits, d.verdict)
+        of_a, of_b = (value(c) if c else "-" for c in (d.of_a, d.of_b))
+        ratio = "-" if "not known" in (of_a, of_b) else number(d.ratio)
+        cells = (d.coefficient, of_a, of_b, d.unit, ratio, limits, d.verdict)
         _print_row(console, cells, STYLES.get(d.verdict, ""))
     both = [d for d in differences if d.intervals_overlap is not None]
     real = sum(d.verdict in ("higher", "lower") for d in both)
     apart = sum(not d.intervals_overlap for d in both)
+    unknown = sum(d.verdict == "unknown" for d in both)
     console.print(
         f"{len(both)} coefficients in both: {real} differ beyond their intervals "
-        f"(about {0.05 * len(both):.0f} would by chance), {apart} have intervals that do not even overlap.",
+        f"(about {0.05 * len(both):.0f} would by chance), {apart} have intervals that do not even overlap; "
+        f"of {unknown} it cannot be told (poor, or known on one side only).",
         markup=False,
     )
 
