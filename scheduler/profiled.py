@@ -108,6 +108,16 @@ class Measured:
     def __init__(self, store: JobStore | None = None, kind: NodeKind | None = None) -> None:
         self._store, self._kind = store, kind
 
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse names of job profiles that do not exist; one of another kind of node names a program only.
+
+        Raises:
+            BadInput: there is none of a name.
+        """
+        if self._store is not None and self._kind is not None:
+            for name in set(names) - {""}:
+                self._store.find(name, self._kind.key)
+
     def runs(self, name: str) -> list[Run]:
         """The profile's median and both ends of its interval, a run each; empty: there is none."""
         found = self._find(name)

@@ -21,6 +21,7 @@ from profiles.errors import BadInput, TenbinError, Unavailable
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.specs import JobSpec
+from scheduler.engines.job_paths import check_all
 from tenbin.node_table import node_table
 
 LONGEST_WAIT_S = 300.0
@@ -148,7 +149,9 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     async def submit(submission: Submission) -> dict[str, list[int]]:
         try:
             await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
-        except Unavailable as error:
+            paths = coordinator.engine.check_paths, submission.specs, submission.waits_for
+            await asyncio.to_thread(check_all, *paths)
+        except (Unavailable, BadInput) as error:
             raise HTTPException(422, str(error)) from error
         given = submission.specs, submission.environment, submission.waits_for
         return {"ids": change(coordinator.submit, *given)}

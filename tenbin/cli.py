@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from profiles.errors import INTERRUPTED, TenbinError
+from profiles.errors import INTERRUPTED, BadInput, TenbinError
 from tenbin.errors import TenbinError as ClientError
 
 MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
@@ -132,8 +132,21 @@ def main() -> None:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(128 + signal.SIGPIPE)
+    except FileNotFoundError:
+        if _has_working_folder():
+            raise
+        print("tenbin: the working directory does not exist any more; cd to one that does", file=sys.stderr)
+        sys.exit(BadInput.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 (Path is not imported yet)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _run() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from agent.jobs import limits, ranks, tree
 from agent.jobs.begin import AWAITED, Begun, GivenUp, begin
 from agent.jobs.folder import Attempt, How, Request, Result, RunState, Usage, as_order, until_it_can
+from agent.jobs.here import here
 from agent.jobs.launch import cpus_for
 from agent.jobs.samples import Sampler
 from probes.rank_segments import sweep_segments
@@ -80,7 +81,8 @@ class Supervisor:
         try:
             self._start()
         except OSError as error:
-            trouble = f"{error.filename or self.attempt.path}: {error.strerror}"
+            node = f" (on {here()})" if self.order.lease_s is not None else ""  # paths are those of the node
+            trouble = f"{error.filename or self.attempt.path}: {error.strerror}{node}"
         except TenbinError as error:
             how, trouble = "interrupted" if isinstance(error, GivenUp) else how, str(error)
         if trouble:

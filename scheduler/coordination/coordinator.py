@@ -28,7 +28,7 @@ from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.lives import Lives
 from scheduler.coordination.memory import MemoryAdmission
 from scheduler.coordination.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.coordination.specs import JobSpec, as_job, check_order
+from scheduler.coordination.specs import JobSpec, as_job, check_order, of_several
 from scheduler.coordination.verdicts import judge
 from scheduler.coordination.visitors import Visitors
 from scheduler.costs import FREE, LinearCosts
@@ -119,6 +119,7 @@ class Coordinator:
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
         check_order(waits_for, len(specs))
+        self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
         for place, spec in enumerate(specs):
@@ -128,9 +129,7 @@ class Coordinator:
                 specs[place] = within_memory(spec, pool, unit, total_mb)
                 self._check(specs[place], now)
             except BadInput as error:
-                if len(specs) == 1:
-                    raise
-                raise BadInput(f"job {place + 1} of {len(specs)}: {error.what}", error.remedy) from error
+                raise of_several(error, place, len(specs)) from error
         predicted = self.experience.expect(specs)
         entries = self.ledger.take_in(specs, environment, now, waits_for, predicted)
         for entry in sorted(entries, key=lambda entry: -entry.spec.priority):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -17,6 +17,14 @@ from scheduler.model import Cluster, Job, Known, Speed, Stop
 Text = Annotated[str, Field(max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _working_folder() -> str:
+    """The working directory; "", which no job may have, where it does not exist any more."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
 
 
 class Origin(BaseModel):
@@ -89,7 +97,7 @@ class JobSpec(BaseModel):
     share: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     job_profile: Annotated[str, Field(max_length=100)] = ""
     after: tuple[int, ...] = ()
-    folder: Text = Field(default_factory=os.getcwd)
+    folder: Text = Field(default_factory=_working_folder, validate_default=True)
     env: dict[
         Annotated[str, Field(pattern=r"^[^=\x00]+$", max_length=1000)],
         Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=131_072)],
@@ -154,6 +162,11 @@ def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
     except CycleError as error:
         circle = " -> ".join(str(place + 1) for place in error.args[1])
         raise BadInput(f"jobs wait for each other: {circle}", "take one of the waits out") from error
+
+
+def of_several(error: BadInput, place: int, jobs: int) -> BadInput:
+    """Name the job, of several that are submitted together, that is refused."""
+    return error if jobs == 1 else BadInput(f"job {place + 1} of {jobs}: {error.what}", error.remedy)
 
 
 def as_job(

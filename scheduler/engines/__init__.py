@@ -58,6 +58,14 @@ class Engine(Protocol):
             Unavailable: it is not here.
         """
 
+    def check_paths(self, spec: JobSpec) -> None:
+        """Refuse a job whose working directory or files for output cannot be used where it will run, as far
+        as that can be seen from here; in any thread.
+
+        Raises:
+            BadInput: names the path.
+        """
+
     def place(self, job: Entry, placement: Placement) -> None:
         """Give the job the cores, or devices, of a placement; they are its own until ``free``."""
 

@@ -9,6 +9,7 @@ from agent.jobs import phases
 from agent.jobs.folder import Attempt, RunState
 from agent.jobs.samples import Sample, read
 from scheduler.coordination.journal import Entry
+from scheduler.coordination.specs import JobSpec
 from scheduler.engines.guests import Reception
 from scheduler.engines.orders import Files
 
@@ -22,6 +23,9 @@ class JobFolders:
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
         named: str = getattr(job.spec, stream)
         return Path(job.spec.folder, named) if named else self._folder(job.id) / stream
+
+    def check_paths(self, spec: JobSpec) -> None:
+        """Paths are those of the nodes: a job that finds its own missing says so when it starts."""
 
     def state(self, job: Entry) -> RunState | None:
         return self._attempt(job).state()

@@ -32,6 +32,7 @@ from scheduler.coordination.specs import JobSpec
 from scheduler.engines import Report
 from scheduler.engines.cores import Cores
 from scheduler.engines.folders import JobFolders
+from scheduler.engines.job_paths import check_here
 from scheduler.engines.orders import Orders
 from scheduler.engines.packages import Packages, await_pause, lowers, put_back
 from scheduler.model import Cluster, Placement, Region
@@ -97,6 +98,9 @@ class LocalEngine(JobFolders):
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         self._orders.prepare(specs)
+
+    def check_paths(self, spec: JobSpec) -> None:
+        check_here(spec)
 
     def place(self, job: Entry, placement: Placement) -> None:
         self._cores.place(job, placement)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import require
 from tests.coordinator.conftest import Up
+from tests.programs import TENBIN
 
 NAMES = (
     "two words",
@@ -65,7 +68,6 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
     cases = (
         (["no-such-program"], "/"),
         ([str(tmp_path / "text")], "/"),
-        (["true"], "/no/such/folder"),
         ([""], "/"),
     )
     for command, folder in cases:
@@ -79,6 +81,64 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
     ):
         done = up.run(*arguments)
         assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:
+    """Refused when the job is taken in, with a remedy; one that waits for another may find what that made."""
+    up.start("--cores", "1")
+    (tmp_path / "file").touch()
+    cases = (
+        (("--chdir", "/no/such"), "working directory /no/such: No such file or directory; make it"),
+        (("--chdir", str(tmp_path / "file")), "Not a directory"),
+        (("--output", "/no/such/x"), "output /no/such/x: No such file or directory"),
+        (("--error", "sub/x"), f"error {Path.cwd() / 'sub' / 'x'}: No such file"),
+        (("--output", str(tmp_path)), f"output {tmp_path}: Is a directory"),
+        (("--output", str(tmp_path / ("x" * 300))), "File name too long"),
+        (("--array", "1-3", "--chdir", "/no/such"), "job 1 of 3: working directory /no/such"),
+    )
+    for options, words in cases:
+        done = up.run("submit", *options, "--", "true")
+        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert "--chdir" in done.stderr or "--output" in done.stderr or "--error" in done.stderr
+    assert up.run("jobs", "--all", "--json").stdout.strip() == "[]"
+    made = tmp_path / "made"
+    maker = up.client.submit(["sh", "-c", f"sleep 0.2; mkdir {made}"])
+    assert up.run("submit", "--wait", "--after", "1", "--chdir", str(made), "--", "true").returncode == 0
+    maker.wait(60)
+    made.rmdir()
+    late = up.run("submit", "--wait", "--after", "1", "--chdir", str(made), "--", "true")
+    assert late.returncode == 125 and f"could not be started: {made}: No such file" in late.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_paths_that_may_not_be_used(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    tmp_path.joinpath("closed").mkdir(mode=0o500)
+    done = up.run("submit", "--output", str(tmp_path / "closed" / "x"), "--", "true")
+    assert done.returncode == 2 and "Permission denied" in done.stderr
+
+
+def test_a_job_profile_that_does_not_exist(up: Up) -> None:
+    """Refused under every policy: a job would be planned without what its owner believes known."""
+    up.start("--cores", "1")
+    done = up.run("submit", "--job-profile", "nobody", "--", "true")
+    assert done.returncode == 2 and "no job profile 'nobody'" in done.stderr
+    assert up.run("submit", "--name", "nobody", "--wait", "--", "true").returncode == 0
+
+
+def test_a_working_directory_that_is_gone(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    enter = f"cd {gone} && rmdir {gone} && exec "
+    command = shlex.join([*TENBIN, "submit", "--home", str(up.home), "--", "true"])
+    done = subprocess.run(["sh", "-c", enter + command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the working directory does not exist any more" in done.stderr
+    command = shlex.join([*TENBIN, "submit", "--home", str(up.home), "--chdir", "/", "--wait", "--", "true"])
+    gone.mkdir()
+    done = subprocess.run(["sh", "-c", enter + command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_job_moves_to_another_node(up: Up) -> None:

@@ -122,3 +122,18 @@ def test_what_is_paused_before_it_has_begun_has_not_failed(up: Up, lab: SlurmLab
         run(up, "resume", "1")
     lab.call("scancel", other)
     assert job.result(60) == 0
+
+
+def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> None:
+    """A path is the node's own: the job that finds none there says where it looked."""
+    up.start(*START)
+    missing = up.run("submit", "--wait", "--chdir", "/no/such", "--", "true")
+    assert missing.returncode == 125 and "/no/such: No such file or directory (on " in missing.stderr
+    assert any(f"(on {name})" in missing.stderr for name in lab.nodes)
+    failed = up.run("submit", "--wait", "--", "sh", "-c", "echo why >&2; exit 3")
+    assert failed.returncode == 3 and failed.stderr == "job 2: failed: exit code 3\n  stderr ends: why\n"
+    assert "tenbin logs 2 --error" in up.run("logs", "2").stderr
+    waits = up.client.submit(["sleep", "600"])
+    done = up.run("cancel", "1-3")
+    assert done.returncode == 0 and "left out 1-2: has ended (failed)" in done.stderr
+    assert waits.wait(60)["stage"] == "cancelled"
