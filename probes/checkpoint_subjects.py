@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def find_devices(run: Run, nursery: Nursery) -> list[OpenCLDevice]:
         text = f"the platform '{platform}' is there twice ({', '.join(keys)}): one driver installed twice"
         run.absent(f"{keys[-1]} by itself", text, "remove one of the two drivers")
     found: list[OpenCLDevice] = answer["devices"]
-    if len(found) > 1 or not found[0].key.startswith("pocl") or "POCL_DEVICES" in os.environ:
+    if not may_have_twin(found):
         return found
     driver = found[0].name.split("-")[0]  # "pthread" up to PoCL 3, "cpu" later
     nursery.environment["POCL_DEVICES"] = f"{driver} {driver}"
@@ -68,6 +69,11 @@ def find_devices(run: Run, nursery: Nursery) -> list[OpenCLDevice]:
         return pair
     del nursery.environment["POCL_DEVICES"]
     return found
+
+
+def may_have_twin(devices: Sequence[OpenCLDevice]) -> bool:
+    """Whether the only device is of PoCL, which can show it twice."""
+    return len(devices) == 1 and devices[0].key.startswith("pocl") and "POCL_DEVICES" not in os.environ
 
 
 def cache_environment(folder: Path) -> dict[str, str]:

@@ -15,9 +15,12 @@ from agent.doctor.finding import Case
 from agent.doctor.load import Ticks
 from agent.inventory import read_machine
 from agent.inventory.files import Roots
+from probes.checkpoint import measure as measure_checkpoints
 from probes.registry import PROBES
+from probes.run import collect
 from profiles.inventory import Gpu, Inventory, Missing, Mpi, OpenCLDevice, Storage
 from profiles.records import Settings
+from tests.conftest import require
 from tests.machines import (
     MACHINES,
     Pristine,
@@ -240,8 +243,28 @@ def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:
     findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL,), missing=troubles)))
     assert one(findings, "measured twice", "there twice").state == "limited"
     assert one(findings, "overlooked", "libnvidia").state == "limited"
-    assert one(findings, "no migration").state == "limited"
+    assert one(findings, "migration between pocl-0 and a twin").state == "limited"
+    assert none(findings, "no migration")
     assert one(findings, "checkpoint and restart of pocl-0").state == "ok"
+
+
+def test_a_device_without_a_twin_cannot_migrate(pristine: Pristine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver's, or PoCL's where the devices that it shows are set by hand."""
+    alone = case(pristine(intel_two_sockets), opencl=(NVIDIA,), missing=())
+    assert one(probes.check(alone), "no migration").state == "limited"
+    monkeypatch.setenv("POCL_DEVICES", "pthread")
+    alone = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
+    assert one(probes.check(alone), "no migration").state == "limited"
+
+
+@pytest.mark.measures
+def test_the_doctor_says_of_migration_what_the_probe_does(tmp_path: Path) -> None:
+    """On this machine, whatever devices it has."""
+    findings = examine(Settings(storage=(tmp_path,)))
+    require(any(f.what.startswith("checkpoint and restart of") for f in findings), "no OpenCL device")
+    settings = Settings(quick=True, budget_s=8, storage=(tmp_path,))
+    samples, _ = collect("checkpoint", settings, measure_checkpoints)
+    assert none(findings, "no migration") == ("migration" in set(samples["kind"]))
 
 
 def test_two_devices_can_migrate(pristine: Pristine) -> None:
