@@ -54,7 +54,7 @@ def greet(hosts: Sequence[str], library: str) -> list[dict[str, str]]:
         Unavailable: a host cannot be reached, lacks what is needed, has another tenbin or MPI, or is named
             twice; the error names the host.
     """
-    _check_names(hosts)
+    check_names(hosts)
     answers = _ask(hosts)
     here = identity()
     seen: dict[tuple[str, str], str] = {}
@@ -76,7 +76,8 @@ def greet(hosts: Sequence[str], library: str) -> list[dict[str, str]]:
     return answers
 
 
-def _check_names(hosts: Sequence[str]) -> None:
+def check_names(hosts: Sequence[str]) -> None:
+    """Raise BadInput where ``hosts`` is not a list of at least two different names."""
     for host in hosts:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host):  # never an option of ssh
             raise BadInput(f"--hosts: {host!r} is not a host name or IPv4 address")

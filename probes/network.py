@@ -87,7 +87,7 @@ def _attempt(
         )
         listener.ended()
     except TenbinError as error:
-        run.absent(what, error.what, error.remedy)
+        run.absent(what, error.what, error.remedy, failed=bool(hosts))
 
 
 class Listener:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from probes.mpi import MpiInstall
 from profiles.store import Store
 from tests.factory import make_coefficient, make_model, make_profile
 
@@ -55,6 +56,10 @@ def test_help_teaches() -> None:
         (["profile", "--emulate", "intel-1s", "--only", "memory"], ["--emulate", "only power"]),
         (["profile", "--report", "/no/such/folder/r.html"], ["--report", "mkdir"]),
         (["profile", "--report", "/tmp"], ["--report", "is a folder"]),
+        (["profile", "--hosts", "nohost"], ["--hosts: nohost", "name at least two hosts"]),
+        (["profile", "--hosts", ","], ["--hosts", "name at least two hosts"]),
+        (["profile", "--hosts", "a,b", "--only", "memory"], ["--hosts", "only the network probe"]),
+        (["profile", "--hosts", "a,b", "--emulate", "intel-1s"], ["--hosts", "only the network probe"]),
         (["show", "nobody"], ["nobody", "tenbin list"]),
         (["export", "--format", "parquet"], ["--format parquet", "--output"]),
         (
@@ -144,6 +149,15 @@ def test_compare_says_of_what_is_not_known_that_it_is_not(tmp_path: Path) -> Non
     everything = tenbin("compare", "20260101", "20260102", "--all", store=store).stdout
     line = next(line for line in everything.splitlines() if "not known" in line)
     assert line.split() == ["A", *("not", "known") * 2, "cores", "-", "-", "unknown"]
+
+
+def test_hosts_that_do_not_answer_are_told_before_anything_is_measured(
+    mpi: MpiInstall, tmp_path: Path
+) -> None:
+    """Exit code 4: what was asked for is not there."""
+    done = tenbin("profile", "--quick", "--hosts", "localhost,no-such-host.invalid", store=Store(tmp_path))
+    assert done.returncode == 4 and not list(tmp_path.iterdir()), done.stdout
+    assert len(done.stderr.splitlines()) == 1 and "no-such-host.invalid" in done.stderr
 
 
 def test_restore_with_nothing_to_restore(tmp_path: Path) -> None:

@@ -480,6 +480,7 @@ def test_an_unreachable_host_is_named(lab: NetLab) -> None:
     samples, absent = collect("network", settings, measure)
     assert samples.empty
     assert "host no-such-host cannot be reached" in absent[-1].reason
+    assert absent[-1].failed  # it was asked for
 
 
 def test_ctrl_c_ends_the_ranks_on_the_hosts(lab: NetLab) -> None:

@@ -122,6 +122,8 @@ def profile(
     if nodes:
         storage, elsewhere = [], tuple(folder.absolute() for folder in storage or [])
     settings = _settings(quick, only, storage or [], hosts, meter, set_gpu_limits, seed)
+    if hosts:
+        _check_hosts(settings, emulate)
     if report:
         if not report.parent.is_dir():
             raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
@@ -168,6 +170,23 @@ def _settings(
             "seed": seed,
         }
     )
+
+
+def _check_hosts(settings: Settings, emulate: str) -> None:
+    """See that the hosts answer, before minutes are spent on measuring.
+
+    Raises:
+        BadInput, Unavailable: the list is none, a host cannot be reached, or there is no MPI.
+    """
+    from probes.hosts import check_names, greet
+    from probes.mpi import find_mpi
+
+    if emulate or (settings.only and "network" not in settings.only):
+        raise BadInput(
+            "--hosts: only the network probe measures over hosts", "leave --hosts out, or the rest"
+        )
+    check_names(settings.hosts)
+    greet(settings.hosts, find_mpi().library)
 
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
