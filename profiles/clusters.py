@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import check_store, save_profile
+from profiles.files import check_store, read_regular, save_profile
 from profiles.records import Absent, Coefficient, Model, Profile, Record
 from profiles.store import Store, default_root
 
@@ -119,7 +119,7 @@ class ClusterStore:
             what = f"no cluster '{cluster}'" if cluster else "no cluster"
             raise BadInput(f"{what} in {self.root}", "measure one: tenbin profile --nodes all")
         try:
-            return Survey.model_validate_json(paths[-1].read_text())
+            return Survey.model_validate_json(read_regular(paths[-1]).decode())
         except (OSError, UnicodeDecodeError, ValidationError) as error:
             raise BadInput(
                 f"{paths[-1]}: no survey that can be read", "delete its folder, or measure again"

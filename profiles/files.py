@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 
 from profiles.errors import BadInput
 
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file; a pipe or a device, which may never end, is refused.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:
@@ -104,7 +121,7 @@ def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame]
     try:
         (aside / "samples").mkdir(parents=True)
         for name, table in samples.items():
-            table.to_parquet(aside / "samples" / f"{name}.parquet")
+            table.to_parquet(aside / "samples" / f"{name}.parquet", write_page_checksum=True)
             sync(aside / "samples" / f"{name}.parquet")
         write_whole(aside / "profile.json", profile)
         aside.rename(folder)

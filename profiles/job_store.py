@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import check_store, save_profile
+from profiles.files import check_store, read_regular, save_profile
 from profiles.jobs import JobProfile
 from profiles.store import default_root
 
@@ -31,7 +31,7 @@ def load(path: Path) -> JobProfile:
         BadInput: not there, damaged, or not a job profile; the field is named.
     """
     try:
-        return JobProfile.model_validate_json(path.read_text())
+        return JobProfile.model_validate_json(read_regular(path).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read ({error})", "check the path and its permissions") from error
     except ValidationError as error:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import check_store, save_profile
+from profiles.files import check_store, read_regular, save_profile
 from profiles.records import SCHEMA_VERSION, Profile
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def load(path: Path) -> Profile:
         BadInput: not there, not JSON, of a newer version, or with a field that does not fit (named).
     """
     try:
-        text = path.read_text()
+        text = read_regular(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise BadInput(f"{path}: cannot be read ({why})", "check the path and its permissions") from error
@@ -145,10 +146,17 @@ def samples(path: Path) -> dict[str, pd.DataFrame]:
 
 def _read_samples(file: Path) -> pd.DataFrame:
     import pandas as pd  # 80 MB, which the coordinator has no need of
+    from pyarrow.parquet import read_schema
 
     try:
-        return pd.read_parquet(file)
-    except (OSError, ValueError) as error:
+        source = BytesIO(read_regular(file))
+        table = pd.read_parquet(source, page_checksum_verification=True)
+        schema = read_schema(source)
+        written = [column["field_name"] for column in schema.pandas_metadata["columns"]]
+        if schema.names != written or list(table) != written[: len(table.columns)]:
+            raise ValueError(f"columns {list(table)}, written were {written}")
+    except Exception as error:  # pandas and pyarrow raise whatever the damage leads them to
         raise BadInput(
             f"{file}: not a readable parquet file ({error})", "delete it; the profile stays"
         ) from error
+    return table

@@ -127,7 +127,9 @@ def main() -> None:
     try:
         _run()
     except (TenbinError, ClientError) as error:
-        print(f"tenbin: {error}", file=sys.stderr)
+        from tenbin.text import say
+
+        say(f"tenbin: {error}", error=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

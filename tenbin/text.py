@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from profiles.inventory import Inventory
-from profiles.records import Coefficient, Model, Profile, Quality
+if TYPE_CHECKING:
+    from profiles.inventory import Inventory
+    from profiles.records import Coefficient, Model, Profile, Record
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
 
@@ -24,6 +28,8 @@ def number(value: float | None) -> str:
 
 def value(coefficient: Coefficient) -> str:
     """``12.3``; of a number bounded on one side the bound: ``>= 12.3``, or not known."""
+    from profiles.records import Quality  # an error message, which needs this module too, comes without it
+
     low, high = coefficient.low, coefficient.high
     if (low is None) == (high is None):
         return number(coefficient.value)
@@ -60,6 +66,22 @@ def subject(model: Model) -> str:
 def printable(text: str) -> str:
     """Text from elsewhere on one line, and harmless to a terminal: other characters as ``\\n``, ``\\x1b``."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Text from elsewhere, harmless to a terminal, its lines kept."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print lines with control characters escaped; ``error``: to standard error."""
+    print(printable_lines(text), file=sys.stderr if error else sys.stdout, flush=error)
+
+
+def as_json(record: Record) -> str:
+    """Format a record as JSON in which every control character is escaped (JSON itself leaves C1 codes)."""
+    text = record.model_dump_json(indent=1)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def duration(seconds: float) -> str:

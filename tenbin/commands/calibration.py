@@ -71,8 +71,10 @@ def calibration(
     else:
         _print_tables(rows, forecasts)
     if made is not None and not json:
+        from tenbin.text import say
+
         new, path = made
-        print(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin show last")
+        say(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin show last")
 
 
 def _refit(
@@ -123,13 +125,14 @@ def _print_json(rows: list[Row], forecasts: list[Forecast], made: tuple[Profile,
 
 
 def _print_tables(rows: list[Row], forecasts: list[Forecast]) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from scheduler.calibration import parts
+    from tenbin.terminal import SafeConsole
     from tenbin.text import number
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     table = Table(box=None, padding=(0, 1, 0, 0), caption=CAPTION, caption_justify="left")
     for name in ("kind", "where"):
         table.add_column(name, no_wrap=True)
@@ -137,7 +140,7 @@ def _print_tables(rows: list[Row], forecasts: list[Forecast]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         unit = " s" if row.unit == "s" else ""
-        cells = [row.kind, row.place, str(row.n), *("",) * 6]
+        cells = [row.kind, escape(row.place), str(row.n), *("",) * 6]
         if row.n:
             values = (f"{number(row.predicted)}{unit}", f"{number(row.measured)}{unit}")
             shares = (_percent(row.median), _percent(row.p95, ""), _percent(row.within, ""))

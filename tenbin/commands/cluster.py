@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,7 @@ def profile_nodes(
     from profiles.store import Store
     from scheduler.engines.slurm.tools import Slurm
     from scheduler.site import selection, survey
+    from tenbin.text import say
 
     kept, slurm = ClusterStore(store), Slurm()
     partitions = slurm.partitions()
@@ -45,7 +45,7 @@ def profile_nodes(
     kept.prepare()
 
     def tell(line: str) -> None:
-        print(f"tenbin: {line}", file=sys.stderr, flush=True)
+        say(f"tenbin: {line}", error=True)
 
     made, found = survey.measure(slurm, chosen, partitions, settings, machine, tell)
     for name, profile in found.profiles.items():
@@ -58,7 +58,7 @@ def profile_nodes(
     if report and made.nodes:
         write_cluster_report(made, found.profiles, report)
         if not json:
-            print(f"The report is in {report}")
+            say(f"The report is in {report}")
     raise typer.Exit(_exit_code(made))
 
 
@@ -117,14 +117,15 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         told["odd"] = [asdict(one) | {"ratio": one.ratio, "sentence": str(one)} for one in odd]
         print(json_.dumps(told, indent=1))
         return
-    from rich.console import Console
+    from rich.markup import escape
 
     from profiles.clusters import BETWEEN
+    from tenbin.terminal import SafeConsole
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
     title = f"{survey.cluster}: {len(survey.nodes)} nodes, {survey.id}"
-    console.print(f"[bold]{title}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
+    console.print(f"[bold]{escape(title)}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
     if survey.nodes:
         _print_nodes(console, survey, every, odd)
         for of in BETWEEN:
@@ -133,17 +134,19 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
     missing = [(one.node, one.reason, one.remedy) for one in survey.refused]
     missing += [(one.what, one.reason, one.remedy) for one in survey.absent]
     for what, reason, remedy in missing:
-        console.print(f"[yellow]not measured[/]  {what}: {reason}", soft_wrap=True)
+        console.print(f"[yellow]not measured[/]  {escape(f'{what}: {reason}')}", soft_wrap=True)
         if remedy:
             console.print(f"  -> {remedy}", soft_wrap=True, markup=False)
     if survey.nodes:
         first = next(iter(survey.nodes))
         console.print(
-            f"\nOne node: tenbin show {first}   The pictures: tenbin report --cluster {survey.cluster}"
+            f"\nOne node: tenbin show {first}   The pictures: tenbin report --cluster {survey.cluster}",
+            markup=False,
         )
 
 
 def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from tenbin.text import number
@@ -157,18 +160,19 @@ def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list
     shown = [last[quantity] for quantity in COLUMNS if quantity in last]
     for of in shown:
         named = COLUMNS[of.quantity] if of.unit == "1" else f"{COLUMNS[of.quantity]}, {of.unit}"
-        table.add_column(f"{named}\n[dim]{of.subject}[/]", justify="right")
+        table.add_column(f"{escape(named)}\n[dim]{escape(of.subject)}[/]", justify="right")
     for node in survey.nodes:
         cells = []
         for of in shown:
             v = known.get((node, *of.column))
             style = "red" if (node, of.quantity) in strange else "dim" if v and v.poor else "none"
             cells.append(f"[{style}]{number(v.value if v else None)}[/]")
-        table.add_row(node, *cells)
+        table.add_row(escape(node), *cells)
     console.print(table)
 
 
 def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from tenbin.text import number
@@ -190,10 +194,10 @@ def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
     table = Table(box=None, padding=(0, 1))
     table.add_column("")
     for node in survey.nodes:
-        table.add_column(node, justify="right")
+        table.add_column(escape(node), justify="right")
     for a in survey.nodes:
         row = [pairs.get((min(a, b), max(a, b))) for b in survey.nodes]
-        table.add_row(a, *(number(value) if value else "" for value in row))
+        table.add_row(escape(a), *(number(value) if value else "" for value in row))
     console.print(table)
 
 

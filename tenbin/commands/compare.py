@@ -57,11 +57,10 @@ def compare(
         rows = [{**d.model_dump(mode="json"), "ratio": d.ratio} for d in differences]
         print(json_.dumps({"a": first.id, "b": second.id, "differences": rows, "drift": drift}, indent=1))
         return
-    from rich.console import Console
-
+    from tenbin.terminal import SafeConsole
     from tenbin.text import headline
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     console.print(f"A: {headline(first)}\nB: {headline(second)}", markup=False)
     if first.fingerprint != second.fingerprint:
         from agent.fingerprint import explain

@@ -67,9 +67,10 @@ def _print(findings: list[Finding], json: bool) -> None:
 
         print(json_.dumps([finding.model_dump(mode="json") for finding in findings], indent=1))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from tenbin.terminal import SafeConsole
 
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
@@ -79,7 +80,7 @@ def _print(findings: list[Finding], json: bool) -> None:
         table.add_row(Text(finding.state, STATE_STYLE[finding.state]), said)
         if finding.remedy:
             table.add_row("", Text(f"-> {finding.remedy}"))
-    Console(highlight=False).print(table)
+    SafeConsole().print(table)
 
 
 def restore(json: JsonOption = False) -> None:

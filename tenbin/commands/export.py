@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -63,12 +63,16 @@ def export(
     elif form is Format.PROMETHEUS:
         _write(forms.prometheus(profile), output)
     else:
-        _write(profile.model_dump_json(indent=1) + "\n", output)
+        from tenbin.text import as_json
+
+        _write(as_json(profile) + "\n", output)
 
 
 def _write(text: str, output: Path | None) -> None:
     if output is None:
-        print(text, end="")
+        from tenbin.text import printable_lines
+
+        print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         return
     from profiles.files import write_whole
 
@@ -83,16 +87,20 @@ def _write(text: str, output: Path | None) -> None:
 def _copy_samples(path: Path, output: Path | None) -> None:
     if output is None:
         raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
+    from profiles.files import read_regular, write_whole
+    from tenbin.text import say
+
     files = sorted(path.parent.glob("samples/*.parquet"))
     if not files:
         raise BadInput(f"{path}: no samples are stored beside it", "export from the store that measured it")
     try:
         output.mkdir(parents=True, exist_ok=True)
         for file in files:
-            shutil.copyfile(file, output / file.name)
-            print(output / file.name)
+            write_whole(output / file.name, read_regular(file))
+            say(str(output / file.name))
     except OSError as error:
-        raise BadInput(f"--output {output}: {error.strerror}", "choose a folder you may write") from error
+        what = f"{error.filename or output}: {error.strerror}"
+        raise BadInput(what, "see that it can be read, and choose a folder you may write") from error
 
 
 def report(
@@ -115,7 +123,7 @@ def report(
         from tenbin.commands.cluster import known, write_cluster_report
 
         survey, profiles = known("" if which == "last" else which, store)
-        output = output or Path(f"{survey.cluster}-{survey.id}.html")
+        output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
         write_cluster_report(survey, profiles, output)
         _told(output, survey.id, json)
         return
@@ -124,9 +132,14 @@ def report(
 
     path = Store(store).find(which)
     profile = Store(store).load(str(path))
-    output = output or Path(f"{profile.node}-{profile.id}.html")
+    output = output or Path(_file_name(f"{profile.node}-{profile.id}.html"))
     write_report(path, output)
     _told(output, profile.id, json)
+
+
+def _file_name(text: str) -> str:
+    """The name of a file in this folder, whatever a profile says that it is called."""
+    return "".join(c if c.isprintable() and c != "/" else "_" for c in text)
 
 
 def _told(output: Path, number: str, json: bool) -> None:
@@ -135,4 +148,6 @@ def _told(output: Path, number: str, json: bool) -> None:
 
         print(json_.dumps({"report": str(output), "profile": number}))
     else:
-        print(output)
+        from tenbin.text import say
+
+        say(str(output))

@@ -165,16 +165,17 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
 
     from agent.node_kind import node_kind
     from profiles.job_store import JobStore
+    from tenbin.text import as_json, say
 
     kind = node_kind()
     found = JobStore(store).load(name, kind.key)
     if json:
-        print(found.model_dump_json(indent=1))
+        print(as_json(found))
         return
     print_job(found)
     if found.kind.key != kind.key:
         print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
-        print(to_measure(found))
+        say(to_measure(found))
 
 
 app.command("again")(again)
@@ -187,6 +188,7 @@ def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored job profiles, newest first; a damaged one is named and costs no other."""
     from agent.node_kind import node_kind
     from profiles.job_store import JobStore, load
+    from tenbin.text import say
 
     here, rows, broken = node_kind().key, [], []
     for path in JobStore(store).paths():
@@ -202,7 +204,7 @@ def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
     else:
         print_list(rows, here)
         for problem in broken:
-            typer.echo(f"tenbin: {problem}", err=True)
+            say(f"tenbin: {problem}", error=True)
     if broken:
         raise typer.Exit(BadInput.exit_code)
 

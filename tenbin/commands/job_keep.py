@@ -8,6 +8,7 @@ import typer
 
 from profiles.errors import INTERRUPTED
 from tenbin.commands.job_print import print_job
+from tenbin.text import as_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,7 @@ def keep(stored: JobStore, made: JobProfile, samples: dict[str, pd.DataFrame], j
     earlier = stored.paths(name=made.name)
     stored.save(made, samples)
     if json:
-        print(made.model_dump_json(indent=1))
+        print(as_json(made))
     else:
         print_job(made)
         print(f"\nStored as {made.name}@{made.id}. Who gets on with it: tenbin pairs")

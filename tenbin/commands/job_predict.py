@@ -132,12 +132,13 @@ def _told(history: Any, asked: Any, pools: list[str]) -> list[dict[str, Any]]:
 def _print(name: str, arguments: tuple[str, ...], told: list[dict[str, Any]]) -> None:
     import shlex
 
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from tenbin.terminal import SafeConsole
     from tenbin.text import duration, number
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     console.print(shlex.join((name, *arguments)), style="bold", markup=False)
     table = Table(box=None, padding=(0, 1))
     for column in ("", "device", "10 %", "50 %", "90 %", "n", "rests on"):
@@ -146,5 +147,5 @@ def _print(name: str, arguments: tuple[str, ...], told: list[dict[str, Any]]) ->
         words, unit = QUANTITIES[row["quantity"]]
         values = (row[at] for at in ("low", "middle", "high"))
         cells = [duration(v) if unit == "s" else f"{number(v)} {unit}" for v in values]
-        table.add_row(words, row["device"], *cells, str(row["n"]), row["rule"])
+        table.add_row(words, escape(row["device"]), *cells, str(row["n"]), escape(row["rule"]))
     console.print(table)

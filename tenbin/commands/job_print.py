@@ -41,8 +41,10 @@ def to_measure(job: JobProfile) -> str:
 
 def print_list(rows: list[JobProfile], here: str) -> None:
     """The stored job profiles; ``here``: this kind of node."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
+
+    from tenbin.terminal import SafeConsole
 
     if not rows:
         print("No job profile yet; make one with 'tenbin job profile NAME -- CMD...'.")
@@ -55,30 +57,29 @@ def print_list(rows: list[JobProfile], here: str) -> None:
         marks = {"interrupted": row.interrupted, "EMULATED": row.emulated, "other node": row.kind.key != here}
         table.add_row(
             row.name,
-            row.id,
+            escape(row.id),
             str(row.cores),
             f"{run.value:.3g} s" if run else "-",
             f"{pressure.slowdown.value:.2f}x" if pressure else "-",
             f"{curve.levels[-1].slowdown.value:.2f}x" if curve else "-",
             " ".join(mark for mark, on in marks.items() if on),
         )
-    Console(highlight=False).print(table)
+    SafeConsole().print(table)
 
 
 def print_job(job: JobProfile) -> None:
     """The job profile on the terminal."""
-    from rich.console import Console
-
+    from tenbin.terminal import SafeConsole
     from tenbin.text import duration
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     kind = "quick" if job.quick else "full"
     made = job.created.astimezone().strftime("%Y-%m-%d %H:%M")
     marks = "".join(
         f" ({m})" for m, on in (("EMULATED", job.emulated), ("interrupted", job.interrupted)) if on
     )
     title = f"{job.name}: {kind} job profile {job.id}, made {made} in {duration(job.duration_s)}{marks}"
-    console.print(f"[bold]{title}[/bold]")
+    console.print(title, style="bold", markup=False)
     cpus, probes = (", ".join(map(str, some)) for some in (job.cpus, job.probe_cpus))
     memprobe = f"; memprobe on {probes}" if probes else ""
     ranks = f"{job.ranks} ranks on {', '.join(job.hosts) or 'this node'}, " if job.mpi else ""
@@ -159,11 +160,13 @@ def _curve(console: Console, curve: Curve) -> None:
 
 
 def _scaling(console: Console, model: Model) -> None:
+    from rich.markup import escape
+
     from profiles.models.downey import verdict
 
     over = f"Over ranks on {model.labels['hosts']}" if "hosts" in model.labels else "Over cores"
     mark = " (EMULATED: the hosts are one machine's)" if model.emulated else ""
-    console.print(f"\n[bold]{over}[/bold]{mark}", end="  ")
+    console.print(f"\n[bold]{escape(over)}[/bold]{mark}", end="  ")
     console.print(verdict(model), markup=False)
     for found in model.coefficients:
         _line(console, SCALING.get(found.name, found.name), found)
@@ -172,9 +175,10 @@ def _scaling(console: Console, model: Model) -> None:
 
 
 def _caps(console: Console, caps: UnderCaps) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    mark = f" (EMULATED: {caps.emulated})" if caps.emulated else ""
+    mark = f" (EMULATED: {escape(caps.emulated)})" if caps.emulated else ""
     console.print(
         f"\n[bold]Under power caps[/bold]{mark}  [dim](cap of each package; of those it runs on)[/dim]"
     )
@@ -200,9 +204,12 @@ def _caps(console: Console, caps: UnderCaps) -> None:
 
 
 def _line(console: Console, words: str, found: Coefficient, unit: str = "") -> None:
+    from rich.markup import escape
+
     from tenbin.commands.show import QUALITY_STYLE
     from tenbin.text import interval, value_with_unit
 
     value = f"{value_with_unit(found)}{unit}"
     quality = f"[{QUALITY_STYLE[found.quality]}]{found.quality}[/]"
-    console.print(f"  {words:<34} {value:>12} {interval(found):>20} {found.n:>4} {quality}", soft_wrap=True)
+    row = f"  {words:<34} {value:>12} {interval(found):>20} {found.n:>4} "
+    console.print(escape(row) + quality, soft_wrap=True)

@@ -25,15 +25,16 @@ def progress(of: str = "") -> Iterator[Listener]:
         yield tell
         return
 
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
+
+    from tenbin.terminal import SafeConsole
 
     columns = (
         BarColumn(bar_width=28),
         TextColumn("{task.fields[left]:>9} left"),
         TextColumn("[dim]{task.description}[/dim]", markup=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=1.0, left="")
 
         def show_bar(now: JobProgress) -> None:

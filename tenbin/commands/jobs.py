@@ -77,10 +77,10 @@ def jobs(
         return
     import time
 
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from tenbin.terminal import SafeConsole
     from tenbin.text import duration, printable
 
     table = Table(box=None, padding=(0, 1))
@@ -106,7 +106,7 @@ def jobs(
             duration(round(time.time() - since)),
             escape(printable(job["trouble"])),
         )
-    Console(highlight=False).print(table)
+    SafeConsole().print(table)
     count = client.call("GET", f"/jobs/count?{which}")["count"] if len(found) >= limit else 0
     if count > len(found):
         print(f"and {count - len(found):,} more: tenbin jobs{' --all' * everything} --limit {count}")
@@ -136,14 +136,11 @@ def info(
 
         print(account(found))
         if samples:
-            from rich.console import Console
-
             from tenbin.commands.samples import sample_table
+            from tenbin.terminal import SafeConsole
 
             table = sample_table(rows, found["start_s"])
-            Console(highlight=False).print(
-                table if table.row_count else "  no samples: it was too short, or waits"
-            )
+            SafeConsole().print(table if table.row_count else "  no samples: it was too short, or waits")
     if json:
         _dump(told[0] if len(told) == 1 else told)
 
@@ -258,6 +255,7 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
     import time
 
     from tenbin.commands.outcomes import exit_code, outcome
+    from tenbin.text import say
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     code = 0
@@ -269,7 +267,7 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
             typer.echo(f"tenbin: job {job_id} has not ended", err=True)
             return 124
         if not quiet and (sentence := outcome(client, found)):
-            typer.echo(sentence, err=True)
+            say(sentence, error=True)
         code = code or exit_code(found)
     return code
 

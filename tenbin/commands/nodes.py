@@ -14,11 +14,12 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
     from json import dumps
 
     from tenbin.client import Client
+    from tenbin.text import say
 
     found = Client(home).call("GET", "/nodes")
     shared = {node["name"] for node in found if "up" in node and len(node.get("regions", ())) > 1}
     lines = [line for node in found for line in (_pool(node, shared) if "units" in node else [_node(node)])]
-    print(dumps(found, indent=1) if json else "\n".join(lines))
+    say(dumps(found, indent=1) if json else "\n".join(lines))
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ def complete_selector(incomplete: str) -> list[str]:
 
     paths = Store().paths()
     names = ["last", *dict.fromkeys(p.parent.parent.name for p in paths), *(p.parent.name for p in paths)]
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
 StoreOption = Annotated[

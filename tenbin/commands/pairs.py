@@ -91,6 +91,7 @@ def pairs(
 def _known(names: list[str], store: Any) -> list[JobProfile]:
     from agent.node_kind import node_kind
     from profiles.job_store import JobStore, load
+    from tenbin.text import say
 
     kind, stored = node_kind(), JobStore(store)
     found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
@@ -102,9 +103,7 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
         )
     for job in found:
         if job.kind.key != kind.key:
-            print(
-                f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", file=sys.stderr
-            )
+            say(f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", error=True)
     if len({job.kind.key for job in found}) > 1:
         raise BadInput("the job profiles are of different kinds of node", "see: tenbin job list")
     return found
@@ -238,12 +237,12 @@ def _plain(found: Prediction | None) -> dict[str, float | None] | None:
 def _print(
     rows: list[dict[str, Any]], advice: list[Suggestion], known: list[JobProfile], times: Times | None
 ) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from scheduler.pairs import over_network
+    from tenbin.terminal import SafeConsole
 
-    console, table = Console(highlight=False), Table(box=None, padding=(0, 1))
+    console, table = SafeConsole(), Table(box=None, padding=(0, 1))
     headings = ["job", "beside", "predicted", "95 % interval"]
     headings += ["measured", "95 % interval", "error"] if times else []
     for place, heading in enumerate(headings):

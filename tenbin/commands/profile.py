@@ -264,9 +264,10 @@ def _progress() -> Iterator[Listener]:
         yield tell
         return
 
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
+
+    from tenbin.terminal import SafeConsole
 
     columns = (
         TextColumn("{task.description:<32}"),
@@ -274,7 +275,7 @@ def _progress() -> Iterator[Listener]:
         TextColumn("{task.fields[left]:>9} left"),
         TextColumn("[dim]{task.fields[doing]}[/dim]"),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True, expand=False) as bars:
+    with Bars(*columns, console=SafeConsole(stderr=True), transient=True, expand=False) as bars:
         task = bars.add_task("Looking at the machine", total=1.0, left="", doing="")
         started = time.monotonic()
 
@@ -292,8 +293,10 @@ def _progress() -> Iterator[Listener]:
 
 
 def _tell(made: Profile, report: Path | None, json: bool) -> None:
+    from tenbin.text import as_json, say
+
     if json:
-        print(made.model_dump_json(indent=1))
+        print(as_json(made))
         return
     from tenbin.commands.show import print_profile
 
@@ -301,6 +304,6 @@ def _tell(made: Profile, report: Path | None, json: bool) -> None:
     if not made.samples:
         print("Nothing was measured, so nothing is stored.")
         return
-    print(f"\nStored as {made.node} {made.id}. The pictures: tenbin report {made.id}")
+    say(f"\nStored as {made.node} {made.id}. The pictures: tenbin report {made.id}")
     if report:
-        print(f"The report is in {report}")
+        say(f"The report is in {report}")

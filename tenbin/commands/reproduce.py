@@ -73,15 +73,14 @@ def reproduce(
 
       tenbin reproduce migration --scale full --figure migration.html
     """
-    from rich.console import Console
-
     from scheduler.evaluations import EVALUATIONS, evaluate
+    from tenbin.terminal import SafeConsole
 
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other", "give one of them")
     if figure and name in EVALUATIONS:  # else evaluate says so
         ensure_writable("--figure", figure)
-    with _Progress(name, Console(stderr=True, highlight=False)) as progress:
+    with _Progress(name, SafeConsole(stderr=True)) as progress:
         result = evaluate(name, scale.value, progress)
     try:
         if figure and result.pictures:
@@ -141,11 +140,10 @@ class _Progress:
 
 
 def _print(result: Evaluation, figure: Path | None) -> None:
-    from rich.console import Console
-
     from tenbin.report import evaluation as report
+    from tenbin.terminal import SafeConsole
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     console.print(result.paper, markup=False)
     for sentence in result.assumptions:
         console.print(f"- {sentence}", markup=False)

@@ -37,14 +37,15 @@ def show(
         show_cluster(*known("" if which == "last" else which, store), json)
         return
     from profiles.store import Store
+    from tenbin.text import as_json, say
 
     profile = Store(store).load(which)
     if json:
-        print(profile.model_dump_json(indent=1))
+        print(as_json(profile))
         return
     print_profile(profile, machine=machine)
     for line in stale(profile):
-        print(line)
+        say(line)
 
 
 def stale(profile: Profile) -> list[str]:
@@ -65,18 +66,19 @@ def stale(profile: Profile) -> list[str]:
 
 def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """The profile on the terminal."""
-    from rich.console import Console
+    from rich.markup import escape
 
     from probes.registry import PROBES
+    from tenbin.terminal import SafeConsole
     from tenbin.text import headline, machine_lines
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{headline(profile)}[/bold]")
+    console = SafeConsole()
+    console.print(headline(profile), style="bold", markup=False)
     lines = machine_lines(profile.inventory)
     console.print(_hanging(lines if machine else lines[:3]))
     for probe in dict.fromkeys(m.probe for m in profile.models):
         title = PROBES[probe].title if probe in PROBES else probe
-        console.print(f"\n[bold]{title}[/bold]  [dim](value, 95 % interval, n, quality)[/dim]")
+        console.print(f"\n[bold]{escape(title)}[/bold]  [dim](value, 95 % interval, n, quality)[/dim]")
         _print_models(console, [m for m in profile.models if m.probe == probe])
     if profile.absent:
         console.print("\n[bold]Not measured[/bold]")
@@ -100,6 +102,8 @@ def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
 
 def _print_models(console: Console, models: list[Model]) -> None:
     """A line for each coefficient; the subject is the line itself where there is one, else its heading."""
+    from rich.markup import escape
+
     from tenbin.text import interval, subject, value_with_unit
 
     width = max(28, min(44, console.width - 56))
@@ -108,9 +112,9 @@ def _print_models(console: Console, models: list[Model]) -> None:
         mark = "  [magenta]EMULATED[/]" if model.emulated else ""
         single = len(model.coefficients) == 1
         if not single:
-            console.print(f"  [cyan]{model.quantity}[/]  {_plain(subject(model))}{mark}")
+            console.print(f"  [cyan]{escape(model.quantity)}[/]  {escape(subject(model))}{mark}")
         elif model.quantity != quantity:
-            console.print(f"  [cyan]{model.quantity}[/]{mark}")
+            console.print(f"  [cyan]{escape(model.quantity)}[/]{mark}")
         quantity = model.quantity
         for c in model.coefficients:
             name = (subject(model) or c.name) if single else c.name
@@ -118,21 +122,14 @@ def _print_models(console: Console, models: list[Model]) -> None:
             if len(name) > width:
                 console.print(f"    {name}", markup=False)
                 name = ""
-            console.print(
-                f"    {_plain(name):<{width}} {value_with_unit(c):>14} {interval(c):>22} {c.n:>4} {quality}",
-                soft_wrap=True,
-            )
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+            row = f"    {name:<{width}} {value_with_unit(c):>14} {interval(c):>22} {c.n:>4} "
+            console.print(escape(row) + quality, soft_wrap=True)
 
 
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
     from profiles.store import Store, load
+    from tenbin.text import say
 
     rows: list[dict[str, object]] = []
     broken: list[str] = []
@@ -164,16 +161,17 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     else:
         _print_list(rows)
         for problem in broken:
-            typer.echo(f"tenbin: {problem}", err=True)
+            say(f"tenbin: {problem}", error=True)
     if broken:
         raise typer.Exit(BadInput.exit_code)
 
 
 def _print_list(rows: list[dict[str, object]]) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    from tenbin.text import duration
+    from tenbin.terminal import SafeConsole
+    from tenbin.text import duration, printable
 
     if not rows:
         print("No profile yet; make one with 'tenbin profile'.")
@@ -189,5 +187,5 @@ def _print_list(rows: list[dict[str, object]]) -> None:
         marks = " ".join(mark for mark in ("emulated", "interrupted") if row[mark])
         took = duration(float(str(row["duration_s"])))
         cells = (row["id"], row["node"], row["kind"], took, row["models"], row["absent"], marks)
-        table.add_row(*map(str, cells))
-    Console().print(table)
+        table.add_row(*(escape(printable(str(cell))) for cell in cells))
+    SafeConsole().print(table)

@@ -110,9 +110,8 @@ def simulate(
 
       tenbin simulate -p easy -w trace.swf -c 16xgpu+64xcpu --profile gpu=node7 --profile cpu=last
     """
-    from rich.console import Console
-
     from scheduler.clusters import parse_cluster
+    from tenbin.terminal import SafeConsole
 
     machine = parse_cluster(cluster)
     if gantt is not None:
@@ -120,7 +119,7 @@ def simulate(
     taken = _measured(profile, machine, store) if profile else None
     if taken is not None:
         machine = taken.cluster
-    errors = Console(stderr=True, highlight=False)
+    errors = SafeConsole(stderr=True)
     results, drawn = [], []
     for text in dict.fromkeys(policy):
         result, record, work = _run(text, workload, machine, seed, limit, gantt is not None, errors, taken)
@@ -285,13 +284,13 @@ def _reasons(what: str, counts: dict[str, int]) -> list[str]:
 def _print_table(
     results: list[dict[str, Any]], work: Workload, gantt: Path | None, taken: Sequence[str] = ()
 ) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from tenbin.terminal import SafeConsole
     from tenbin.text import duration, number
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     console.print(work.source, markup=False)
     table = Table(box=None, padding=(0, 1))
     table.add_column("")

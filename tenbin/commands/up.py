@@ -364,7 +364,9 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
 def _print(found: Any, as_json: bool, text: str) -> None:
     import json
 
-    print(json.dumps(found, indent=1) if as_json else text)
+    from tenbin.text import say
+
+    say(json.dumps(found, indent=1) if as_json else text)
 
 
 def _go_into_background(folder: Path) -> None:
@@ -378,6 +380,7 @@ def _go_into_background(folder: Path) -> None:
 
     from tenbin.client import Client
     from tenbin.errors import TenbinError
+    from tenbin.text import say
 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / "coordinator.log"
@@ -396,7 +399,7 @@ def _go_into_background(folder: Path) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             last = (log.read_text().splitlines() or ["it said nothing"])[-1]
-            typer.echo(last if last.startswith("tenbin:") else f"tenbin: {last}", err=True)
+            say(last if last.startswith("tenbin:") else f"tenbin: {last}", error=True)
             raise typer.Exit(os.waitstatus_to_exitcode(status) or 1)
         try:
             found = Client(folder).call("GET", "/status")

@@ -125,7 +125,11 @@ def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> di
     """One probe: its explanation, pictures and coefficients."""
     models = [m for m in profile.models if m.probe == name]
     drawing = _drawing(name)
-    figures = drawing.figures(tables[name], models) if drawing and name in tables else []
+    try:
+        figures = drawing.figures(tables[name], models) if drawing and name in tables else []
+    except KeyError as error:
+        what = f"samples/{name}.parquet beside the profile: it has no column {error}"
+        raise BadInput(what, "delete it; the profile stays") from error
     return {
         "name": name,
         "title": PROBES[name].title,

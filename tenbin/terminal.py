@@ -1,0 +1,26 @@
+"""Output to a terminal: text from files, jobs and other users is shown, and never obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.segment import Segment
+
+from tenbin.text import printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderableType
+
+
+class SafeConsole(Console):
+    """A console whose colours are its own: control characters in what it prints become visible text."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render with control characters escaped; rich's own cursor movements stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
