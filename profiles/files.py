@@ -9,6 +9,7 @@ import stat
 
 from profiles.errors import BadInput
 
+KIND, PLAIN = 0o170000, 0o100000  # of a file's mode, as in the module stat
 TYPE_CHECKING = False  # every job waits until this is imported
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,27 @@ def taken(path: Path | str) -> bool:
     return False
 
 
+def read_plain(path: Path | str, most: int, last: bool = False) -> bytes:
+    """What a plain file holds; it never waits, whatever lies there.
+
+    Args:
+        last: of a file with more than ``most`` bytes these last ones.
+
+    Raises:
+        OSError: there is none, it is something else (a pipe, a folder, a link), is longer, or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        about = os.fstat(descriptor)
+        if about.st_mode & KIND != PLAIN:
+            raise OSError(errno.EINVAL, "no plain file", str(path))
+        if about.st_size > most and not last:
+            raise OSError(errno.EFBIG, f"longer than {most} bytes", str(path))
+        return os.pread(descriptor, most, max(0, about.st_size - most))
+    finally:
+        os.close(descriptor)
+
+
 def overwrite(path: Path, text: str, width: int) -> None:
     """Write a word over the one before: who opens the file then reads it, over NFS too. A full disk has room.
 
@@ -71,7 +93,7 @@ def overwrite(path: Path, text: str, width: int) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(descriptor, text.encode().ljust(width), 0)
     finally:
@@ -88,6 +110,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        aside.unlink(missing_ok=True)  # a pipe there would be waited for
         aside.write_bytes(content.encode() if isinstance(content, str) else content)
         sync(aside)
         aside.replace(path)

@@ -15,7 +15,7 @@ from agent.jobs import tree
 from agent.jobs.launch import launch
 from agent.jobs.light import parse, signal
 from profiles.errors import TenbinError
-from profiles.files import take
+from profiles.files import read_plain, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,10 +151,9 @@ def reserve(folder: str) -> int:
 
 
 def fenced(folder: str) -> bool:
-    """Whether the attempt must end. OSError if its folder cannot be seen."""
+    """Whether the attempt must end. OSError if its folder cannot be seen, or something else lies there."""
     try:
-        with open(f"{folder}/fence") as file:  # noqa: PTH123
-            return file.read() == FENCED
+        return read_plain(f"{folder}/fence", RESULT_BYTES) == FENCED.encode()
     except FileNotFoundError:  # an order from before there were such files
         os.stat(folder)  # noqa: PTH116
         return False

@@ -9,7 +9,6 @@ Both lie in the attempt's folder, on the shared disk, and each has one writer.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from agent.jobs.folder import Attempt
@@ -45,9 +44,8 @@ def wish(attempt: Attempt, wanted: Wish) -> None:
 
 
 def wished(attempt: Attempt) -> Wish | None:
-    with suppress(FileNotFoundError):
-        return Wish(**json.loads((attempt.path / WISH).read_text()))
-    return None
+    """The last one; None if there is none, or something else."""
+    return attempt.read(Wish, WISH)
 
 
 def tell(attempt: Attempt, held: Held) -> None:
@@ -56,6 +54,5 @@ def tell(attempt: Attempt, held: Held) -> None:
 
 
 def held(attempt: Attempt) -> Held | None:
-    with suppress(FileNotFoundError):
-        return Held(**json.loads((attempt.path / HELD).read_text()))
-    return None
+    """The last one; None if there is none, or something else."""
+    return attempt.read(Held, HELD)

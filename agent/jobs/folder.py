@@ -19,7 +19,8 @@ Beside the folders of a job's attempts:
 
     generation    number of the one that counts; before it can begin, from the second on; the coordinator
 
-JSON files are written aside and renamed: a half-written one is never seen.
+JSON files are written aside and renamed: a half-written one is never seen. What lies there when they are
+read may be somebody else's all the same, the job's own for instance (``agent.jobs.checked``).
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from agent.jobs import begin
-from profiles.files import overwrite, taken
+from agent.jobs import begin, checked, limits, tree
+from agent.jobs.checked import Broken
+from profiles.files import overwrite, sync, taken
 
 How = Literal[
     "exited",
@@ -48,6 +50,9 @@ How = Literal[
     "checkpointed",
 ]
 GENERATION = "generation"
+ENDED = {"exited": "code", "signalled": "signal"}  # what a result has that says so
+MOST_LOG = 65536  # bytes of the end of a supervisor's log that are looked at
+T = TypeVar("T")
 Want = Literal["run", "pause", "checkpoint", "end"]
 
 
@@ -212,9 +217,7 @@ class Attempt:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def order(self) -> Order:
-        found = self._read("order.json")
-        assert found is not None
-        return as_order(found)
+        return as_order(json.loads((self.path / "order.json").read_text()))
 
     def claim(self) -> bool:
         """Whether the caller is the first: only then it may run, or revoke, the attempt."""
@@ -237,23 +240,29 @@ class Attempt:
         return begin.fenced(str(self.path))
 
     def lives(self) -> bool:
-        """Whether a supervisor lives."""
-        return taken(self.path / "alive")
+        """Whether a supervisor lives, as far as its sign of life is where it was."""
+        try:
+            return taken(self.path / "alive")
+        except OSError:
+            return bool(self.supervisors())
+
+    def supervisors(self) -> list[int]:
+        """Processes of this machine that supervise it, whatever has become of its folder; at most one."""
+        state, alive = self.state(), self.path / "alive"
+        return (tree.lockers(alive, [state.supervisor_pid]) if state else []) or tree.lockers(alive)
 
     def ask(self, request: Request) -> None:
         self._make()  # it may be asked before there was room to place it
         self._write("request.json", vars(request))
 
     def request(self) -> Request | None:
-        found = self._read("request.json")
-        return None if found is None else Request(**{**found, "cores": tuple(found["cores"])})
+        return self.read(Request, "request.json")
 
     def tell(self, state: RunState) -> None:
         self._write("state.json", vars(state))
 
     def state(self) -> RunState | None:
-        found = self._read("state.json")
-        return None if found is None else RunState(**found)
+        return self.read(RunState, "state.json")
 
     def keep_group(self, group: Path) -> None:
         """Before a control group is made: where, so that it is removed whatever happens."""
@@ -261,9 +270,10 @@ class Attempt:
 
     def group(self) -> Path | None:
         """The control group that was made for it, which may be gone."""
-        with suppress(FileNotFoundError):
-            if found := (self.path / "group").read_text():
-                return Path(found)
+        with suppress(Broken):
+            found = Path(checked.text(self.path / "group") or "/")
+            if limits.known(found):
+                return found
         return None
 
     @property
@@ -279,62 +289,91 @@ class Attempt:
         """Write the result into the reserved room, in microseconds: it survives the supervisor's death."""
         os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(begin.RESULT_BYTES), 0)
 
-    def publish(self) -> None:
-        """What was noted is the result, for whoever looks; not yet durable."""
-        with suppress(FileNotFoundError):  # it is already
-            self._reserved.replace(self.path / "result.json")
+    def publish(self, reserved: int) -> None:
+        """What was noted is the result, for whoever looks; not yet durable. OSError if it cannot be now.
+
+        What is gone of the folder, which the job may have removed, is made anew.
+        """
+        final, about = self.path / "result.json", os.fstat(reserved)
+        try:
+            if not _is(self._reserved, about):
+                if _is(final, about):
+                    return  # it is already
+                self._restore(os.pread(reserved, checked.MOST_BYTES, 0))
+            if final.is_dir():
+                clear(final)
+            self._reserved.replace(final)
+        except PermissionError:
+            self.path.chmod(0o700)
+            raise
+
+    def _restore(self, result: bytes) -> None:
+        if not self.path.is_dir() or self.path.is_symlink():
+            clear(self.path)
+        self._make()
+        clear(self._reserved)
+        self._put(result, self._reserved.name)
+        self.claim()
 
     def settle(self, reserved: int) -> None:
         """The result survives the machine's death."""
         os.fsync(reserved)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with suppress(FileNotFoundError):  # its owner has removed it
+            sync(self.path)
 
     def last_words(self) -> Result | None:
         """What a dead supervisor had noted and not published."""
-        try:
-            return _result(json.loads(self._reserved.read_bytes()))
-        except (FileNotFoundError, ValueError):
-            return None
+        with suppress(Broken):
+            return _result(self._reserved)
+        return None
 
     def complaint(self) -> str:
         """Why a supervisor that died did so, as it said last; "" if it said nothing: it was killed."""
-        with suppress(FileNotFoundError):
-            lines = (self.path / begin.LOG).read_text(errors="replace").split("\n")
+        with suppress(Broken):
+            lines = (checked.text(self.path / begin.LOG, MOST_LOG, last=True) or "").split("\n")
             return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
         return ""
 
     def result(self) -> Result | None:
-        """How it ended; None if it has not, or the machine died before the file was written to its disk."""
+        """How it ended; None if it has not, or what lies there is no result: see ``spoiled``.
+
+        So it is where the machine died before the file was written to its disk.
+        """
+        with suppress(Broken):
+            return _result(self.path / "result.json")
+        return None
+
+    def spoiled(self) -> str:
+        """Why there is no result though something lies in its place; "" if nothing does."""
         try:
-            return _result(json.loads((self.path / "result.json").read_bytes()))
-        except (FileNotFoundError, ValueError):
-            return None
+            _result(self.path / "result.json")
+        except Broken as error:
+            return str(error)
+        return ""
+
+    def read(self, kind: type[T], name: str) -> T | None:
+        """The record in one of its files; None if there is none, or something else."""
+        with suppress(Broken):
+            return checked.read(kind, self.path / name)
+        return None
 
     @property
     def _reserved(self) -> Path:
         return self.path / ".result.json"
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
+        self._put(json.dumps(content).encode(), name)  # json.dump is the slow encoder
+
+    def _put(self, content: bytes, name: str) -> None:
         aside = self.path / f".{name}.{os.getpid()}"
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(json.dumps(content))  # json.dump is the slow encoder
+            with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+                file.write(content)
             aside.replace(self.path / name)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads((self.path / name).read_text())
-        except FileNotFoundError:
-            return None
-        return found
 
 
 def until_it_can(step: Callable[[], None]) -> None:
@@ -346,6 +385,18 @@ def until_it_can(step: Callable[[], None]) -> None:
             time.sleep(1.0)
 
 
+def _is(path: Path, about: os.stat_result) -> bool:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return os.path.samestat(path.lstat(), about)
+    return False
+
+
+def clear(path: Path) -> None:
+    """Have nothing lie there: what does is kept under another name."""
+    with suppress(FileNotFoundError):
+        path.rename(path.with_name(f".{path.name}.{time.time_ns()}"))
+
+
 def as_order(found: dict[str, Any]) -> Order:
     """What its file says."""
     lists = {name: tuple(found[name]) for name in ("command", "cores")}
@@ -353,5 +404,9 @@ def as_order(found: dict[str, Any]) -> Order:
     return Order(**{**found, **lists, **more})
 
 
-def _result(found: dict[str, Any]) -> Result:
-    return Result(**{**found, "usage": Usage(**found["usage"])})
+def _result(file: Path) -> Result | None:
+    """A result that is whole; None if there is no file. Raises as ``checked.read``."""
+    found = checked.read(Result, file)
+    if found is not None and found.how in ENDED and getattr(found, ENDED[found.how]) is None:
+        raise Broken(f"{file.name} cannot be read: {found.how} without {ENDED[found.how]}")
+    return found

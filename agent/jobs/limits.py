@@ -123,6 +123,13 @@ def place(name: str, root: Path = Path("/")) -> Group | None:
         folder = folder.parent
 
 
+def known(group: Path, root: Path = Path("/")) -> bool:
+    """Whether the path is one of a control group: a folder that only looks like one may name any process."""
+    mounts = (line.partition(" - ") for line in _lines(root / "proc/self/mountinfo"))
+    points = [mount.split(" ")[4] for mount, _, kind in mounts if kind.startswith("cgroup")]
+    return ".." not in group.parts and any(group.is_relative_to(root / one.lstrip("/")) for one in points)
+
+
 def remove(group: Path, limit_s: float = 1.0) -> bool:
     """Kill what is left in a group and in those below it, and remove them; whether it is gone."""
     deadline = time.monotonic() + limit_s

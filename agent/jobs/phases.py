@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from agent.jobs.checked import shown
+from profiles.files import read_plain
 
 NAME = "checkpoint.phases.jsonl"
 MOST_BYTES = 65_536  # of the end of the file: a program could write anything
@@ -38,24 +39,14 @@ class Phase(NamedTuple):
 def read(folder: Path) -> list[Phase]:
     """The last phases, in their order; lines that are none are left out, as is what is no plain file."""
     found = []
-    for line in _end_of(folder / NAME).split(b"\n"):
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
+    end = b""
+    with suppress(OSError):
+        end = read_plain(folder / NAME, MOST_BYTES, last=True)
+    for line in end.split(b"\n"):
+        with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             row = json.loads(line)
             took, size, at = (float(row[name]) for name in ("time_s", "bytes", "at_s"))
             if all(math.isfinite(number) and number >= 0 for number in (took, size, at)):
-                found.append(Phase(str(row["phase"]), took, size, at, str(row.get("program", ""))))
+                words = (shown(str(row.get(name, ""))) for name in ("phase", "program"))
+                found.append(Phase(next(words), took, size, at, next(words)))
     return found
-
-
-def _end_of(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            return b""
-        return os.pread(descriptor, MOST_BYTES, max(0, about.st_size - MOST_BYTES))
-    finally:
-        os.close(descriptor)

@@ -10,8 +10,9 @@ a killed supervisor left is put back by the coordinator, at the latest when it i
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent.controls import read_control, write_control
+from agent.jobs import checked
 from agent.jobs.energy import Energy
 from agent.jobs.folder import Attempt
 from agent.journal import Journal
@@ -26,10 +28,11 @@ from agent.paths import state_dir
 from probes.power_caps import Caps
 from probes.powercap import Zone, zones
 from profiles.errors import Busy, Unavailable
-from profiles.files import write_whole
+from profiles.files import take, write_whole
 
 CAP = "cap.json"
 HINT = "start tenbin up anew: it looks which packages there are"
+LOCKS_S = 5.0  # who changes a cap has the lock for milliseconds
 GIVES_WAY_S = 10.0  # who had the packages before, and pauses, puts them back in milliseconds
 
 
@@ -55,7 +58,7 @@ def wish(attempt: Attempt, sysfs: Path, packages: Sequence[str], cap_w: float | 
         OSError: a file cannot be written.
     """
     with _locked(attempt):
-        before = _read(attempt)
+        before = attempt.read(Wish, CAP)
         held = before.held if before else ()
         now = Wish(tuple(packages), cap_w, held)
         _write(attempt, now)
@@ -64,8 +67,8 @@ def wish(attempt: Attempt, sysfs: Path, packages: Sequence[str], cap_w: float | 
 
 
 def wished_cap_w(attempt: Attempt) -> float | None:
-    """The cap that is wished at present; None if there is none."""
-    found = _read(attempt)
+    """The cap that is wished at present; None if there is none, or something else."""
+    found = attempt.read(Wish, CAP)
     return None if found is None else found.cap_w
 
 
@@ -87,6 +90,7 @@ class Power:
 
         Raises:
             Unavailable, Busy: a limit cannot be written, or somebody else has changed it.
+            Broken: what is wished cannot be read.
         """
         deadline = time.monotonic() + GIVES_WAY_S
         while True:
@@ -100,7 +104,7 @@ class Power:
                 time.sleep(0.01)
 
     def _begin(self) -> None:
-        wished = _read(self.attempt)
+        wished = checked.read(Wish, self.attempt.path / CAP)
         if wished is None:
             return
         if wished.held and wished.held != wished.packages:
@@ -121,10 +125,14 @@ class Power:
     def release(self) -> None:
         """Put everything back, and count no more."""
         self._energy.end()
-        with _locked(self.attempt):
-            wished = _read(self.attempt)
-            if wished is not None:
-                self._put_back(wished)
+        try:
+            with _locked(self.attempt):
+                wished = self.attempt.read(Wish, CAP)
+                if wished is not None:
+                    self._put_back(wished)
+        except OSError:  # the folder is gone, for instance
+            pass
+        self._journal.restore()
 
     def close(self) -> None:
         """Nothing is left to do after ``release``."""
@@ -152,16 +160,16 @@ def _set(path: Path, value: str) -> None:
 
 @contextmanager
 def _locked(attempt: Attempt) -> Iterator[None]:
-    with (attempt.path / ".cap.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    """OSError if somebody else keeps it."""
+    lock, deadline = attempt.path / ".cap.lock", time.monotonic() + LOCKS_S
+    while (descriptor := take(lock)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "somebody keeps it locked", str(lock))
+        time.sleep(0.001)
+    try:
         yield
-
-
-def _read(attempt: Attempt) -> Wish | None:
-    with suppress(FileNotFoundError):
-        found = json.loads((attempt.path / CAP).read_text())
-        return Wish(tuple(found["packages"]), found["cap_w"], tuple(found["held"]))
-    return None
+    finally:
+        os.close(descriptor)
 
 
 def _write(attempt: Attempt, wished: Wish) -> None:

@@ -13,9 +13,11 @@ from pathlib import Path
 from agent.jobs import tree
 from probes import rank_guard
 from probes.rank_guard import RankEnd
+from profiles.files import read_plain
 
 REPORTS = "rank-ends"  # in the attempt's folder, of each node
 LAST_WORDS_BYTES = 8192
+MOST_BYTES = 1 << 20  # of the reports of a node
 
 
 def programs(root: int) -> list[int]:
@@ -43,14 +45,23 @@ def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
     lines: list[str] = []
     for file in attempt.glob(f"{REPORTS}-*"):
         with suppress(OSError):
-            lines += file.read_text().splitlines()
-    ends = [end for line in lines if (end := RankEnd.from_line(line))]
+            lines += read_plain(file, MOST_BYTES, last=True).decode(errors="replace").splitlines()
+    ends = [end for line in lines if (end := _end(line))]
     sentence = obituary(code, _last_lines(stderr), ends, len(ends) + 1, ())
     return os.waitstatus_to_exitcode(cause_first(ends)[0].wait_status) if ends else code, sentence
 
 
+def _end(line: str) -> RankEnd | None:
+    with suppress(ValueError, OverflowError):  # no guard has written it
+        end = RankEnd.from_line(line)
+        if end is not None:
+            os.waitstatus_to_exitcode(end.wait_status)
+        return end
+    return None
+
+
 def _last_lines(path: Path) -> list[str]:
-    with suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LAST_WORDS_BYTES))
-        return file.read().decode(errors="replace").splitlines()
+    with suppress(OSError):  # also of what is no file
+        end = read_plain(os.path.realpath(path), LAST_WORDS_BYTES, last=True)
+        return end.decode(errors="replace").splitlines()
     return []

@@ -19,6 +19,7 @@ import time
 from agent.jobs import tree
 from agent.jobs.begin import LOG, begin
 from agent.jobs.light import parse, signal, suppress
+from profiles.files import read_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ NEXT = "next"
 STAYS_S = 0.3  # after a job that ran shorter than SHORT_S
 SHORT_S = 10.0
 LOOKS_S = 0.01
+MOST_BYTES = 65536  # of a file that says something
 FOR_IT = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -154,11 +156,10 @@ def _code(result: Result | None) -> int:
 def _was_short(folder: str) -> bool:
     """Whether another one may follow the attempt."""
     try:
-        with open(f"{folder}/result.json") as file:  # noqa: PTH123
-            result = parse(file.read())
-    except (OSError, ValueError):
+        result = parse(read_plain(f"{folder}/result.json", MOST_BYTES).decode())
+        return suits(result["how"], result["usage"]["wall_s"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
-    return suits(result["how"], result["usage"]["wall_s"])
 
 
 def _awaited(folder: str) -> str:
@@ -169,8 +170,7 @@ def _awaited(folder: str) -> str:
             break
     with suppress(OSError):
         if not pass_on(folder, ""):
-            with open(file) as content:  # noqa: PTH123
-                return content.read()
+            return read_plain(file, MOST_BYTES).decode(errors="replace")
     return ""
 
 

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.jobs import tree
+from agent.jobs.checked import MOST
+from profiles.files import read_plain
 
 FIRST_S, LATER_S = 0.1, 1.0  # the first look, and how far apart they are when doubling has come to an end
 SHARE = 0.005  # of a core that looking may take: a large tree is looked at less often
 MOST_ROWS = 1000  # then every two rows become one, and rows come half as often
+MOST_BYTES = 1 << 20  # of a file that is read; all that a sampler writes is less
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -157,15 +160,18 @@ class Sampler:
 
 
 def read(file: Path) -> list[Sample]:
-    """The rows of a file, none if there is none; a line that was not written whole is left out."""
-    rows = []
-    with suppress(FileNotFoundError):
-        for line in file.read_text().splitlines(keepends=True):
+    """The rows of a file, none if there is none; a line that was not written whole, or is none, is left
+    out."""
+    rows: list[Sample] = []
+    with suppress(OSError):
+        text = read_plain(file, MOST_BYTES, last=True).decode(errors="replace")
+        for line in text.splitlines(keepends=True):
             with suppress(ValueError):  # among them the line of names
                 at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
                 counts = int(processes), int(threads), float(energy) if energy.strip() else None
                 row = Sample(float(at), float(cpu), float(memory), float(read_mb), float(written), *counts)
-                rows += [row] if line.endswith("\n") else []
+                known = all(value is None or 0.0 <= value <= MOST for value in row)
+                rows += [row] if known and line.endswith("\n") else []
     return rows
 
 
@@ -175,7 +181,8 @@ def _line(sample: Sample) -> str:
 
 def _append(file: Path, text: str) -> None:
     """Append all of it, or nothing and OSError."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(file, flags, 0o600)
     try:
         size, content = os.fstat(descriptor).st_size, text.encode()
         if os.write(descriptor, content) < len(content):

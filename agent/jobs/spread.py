@@ -13,17 +13,20 @@ before they must have ended it because their lease is over.
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
+from agent.jobs import checked
+from agent.jobs.checked import Broken
 from agent.jobs.folder import Attempt, Order, Result, Usage
 from agent.jobs.here import here
 from agent.jobs.lease import LEASE_S, MARGIN_S
 from agent.jobs.ranks import REPORTS
-from profiles.files import overwrite
+from profiles.files import overwrite, read_plain
 
 FOLDER = "ranks"
 Wish = Literal["run", "pause", "term", "end"]
@@ -73,8 +76,13 @@ class Board:
 
     def wish(self) -> tuple[int, Wish]:
         """The last one and its number; 0 if nothing was wished yet. OSError if it cannot be seen."""
-        words = (self.path / "wish").read_text().split()
-        return (int(words[0]), words[1]) if words else (0, "run")  # type: ignore[return-value]
+        said = read_plain(self.path / "wish", BYTES).split()
+        if not said:
+            return 0, "run"
+        for wish in get_args(Wish):
+            if len(said) == 2 and said[0].isdigit() and said[1] == wish.encode():
+                return int(said[0]), wish
+        raise OSError(errno.EINVAL, "no wish", str(self.path / "wish"))
 
     def tell(self, number: int, wish: Wish) -> None:
         overwrite(self.path / "wish", f"{number} {wish}", BYTES)
@@ -89,8 +97,8 @@ class Board:
             self.say(host, Word(unreached=why or "srun failed"))
 
     def word(self, host: str) -> Word:
-        with suppress(OSError, ValueError):
-            return Word(**json.loads((self.path / host).read_bytes()))
+        with suppress(OSError, Broken):
+            return checked.read(Word, self.path / host) or Word()
         return Word()
 
 

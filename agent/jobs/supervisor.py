@@ -103,7 +103,7 @@ class Supervisor:
         if self.power is not None:
             self.power.release()
             self.power.close()
-        until_it_can(self.attempt.publish)
+        until_it_can(lambda: self.attempt.publish(reserved))
         self.report("ended")
         until_it_can(lambda: self.attempt.settle(reserved))
         for descriptor in (reserved, *self.begun.ties):
@@ -285,7 +285,7 @@ class Supervisor:
 
     def _running_s(self, until: float | None = None) -> float:
         until = time.monotonic() if until is None else until
-        return self.ran_s + (until - self.runs_since if self.runs_since is not None else 0.0)
+        return max(0.0, self.ran_s + (until - self.runs_since if self.runs_since is not None else 0.0))
 
     def _patience(self) -> float:
         """Seconds until something is to be looked at."""

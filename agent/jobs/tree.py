@@ -16,6 +16,7 @@ from agent.jobs.light import signal, suppress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
+    from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETSIG = 10  # which signal tells a file's news; the module fcntl lacks it
@@ -189,6 +190,27 @@ def marked(mark: str) -> list[int]:
                 if sought in file.read().split(b"\0"):
                     found.append(int(name))
     return found
+
+
+def lockers(path: Path, among: list[int] | None = None) -> list[int]:
+    """Processes of ours that have a file locked which has, or had, that name: it may be gone meanwhile.
+
+    Args:
+        among: these only; None: all.
+    """
+    folder, name = os.path.split(path)
+    named = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+    found = []
+    everybody = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    for pid in everybody if among is None else among:
+        with suppress(OSError):
+            for one in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+                if os.readlink(f"/proc/{pid}/fd/{one}") not in (named, f"{named} (deleted)"):  # noqa: PTH115
+                    continue
+                with open(f"/proc/{pid}/fdinfo/{one}") as file:  # noqa: PTH123
+                    if "FLOCK" in file.read():
+                        found.append(pid)
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def kill_marked(mark: str, limit_s: float = 10.0) -> bool:

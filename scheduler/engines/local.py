@@ -7,9 +7,7 @@ watched too, and every few seconds each attempt's folder is looked at.
 
 from __future__ import annotations
 
-import errno
 import json
-import logging
 import os
 import selectors
 import signal
@@ -29,7 +27,7 @@ from profiles.errors import Unavailable
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec
-from scheduler.engines import Report
+from scheduler.engines import Report, spoiled
 from scheduler.engines.cores import Cores
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.job_paths import check_here
@@ -38,16 +36,15 @@ from scheduler.engines.packages import Packages, await_pause, lowers, put_back
 from scheduler.model import Cluster, Placement, Region
 
 SWEEP_S = 5.0
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LARGEST_REPORT = 65536
-log = logging.getLogger("tenbin")
 
 
 @dataclass(slots=True)
 class Watched:
     """An attempt that was started: its folder, and the supervisor's process descriptor (None: unknown).
 
-    ``gone``: that process is known to have ended.
+    ``gone``: that process is known to have ended. ``begun``: the attempt is known to have begun, whatever its
+    folder shows.
     """
 
     job_id: int
@@ -57,6 +54,7 @@ class Watched:
     mpi: bool
     pidfd: int | None = None
     gone: bool = False
+    begun: bool = False
 
 
 class LocalEngine(JobFolders):
@@ -147,7 +145,7 @@ class LocalEngine(JobFolders):
             except Unavailable as error:
                 refused.append((watched, str(error)))
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if error.errno in spoiled.NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
                 refused.append((watched, f"{error.filename or watched.attempt.path}: {error.strerror}"))
         for watched, trouble in refused:
@@ -166,8 +164,9 @@ class LocalEngine(JobFolders):
             watched = self._watched.get((job.id, job.attempt))
             if watched is None or job.placement is None:
                 continue
-            if lowers(watched.attempt, job.placement.cap_w) == lower:
-                self._wish(job, watched.attempt)
+            with spoiled.of_one(job.id, room=False):
+                if lowers(watched.attempt, job.placement.cap_w) == lower:
+                    self._wish(job, watched.attempt)
 
     def rest_w(self) -> float:
         return 0.0
@@ -176,9 +175,10 @@ class LocalEngine(JobFolders):
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
             return
-        if want == "run":
-            self._wish(job, watched.attempt)
-        watched.attempt.ask(Request(job.request, want, job.cores if want == "run" else ()))
+        with spoiled.of_one(job.id, room=False):
+            if want == "run":
+                self._wish(job, watched.attempt)
+            watched.attempt.ask(Request(job.request, want, job.cores if want == "run" else ()))
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
@@ -188,12 +188,13 @@ class LocalEngine(JobFolders):
     def recover(self, job: Entry) -> None:
         watched = self._watch(job)
         attempt = watched.attempt
-        if not attempt.path.exists() or attempt.claim():
+        at_work = attempt.supervisors()
+        watched.begun = bool(at_work)
+        if not at_work and (not attempt.path.exists() or spoiled.revoked(attempt)):
             self._end(watched, Report(job.id, job.attempt, "never", time.time()))
             return
-        state = attempt.state()
-        if state is not None and attempt.lives():
-            self._observe(watched, state.supervisor_pid)
+        for pid in at_work:
+            self._observe(watched, pid)
         self._look(watched)
 
     def _watch(self, job: Entry) -> Watched:
@@ -235,36 +236,41 @@ class LocalEngine(JobFolders):
                 watched = self._watched.get(key)
                 if watched is None:
                     continue
+                watched.begun = True
                 if what == "ended":
-                    self._look(watched)
+                    self._look(watched, told=True)
                     continue
                 state = watched.attempt.state()
-                if state is not None:
-                    self._observe(watched, state.supervisor_pid)
-                    if what == "started":
-                        self._reports.append(Report(*key, "started", state.started_s))
-                    else:
-                        self._reports.append(Report(*key, "obeyed", time.time(), done=state.done))
+                if watched.pidfd is None:
+                    for pid in watched.attempt.supervisors():
+                        self._observe(watched, pid)
+                if what == "started":
+                    at_s = time.time() if state is None else state.started_s
+                    self._reports.append(Report(*key, "started", at_s))
+                elif state is not None:
+                    self._reports.append(Report(*key, "obeyed", time.time(), done=state.done))
 
-    def _look(self, watched: Watched) -> None:
+    def _look(self, watched: Watched, told: bool = False) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
-        try:
-            self._judge(watched)
-        except OSError as error:
-            log.error("job %d: %s", watched.job_id, error)
+        with spoiled.of_one(watched.job_id):
+            self._judge(watched, told)
 
-    def _judge(self, watched: Watched) -> None:
-        """Whether an attempt has ended; a lost one is over when none of its processes is left."""
+    def _judge(self, watched: Watched, told: bool) -> None:
+        """Whether an attempt has ended; a lost one is over when none of its processes is left.
+
+        What lies in its folder may be the job's own, or be gone: while its supervisor lives the attempt has
+        not ended, unless that has ``told`` so.
+        """
         attempt, key = watched.attempt, (watched.job_id, watched.number)
         if key not in self._watched:
             return  # two signs of the same end
-        result = attempt.result()
+        result = attempt.result() if told else None
         if result is None:
-            if not attempt.claimed():
-                if watched.gone and attempt.claim():
+            if not watched.begun and not attempt.claimed():
+                if watched.gone and spoiled.revoked(attempt):
                     self._end(watched, Report(*key, "never", time.time()))
                 return  # its supervisor has yet to come
-            if attempt.lives():
+            if attempt.lives() or (not watched.gone and attempt.supervisors()):
                 return
             result = attempt.result()  # it may just have been written
         if result is None:  # its supervisor was killed
@@ -272,7 +278,8 @@ class LocalEngine(JobFolders):
                 return
             if watched.mpi:
                 sweep_segments(0.0)
-            if (group := attempt.group()) is not None:
+            group = attempt.group()
+            if group is not None and group.name.startswith(f"{limits.PREFIX}{key[0]}-{key[1]}-"):
                 limits.remove(group)
             if self.packages is not None:
                 put_back()
@@ -280,9 +287,7 @@ class LocalEngine(JobFolders):
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))
         else:
-            said = attempt.complaint()
-            trouble = f"its supervisor failed: {said}" if said else ""
-            self._end(watched, Report(*key, "lost", time.time(), trouble=trouble))
+            self._end(watched, Report(*key, "lost", time.time(), trouble=spoiled.trouble(attempt)))
 
     def _end(self, watched: Watched, report: Report) -> None:
         self._reports.append(report)

@@ -45,7 +45,7 @@ def execute(
     if attempt.result() is None:
         try:
             attempt.order()
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{folder}: no order.json that can be read", "see docs/run-jobs.md") from error
     result = run(attempt)
     if result is None:

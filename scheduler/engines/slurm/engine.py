@@ -22,9 +22,8 @@ from profiles.files import write_whole
 from scheduler.coordination.journal import Entry
 from scheduler.coordination.sizes import CORE, Unit
 from scheduler.coordination.specs import JobSpec
-from scheduler.engines import Report
+from scheduler.engines import Report, spoiled
 from scheduler.engines.folders import JobFolders
-from scheduler.engines.local import NO_ROOM
 from scheduler.engines.orders import Orders
 from scheduler.engines.slurm import judging, losses
 from scheduler.engines.slurm.clerk import BUSY_S, Clerk, Outcome, Picture
@@ -153,7 +152,7 @@ class SlurmEngine(JobFolders):
             except Unavailable as error:
                 self.end(watched, Report(*watched.key, "never", time.time(), trouble=str(error)))
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if error.errno in spoiled.NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
                 trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
                 self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
@@ -198,7 +197,8 @@ class SlurmEngine(JobFolders):
             request()
 
     def _request(self, watched: Watched, request: Request) -> None:
-        watched.attempt.ask(request)
+        with spoiled.of_one(watched.job_id, room=False):
+            watched.attempt.ask(request)
         watched.want, watched.request = request.want, request.number
         watched.asked_at, watched.wake_at = time.monotonic(), 0.0
         self._look(watched)
@@ -245,13 +245,14 @@ class SlurmEngine(JobFolders):
         if not watched.attempt.path.exists():
             self.end(watched, Report(*watched.key, "never", time.time()))
             return
-        if other := passed_on_to(watched.attempt):
+        if other := passed_on_to(watched.attempt, self._mark):
             watched.comment, watched.passed_on = other, True
         watched.started = watched.attempt.state() is not None
         if self.watts is not None:
             self.watts.recover(watched, self._cap_w(job))
-        if watched.attempt.fenced():
-            self.give_up(watched, "its node was lost")
+        with spoiled.of_one(job.id):
+            if watched.attempt.fenced():
+                self.give_up(watched, "its node was lost")
 
     def _watch(self, job: Entry) -> Watched:
         attempt = self._attempt(job)
@@ -305,10 +306,11 @@ class SlurmEngine(JobFolders):
             self.guests.see(picture.guests)
         ours = {job.comment: job for job in picture.jobs}
         for watched in list(self.watched.values()):
-            if not (watched.calling and watched.slurm is None):  # else it may not be there yet
-                watched.pictures += 1
-                judging.see(self, watched, ours.get(watched.comment))
-            losses.see_place(self, watched, picture)
+            with spoiled.of_one(watched.job_id):
+                if not (watched.calling and watched.slurm is None):  # else it may not be there yet
+                    watched.pictures += 1
+                    judging.see(self, watched, ours.get(watched.comment))
+                losses.see_place(self, watched, picture)
         known = {watched.comment for watched in self.watched.values()} | self.relays.comments()
         for stray in self.strays.find(picture.jobs, known):
             log.warning("Slurm job %d is of no attempt any more: cancelled (%s)", stray.id, stray.comment)
@@ -343,22 +345,21 @@ class SlurmEngine(JobFolders):
             self.clerk.look(BUSY_S)  # where nothing else ran the next picture may be later
         elif isinstance(outcome.error, SlurmSilent):
             self.clerk.look()  # it may be there all the same: the next picture tells
-        elif watched.attempt.claim():
+        elif not watched.started and spoiled.revoked(watched.attempt):
             here = "node" not in str(outcome.error)  # else other nodes may do
             trouble = f"Slurm refused it: {outcome.error}"
             self.end(watched, Report(*watched.key, "never" if here else "lost", time.time(), trouble=trouble))
 
     def _look(self, watched: Watched) -> None:
         """Look at an attempt; what cannot be looked at now is the next time."""
-        try:
+        with spoiled.of_one(watched.job_id):
             judging.look(self, watched)
-        except OSError as error:
-            log.error("job %d: %s", watched.job_id, error)
 
     def give_up(self, watched: Watched, trouble: str) -> None:
         """Its node is lost: what may run there must end before it runs elsewhere."""
         if watched.fenced_at is None:
-            watched.attempt.fence_off()
+            with spoiled.of_one(watched.job_id):  # where no fence can be put up its lease is over as well
+                watched.attempt.fence_off()
             watched.fenced_at, watched.trouble = time.monotonic(), trouble
             if watched.slurm is not None:
                 self.steering.cancel(watched.key, watched.slurm, watched.comment)

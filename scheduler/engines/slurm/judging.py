@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.jobs.folder import How, Result
 from agent.jobs.lease import MARGIN_S
-from scheduler.engines import Report
+from scheduler.engines import Report, spoiled
 from scheduler.engines.slurm import losses
 from scheduler.engines.slurm.parse import SlurmJob
 from scheduler.engines.slurm.watched import Watched
@@ -49,10 +50,13 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
             engine.reports.append(Report(*watched.key, "obeyed", time.time(), done=state.done))
     if watched.fenced_at is not None:
         waited_s = time.monotonic() - watched.fenced_at
-        if attempt.claim() or watched.over or waited_s >= engine.site.lease_s + MARGIN_S:
+        unbegun = not watched.started and attempt.claim()
+        if unbegun or watched.over or waited_s >= engine.site.lease_s + MARGIN_S:
             _lost(engine, watched)
     elif state is not None:
-        engine.steering.steer(watched, state)
+        engine.steering.steer(watched, state.done)
+    elif watched.started:  # its files were removed
+        engine.steering.steer(watched, -1)
     elif watched.want in ("end", "pause", "checkpoint") and attempt.claim():
         engine.revoke(watched, Report(*watched.key, "never", time.time()))  # it has not begun
 
@@ -124,7 +128,8 @@ def _lost(engine: SlurmEngine, watched: Watched) -> None:
     if result is not None:
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
     else:
-        trouble = watched.trouble or f"{watched.where}: its supervisor was killed"
+        said = spoiled.trouble(watched.attempt) or "its supervisor was killed"
+        trouble = watched.trouble or f"{watched.where}: {said}"
         engine.end(watched, Report(*watched.key, "lost", time.time(), trouble=trouble))
 
 
@@ -162,14 +167,15 @@ def see(engine: SlurmEngine, watched: Watched, seen: SlurmJob | None) -> None:
     if seen.final:
         now = time.monotonic()
         watched.final_since = watched.final_since or now
-        list(watched.attempt.path.iterdir())  # over NFS this has the folder looked at anew
+        with suppress(OSError):
+            list(watched.attempt.path.iterdir())  # over NFS this has the folder looked at anew
         if watched.attempt.result() is None and now >= watched.final_since + SETTLES_S:
             _vanished(engine, watched, seen)
 
 
 def _unknown(engine: SlurmEngine, watched: Watched, before: SlurmJob | None) -> None:
     """Slurm has no such job: it never came there, or Slurm has lost or forgotten it."""
-    if watched.attempt.claim():
+    if not watched.started and spoiled.revoked(watched.attempt):
         engine.end(watched, Report(*watched.key, "never", time.time()))
     elif before is not None and before.final:
         _vanished(engine, watched, before)
@@ -179,7 +185,7 @@ def _unknown(engine: SlurmEngine, watched: Watched, before: SlurmJob | None) -> 
 
 def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
     """Slurm says that it has ended, and there is no result: its supervisor never began, or was killed."""
-    began = not watched.attempt.claim()
+    began = watched.started or not spoiled.revoked(watched.attempt)
     if began:
         engine.put_back(watched)
     if watched.passed_on and not began:
@@ -188,7 +194,7 @@ def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
     # What a node refuses Slurm cancels itself: after a restart for instance a number that was used before.
     refused = not began and seen.state == "CANCELLED" and bool(seen.nodes)
     how = None if refused or _forgotten(watched, seen) else ENDS.get(seen.state)
-    said = watched.attempt.complaint()
+    said = watched.attempt.spoiled() or watched.attempt.complaint()
     if began and (seen.state in NODE or any(name in engine.lost for name in watched.cpus)):
         engine.give_up(watched, f"{watched.where}: lost ({seen.state})")
     elif how is not None and not watched.cancelled:

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.jobs.lease import MARGIN_S, beat_file, beats_every_s
+from agent.jobs.checked import LASTING
+from agent.jobs.lease import MARGIN_S, WIDTH, beat_file, beats_every_s
+from profiles.files import read_plain
 from scheduler.engines.slurm.parse import SlurmNode
 
 KNOCK_S = 0.5  # in which a node has to answer
@@ -154,11 +156,11 @@ class Life:
 
 def _look(sign: Sign, step_s: float) -> None:
     try:
-        beat = sign.file.read_text().strip()
-    except FileNotFoundError:  # an attempt from before there were beats
-        beat = ""
-    except OSError:
-        return
+        beat = read_plain(sign.file, WIDTH).decode(errors="replace").strip()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, *LASTING):
+            return
+        beat = sign.beat  # none from before there were beats; nor is what is no plain file a new one
     if beat != sign.beat:
         sign.beat, sign.silent_s = beat, 0.0
     else:

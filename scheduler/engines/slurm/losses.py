@@ -104,7 +104,7 @@ def _taken_back(engine: SlurmEngine, watched: Watched, picture: Picture) -> bool
     if away is None or seen is None:
         return False
     waits = seen.state == "PENDING" or (seen.state == "RUNNING" and away in picture.answers.mute)
-    if not waits or not watched.attempt.claim():
+    if not waits or watched.started or not watched.attempt.claim():
         return False
     trouble = f"{away} could not be used: {roster.away[roster.number[away]]}"
     engine.revoke(watched, Report(*watched.key, "lost", time.time(), trouble=trouble))

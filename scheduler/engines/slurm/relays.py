@@ -6,13 +6,15 @@ comment of the one that it was passed on to, which lies in its folder before it 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from agent.jobs import relay
+from agent.jobs import checked, relay
+from agent.jobs.checked import Broken
 from agent.jobs.folder import Attempt, Result
 from scheduler.engines.slurm.tools import Batch
 from scheduler.engines.slurm.watched import Watched
@@ -72,10 +74,15 @@ class Relays:
         self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
 
 
-def passed_on_to(attempt: Attempt) -> str:
-    """After a restart: the comment of the Slurm job that the attempt was passed on to; "": it has its own."""
-    with suppress(FileNotFoundError):
-        return (attempt.path / BY).read_text()
+def passed_on_to(attempt: Attempt, mark: str) -> str:
+    """After a restart: the comment of the Slurm job that the attempt was passed on to; "": it has its own.
+
+    Args:
+        mark: how it begins.
+    """
+    with suppress(Broken):
+        said = checked.text(attempt.path / BY) or ""
+        return said if re.fullmatch(re.escape(mark) + r"\d+:\d+", said) else ""
     return ""
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from agent.jobs.folder import RunState
 from scheduler.engines.slurm.clerk import Clerk, Outcome
 from scheduler.engines.slurm.life import Key
 from scheduler.engines.slurm.tools import Slurm, SlurmError, SlurmForbidden, SlurmSilent
@@ -23,13 +22,13 @@ class Steering:
     def __init__(self, clerk: Clerk) -> None:
         self.clerk, self.slurm = clerk, clerk.slurm
 
-    def steer(self, watched: Watched, state: RunState) -> None:
-        """Bring what runs closer to what is wanted."""
+    def steer(self, watched: Watched, done: int) -> None:
+        """Bring what runs closer to what is wanted; ``done``: the last request that was carried out."""
         number, now = watched.slurm, time.monotonic()
         told = bool(watched.want or watched.recap)
         if watched.calling or number is None or not told or now < watched.wait_until:
             return
-        obeyed = state.done >= watched.request
+        obeyed = done >= watched.request
         if watched.want == "end" and now > watched.asked_at + watched.grace_s + PATIENCE_S:
             watched.cancelled = True
             watched.wait_until = now + PATIENCE_S

@@ -70,8 +70,10 @@ class Watts:
     def recover(self, watched: Watched, cap_w: float) -> None:
         """An attempt of before: it is charged what it may draw, whatever is decided of it."""
         wish = caps.wished(watched.attempt)
-        if wish is None:
+        if wish is None and not watched.attempt.claimed():
             return  # it was never handed to Slurm
+        if wish is None:  # its files were changed: it may draw the most
+            wish = Wish(0, cap_w, self.pool.caps_w[-1])
         share = Share(watched.attempt, len(watched.cpus), cap_w, wish)
         share.charged_w = wish.cap_w if _confirmed(share) else wish.most_w
         self._shares[watched.key] = share
@@ -104,10 +106,11 @@ class Watts:
             if key in watched:
                 self._settle(watched[key], share)
         for key, go in list(self._later.items()):
-            share = self._shares[key]
-            if self._fits(key, share.wish.cap_w):
+            waits = self._shares.get(key)
+            if waits is None or self._fits(key, waits.wish.cap_w):
                 del self._later[key]
-                share.charged_w = share.wish.cap_w
+                if waits is not None:
+                    waits.charged_w = waits.wish.cap_w
                 go()
         for key, share in self._shares.items():
             raises = share.charged_w is not None and share.wanted_w > share.wish.cap_w

@@ -1,0 +1,46 @@
+"""Attempts whose folders are not as they should be, on any engine: one job's stop no other."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agent.jobs.folder import Attempt
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+log = logging.getLogger("tenbin")
+
+
+@contextmanager
+def of_one(job_id: int, room: bool = True) -> Iterator[None]:
+    """What of one job's folder cannot be read or written now is logged, and tried again later.
+
+    Args:
+        room: a full disk counts as well; else OSError is raised for it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not room and error.errno in NO_ROOM:
+            raise
+        log.error("job %d: %s", job_id, error)
+
+
+def revoked(attempt: Attempt) -> bool:
+    """Whether it will never begin: it has not, and is claimed now, or has no folder any more."""
+    try:
+        return attempt.claim()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+
+
+def trouble(attempt: Attempt) -> str:
+    """Why nothing is known of its end; "": its supervisor was killed."""
+    if spoiled := attempt.spoiled():
+        return spoiled
+    if not attempt.claimed():
+        return f"the files of its attempt were removed from {attempt.path}"
+    said = attempt.complaint()
+    return f"its supervisor failed: {said}" if said else ""
