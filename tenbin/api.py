@@ -14,18 +14,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from profiles.errors import BadInput, TenbinError, Unavailable
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Entry, Stage
-from scheduler.coordination.specs import JobSpec
+from scheduler.coordination.specs import JobSpec, Name, check_variables
 from scheduler.engines.job_paths import check_all
 from tenbin.node_table import node_table
+from tenbin.refusals import (
+    OF_ALL,
+    OF_BODIES,
+    OF_CHANGES,
+    OF_JOBS,
+    OF_VALUES,
+    BodyLimit,
+    refuse_invalid,
+)
 
 LONGEST_WAIT_S = 300.0
 PIECE = 4 << 20  # bytes
+LARGEST = (1 << 63) - 1  # what SQLite and files count with
 
 
 class Submission(BaseModel):
@@ -36,7 +48,7 @@ class Submission(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     specs: Annotated[list[JobSpec], Field(min_length=1, max_length=100_000)]
-    environment: dict[str, str] = {}
+    environment: Annotated[dict[str, str], AfterValidator(check_variables)] = {}
     waits_for: dict[int, list[int]] = {}
 
 
@@ -68,7 +80,13 @@ class Change(Ids):
 class Move(Change):
     """Which jobs, and to which class of device or node."""
 
-    to: str
+    to: Name
+
+
+class Output(Response):
+    """What a job has written: any bytes."""
+
+    media_type = "application/octet-stream"
 
 
 class Changed(BaseModel):
@@ -109,7 +127,9 @@ def make_api(
     """The application over one coordinator; ``stop`` ends the process that serves it, also at ``url``."""
     from importlib.metadata import version
 
-    api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "")
+    api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
+    api.add_middleware(BodyLimit)
+    api.add_exception_handler(RequestValidationError, refuse_invalid)
     _changes(api, coordinator, news)
     _questions(api, coordinator, news)
 
@@ -121,11 +141,11 @@ def make_api(
     async def nodes() -> list[dict[str, Any]]:
         return node_table(coordinator)
 
-    @api.get("/metrics")
+    @api.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
 
-    @api.post("/down")
+    @api.post("/down", responses=OF_VALUES)
     async def down(let_go: bool = False) -> dict[str, int]:
         guests = coordinator.close_door(let_go)
         asyncio.get_running_loop().call_soon(stop)
@@ -145,7 +165,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
         news.tell()
         return result
 
-    @api.post("/jobs")
+    @api.post("/jobs", responses=OF_CHANGES)
     async def submit(submission: Submission) -> dict[str, list[int]]:
         try:
             await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
@@ -163,9 +183,10 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
         return call
 
     for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
-        api.post(f"/{verb.__name__}", name=verb.__name__, description=verb.__doc__)(of_jobs(verb))
+        name, said = verb.__name__, verb.__doc__
+        api.post(f"/{name}", name=name, description=said, responses=OF_CHANGES)(of_jobs(verb))
 
-    @api.post("/migrate")
+    @api.post("/migrate", responses=OF_CHANGES)
     async def migrate(move: Move) -> Changed:
         return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
 
@@ -179,9 +200,9 @@ def changed(which: Change, left_out: dict[int, str]) -> Changed:
 def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     """What users ask about jobs."""
 
-    @api.get("/jobs")
+    @api.get("/jobs", responses=OF_VALUES)
     async def jobs(
-        all: bool = False, limit: Annotated[int | None, Query(ge=1)] = None
+        all: bool = False, limit: Annotated[int | None, Query(ge=1, le=LARGEST)] = None
     ) -> list[dict[str, Any]]:
         """List the jobs that have not ended, or all; to a limit the last ones, and every one that runs."""
         open = coordinator.ledger.entries
@@ -192,27 +213,27 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
             entries = [shown[job_id] for job_id in sorted(shown)]
         return [brief(entry) for entry in entries]
 
-    @api.get("/jobs/count")
+    @api.get("/jobs/count", responses=OF_VALUES)
     async def count(all: bool = False) -> dict[str, int]:
         """Count the jobs that have not ended, or all."""
         return {"count": coordinator.journal.count() if all else len(coordinator.ledger.entries)}
 
-    @api.get("/jobs/{job_id}")
+    @api.get("/jobs/{job_id}", responses=OF_JOBS)
     async def job(
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
         await ends(coordinator, news, [job_id], wait_s)
         return describe(coordinator, job_id)
 
-    @api.get("/jobs/{job_id}/samples")
+    @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
     async def samples(job_id: int) -> list[dict[str, Any]]:
         return [sample._asdict() for sample in coordinator.engine.samples(known(coordinator, job_id))]
 
-    @api.get("/jobs/{job_id}/{stream}")
+    @api.get("/jobs/{job_id}/{stream}", response_class=Output, responses=OF_JOBS)
     async def output(
         job_id: int,
         stream: Literal["stdout", "stderr"],
-        start: Annotated[int, Query(ge=0)] = 0,
+        start: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
         last: Annotated[int | None, Query(ge=1, le=PIECE)] = None,
     ) -> Response:
         """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
@@ -221,9 +242,13 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
             content = await asyncio.to_thread(piece, path, start, last)
         except OSError as error:
             raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
-        return Response(content, media_type="application/octet-stream")
+        return Output(content)
 
-    @api.post("/wait", description="Those that have ended, as soon as one has, or all have.")
+    @api.post(
+        "/wait",
+        description="Those that have ended, as soon as one has, or all have.",
+        responses=OF_JOBS | OF_BODIES,
+    )
     async def wait(which: Wait) -> list[dict[str, Any]]:
         ended = await ends(coordinator, news, which.ids, which.wait_s, which.all)
         found = [coordinator.ledger.entry(job_id) for job_id in ended]

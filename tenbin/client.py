@@ -183,6 +183,4 @@ def _explain(content: bytes) -> str:
         detail = json.loads(content)["detail"]
     except (ValueError, KeyError, TypeError):
         return content.decode(errors="replace")[:500]
-    if isinstance(detail, list):  # FastAPI's account of what does not fit the schema
-        return "; ".join(f"{'.'.join(map(str, part['loc'][1:]))}: {part['msg']}" for part in detail)
     return str(detail)

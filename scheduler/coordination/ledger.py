@@ -161,6 +161,8 @@ class Ledger:
 
     def entry(self, job_id: int) -> Entry | None:
         """A job, ended or not; None if there is none of that number."""
+        if not 0 < job_id <= self.journal.last_id():  # a client may send any integer, SQLite knows 64 bits
+            return None
         return self.entries.get(job_id) or self._changed.get(job_id) or self.journal.entry(job_id)
 
     def settled(self, job_id: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -14,9 +15,22 @@ from profiles.errors import BadInput
 from scheduler.coordination.sizes import CORE, Unit, range_of, speed_of
 from scheduler.model import Cluster, Job, Known, Speed, Stop
 
-Text = Annotated[str, Field(max_length=4096)]
+NO_ZERO_BYTE = r"^[^\x00]*$"
+VARIABLE = r"^[^=\x00]+$"
+ACCOUNT = r"^[^=\x00-\x1f]*$"
+MISMATCH = {
+    NO_ZERO_BYTE: "contains a zero byte",
+    VARIABLE: "is no name of a variable: it is empty, or contains = or a zero byte",
+    ACCOUNT: "contains = or a control character",
+}
+Text = Annotated[str, Field(max_length=4096, pattern=NO_ZERO_BYTE)]
+LONGEST_ARGUMENT = 131_072  # of a program, with its end: Linux (MAX_ARG_STRLEN)
+Argument = Annotated[str, Field(max_length=LONGEST_ARGUMENT, pattern=NO_ZERO_BYTE)]
+Name = Annotated[str, Field(max_length=100, pattern=NO_ZERO_BYTE)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
+Watts = Annotated[float, Field(gt=0, le=1e6)]
+Seconds = Annotated[float, Field(gt=0, le=1e12)]
 
 
 def _working_folder() -> str:
@@ -77,32 +91,31 @@ class JobSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    command: Annotated[tuple[Annotated[str, Field(max_length=131_072)], ...], Field(min_length=1)]
-    name: Annotated[str, Field(max_length=200)] = ""
+    command: Annotated[tuple[Argument, ...], Field(min_length=1)]
+    name: Annotated[str, Field(max_length=200, pattern=NO_ZERO_BYTE)] = ""
     tasks: Count = 1
     cores: Count = 1
     max_tasks: Count | None = None
     nodes: Count | None = None
     max_nodes: Count | None = None
-    speedup: dict[Annotated[int, Field(ge=1)], Positive] = Field(default_factory=dict)
-    cap_curve: tuple[Positive, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    speedup: dict[Count, Factor] = Field(default_factory=dict)
+    cap_curve: tuple[Watts, Annotated[float, Field(ge=0, le=1e6)]] | None = None
     load: Literal["compute", "memory"] = "compute"
     mpi: bool = False
-    memory_mb: Annotated[float, Field(gt=0)] | None = None
-    time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    device: Annotated[str, Field(max_length=100)] = "any"
-    expect_s: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    memory_mb: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    time_s: Seconds | None = None
+    device: Name = "any"
+    expect_s: dict[Name, Seconds] = Field(default_factory=dict)
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    account: Annotated[str, Field(max_length=100, pattern=r"^[^=\x00-\x1f]*$")] = ""
-    share: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    job_profile: Annotated[str, Field(max_length=100)] = ""
+    account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
+    share: Factor | None = None
+    job_profile: Name = ""
     after: tuple[int, ...] = ()
     folder: Text = Field(default_factory=_working_folder, validate_default=True)
-    env: dict[
-        Annotated[str, Field(pattern=r"^[^=\x00]+$", max_length=1000)],
-        Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=131_072)],
-    ] = Field(default_factory=dict)
-    array_index: Annotated[int, Field(ge=0)] | None = None
+    env: dict[Annotated[str, Field(pattern=VARIABLE, max_length=1000)], Argument] = Field(
+        default_factory=dict
+    )
+    array_index: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     stdout: Text = ""
     stderr: Text = ""
     requeue: bool = True
@@ -114,13 +127,6 @@ class JobSpec(BaseModel):
     def owner(self, user: str) -> str:
         """Whom it counts as: ``user``, who runs tenbin, unless somebody else is named."""
         return self.account or (self.slurm.user if self.slurm else user)
-
-    @field_validator("command", "folder", "stdout", "stderr")
-    @classmethod
-    def _no_zero_bytes(cls, value: object) -> object:
-        if any("\0" in text for text in (value if isinstance(value, tuple) else (str(value),))):
-            raise ValueError("contains a zero byte")
-        return value
 
     @field_validator("folder")
     @classmethod
@@ -146,6 +152,36 @@ class JobSpec(BaseModel):
         if self.speedup and not (self.max_tasks or self.max_nodes):
             raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
         return self
+
+
+def fault(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value, by one of pydantic's errors."""
+    text = str(error["msg"])
+    if error["type"] == "string_pattern_mismatch":
+        text = MISMATCH.get(error["ctx"]["pattern"], text)
+    elif error["type"] == "string_unicode":
+        text = "is not valid Unicode (UTF-8)"
+    return text.removeprefix("Value error, ")
+
+
+def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment as it is, if a process can have it; bytes that are not UTF-8 as Python has them.
+
+    Raises:
+        ValueError: no process can have it.
+    """
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"{name[:100]!r} {MISMATCH[VARIABLE]}")
+        if "\0" in value:
+            raise ValueError(f"{name[:100]} {MISMATCH[NO_ZERO_BYTE]}")
+        try:
+            whole = os.fsencode(f"{name}={value}")
+        except UnicodeEncodeError:
+            raise ValueError(f"{name[:100]} is not valid Unicode (UTF-8)") from None
+        if len(whole) >= LONGEST_ARGUMENT:
+            raise ValueError(f"{name[:100]} with its value has {LONGEST_ARGUMENT} bytes or more")
+    return variables
 
 
 def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:

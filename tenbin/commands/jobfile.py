@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from scheduler.coordination.specs import JobSpec, check_order
+from scheduler.coordination.specs import JobSpec, check_order, fault
 from scheduler.parameters import unknown
 from tenbin.commands.words import (
     account_and_share,
@@ -176,7 +176,7 @@ def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{label}: {SAID_AS.get(where, where)}: {first['msg']}", PAGE) from error
+        raise BadInput(f"{label}: {SAID_AS.get(where, where)}: {fault(first)}", PAGE) from error
 
 
 def _array(table: Table, label: str) -> list[int | None]:
