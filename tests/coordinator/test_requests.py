@@ -128,7 +128,7 @@ def test_numbers_that_no_job_has(up: Up) -> None:
         assert refusal(up, f"/jobs/1?wait_s={wait}", None, "GET")[0] == 422
         assert refusal(up, "/wait", {"ids": [1], "wait_s": float(wait)})[0] == 422
     done = up.run("info", str(10**30))
-    assert done.returncode == 2 and f"no job {10**30}" in done.stderr
+    assert done.returncode == 2 and f"'{10**30}' is no job" in done.stderr
 
 
 def test_places_that_nobody_can_move_to(up: Up) -> None:
