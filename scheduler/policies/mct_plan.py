@@ -68,7 +68,7 @@ class Rules:
     """Which of the family it is.
 
     Attributes:
-        fastest: MET: each job where it runs fastest, however long it waits.
+        fastest: MET: each job where it runs fastest, of the classes with enough units, however long it waits.
         backfill: a job may fill a hole before the end of a class's queue.
         migrate: a job may be cut into parts.
         literal: the printed steps 6 and 7, which do not ask whether a job ends earlier.
@@ -175,7 +175,9 @@ def plan(task: Task, rules: Rules) -> Parts:
         if end < best_s or (end == best_s and start < queue_s):
             second, best_s, queue_s = k, end, start
     if rules.fastest:
-        return task.whole(0, starts[0])
+        large = (k for k, lane in enumerate(task.lanes) if lane.units >= task.units)
+        k = next(large, 0)
+        return task.whole(k, starts[k])
     if rules.priced:
         return _cheapest(task, rules, regions, starts)
     if rules.literal and task.stoppable:

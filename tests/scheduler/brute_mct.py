@@ -85,7 +85,8 @@ class Planner:
 
     def _plan(self, job: Job) -> list[Stay]:
         now = micro(job.submit_s)
-        self.order = sorted(job.estimates_s, key=lambda p: (job.estimates_s[p], self.cluster[p].rank))
+        large = [pool for pool in job.estimates_s if self.cluster[pool].units >= job.units]
+        self.order = sorted(large, key=lambda p: (job.estimates_s[p], self.cluster[p].rank))
         ends = {}
         for pool in self.order:
             start = self.machine.end_of_queue(pool, job.units, now)

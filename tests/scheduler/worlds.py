@@ -71,7 +71,7 @@ def counted(draw: st.DrawFn, most: int = 8, exact: bool = False, shortest: int =
 def classes(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
     """Two classes with run times of their own; jobs can be checkpointed on one and restarted on the other."""
     pools = (Pool("gpu", draw(st.integers(1, 4)), 0), Pool("cpu", draw(st.integers(1, 4)), 1))
-    largest = min(pool.units for pool in pools)
+    largest = max(pool.units for pool in pools)
     now, arrivals = 0, []
     for number in range(1, draw(st.integers(1, most)) + 1):
         now += draw(st.sampled_from((0, 0, 1, 5, 30)))
