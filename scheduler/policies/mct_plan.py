@@ -329,9 +329,11 @@ def _spans(
 
     Unbounded ones count on worse classes than ``second`` only. What starts after the end of the queue of
     ``second`` is never reached, because that takes the whole rest; the printed steps look at it all the same.
+    Of equal starts the better class comes first: a region of it that starts just there counts.
     """
     spans: list[tuple[float, int, float]] = []
-    until = last = min(starts[second], before_s)
+    rest_from = starts[second]
+    until = last = min(rest_from, before_s)
     if rules.literal:
         last = math.inf
     for k in range(len(task.lanes)):
@@ -339,7 +341,7 @@ def _spans(
             continue
         if rules.backfill:
             for start, end in regions[k]:
-                if start >= last:
+                if start >= last and not (k < second and start == rest_from < before_s):
                     break
                 if end < math.inf or (k > second and start < until):
                     spans.append((start, k, end))

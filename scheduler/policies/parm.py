@@ -38,7 +38,7 @@ from scheduler.multichoice import Problem, Solution, solve
 from scheduler.policy import Policy, Reason, View, units
 from scheduler.state import JobState
 
-LEAST_WEIGHT_S = 1.0  # remaining time and wait below this count as this: every job is worth something
+LEAST_WEIGHT_S = 1.0  # remaining time and wait below this count as this: a job of weight 0 would never start
 
 
 @dataclass(frozen=True)

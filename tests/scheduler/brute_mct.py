@@ -124,7 +124,8 @@ class Planner:
                 regions = self.machine.regions(pool, job.units, now)
             for start, end in regions:
                 counts = self._better(mct.pool, pool) if end == math.inf else True
-                if counts and (start < mct.start or (self.literal and end < math.inf)):
+                first = start < mct.start or (start == mct.start and self._better(pool, mct.pool))
+                if counts and (first or (self.literal and end < math.inf)):
                     found.append((start, end, pool))
         return sorted(found, key=lambda region: (region[0], self.order.index(region[2])))
 

@@ -132,6 +132,16 @@ def test_a_job_is_cut_around_one_submitted_earlier() -> None:
     assert schedule("mctm", world)[3] == [("high", 60, 160)]
 
 
+def test_a_better_hole_that_begins_where_the_queue_ends_is_taken_first() -> None:
+    # Job 5: high would end at 530 + 100, low (free from 10) at 260. High has a hole from 10 to 30: 18 of
+    # 100 s are done there until its checkpoint; then 3 s of restart on low, and 0.82 of 250 s.
+    world = two(
+        2, 1, (0, 1, 30, None), (0, 1, 10, None), (0, 1, 1e6, 10), (0, 2, 500, None), (0, 1, 100, 250)
+    )
+    assert schedule("mctb", world)[5] == [("low", 10, 260)]
+    assert schedule("mctbm", world)[5] == about(("high", 10, 30), ("low", 30, 238))
+
+
 def test_six_jobs_by_hand() -> None:
     # High 2 units, low 2. 1 and 2 fill high until 40 and 100. 3 (2 units): high 100 + 20 = 120, low 200; on
     # low until 100 it does 98/200: 100 + 3 + 10.2 = 113.2. 4 finds the unit of high that is free from 40 to
