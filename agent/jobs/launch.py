@@ -75,7 +75,7 @@ def _find(command: str, path: str) -> str:
     found = shutil.which(command, path=path)
     if found is None:
         number = errno.ENOENT if shutil.which(command, os.F_OK, path) is None else errno.EACCES
-        raise OSError(number, os.strerror(number), command)
+        raise OSError(number, os.strerror(number), command or "''")
     return found
 
 

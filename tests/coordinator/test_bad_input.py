@@ -8,7 +8,9 @@ import os
 import shlex
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -73,6 +75,8 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
     for command, folder in cases:
         found = up.client.submit(command, folder=folder).wait(60)
         assert found["stage"] == "failed" and "could not be started" in found["trouble"], command
+        blamed = {"": "''", "true": folder}.get(command[0], command[0])  # nothing of the job's own folder
+        assert found["trouble"].startswith(f"it could not be started: {blamed}: "), found["trouble"]
     for arguments, words in (
         (("submit", "--env", "novalue", "--", "true"), "write NAME=VALUE"),
         (("submit", "--priority", "9999999", "--", "true"), "less than or equal to 1000000"),
@@ -139,6 +143,60 @@ def test_a_working_directory_that_is_gone(up: Up, tmp_path: Path) -> None:
     gone.mkdir()
     done = subprocess.run(["sh", "-c", enter + command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def slow_door(up: Up, home: Path, path: bytes, until: Callable[[], object]) -> Thread:
+    """A socket in ``home`` from which calls reach the coordinator; calls of ``path`` once ``until`` has come.
+
+    It serves two calls.
+    """
+    home.mkdir(mode=0o700)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(home / "api.sock"))
+    listener.listen(2)
+
+    def serve() -> None:
+        for _ in range(2):
+            caller, _ = listener.accept()
+            with caller, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as on:
+                asked = caller.recv(1 << 16)
+                while b"POST" in asked[:4] and not asked.endswith(b"}"):
+                    asked += caller.recv(1 << 16)
+                if path in asked.split(b"\r\n")[0]:
+                    until()
+                on.connect(str(up.home / "api.sock"))
+                on.sendall(asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+                while said := on.recv(1 << 16):
+                    caller.sendall(said)
+        listener.close()
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_all_jobs_are_cancelled_though_one_ends_meanwhile(up: Up, tmp_path: Path) -> None:
+    """Between the list of all jobs and their end one has ended by itself: the others are cancelled."""
+    up.start("--cores", "1")
+    leaves = "while ! [ -e go ]; do sleep 0.02; done"
+    first = up.client.submit(["sh", "-c", leaves], folder=str(tmp_path))
+    others = [up.client.submit(["sleep", "60"]) for _ in range(2)]
+    up.until(first.running)
+
+    def first_ends() -> None:
+        (tmp_path / "go").touch()
+        assert first.result(60) == 0
+
+    door = slow_door(up, tmp_path / "door", b"/cancel", first_ends)
+    done = up.run("cancel", "all", "--home", str(tmp_path / "door"), "--json")
+    door.join(60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ids"] == [job.id for job in others] and "1" in found["left_out"]
+    assert [job.wait(60)["stage"] for job in (first, *others)] == ["done", "cancelled", "cancelled"]
+    assert up.run("cancel", "all").returncode == 0
+    done = up.run("cancel", str(first.id))
+    assert done.returncode == 2 and "job 1 has ended (done)" in done.stderr
 
 
 def test_a_job_moves_to_another_node(up: Up) -> None:
