@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scheduler.model import Job, instant
 from scheduler.queue import IndexedQueue
@@ -125,6 +125,17 @@ class EasyLine(Line):
 
     def changed(self) -> None:
         self._reserved = None
+
+    def revise(self, jobs: Sequence[Job]) -> None:
+        """More is known of these jobs of the line; they keep their places."""
+        self._reserved = None
+        late = {late[2].id: place for place, late in enumerate(self._late)}
+        for job in jobs:
+            self.waiting[job.id], length = job, job.estimate_on(self.pool)
+            if job.id in late:
+                self._late[late[job.id]] = job.units, length, job
+            else:
+                self._queue.revise(job.id, job.units, length)
 
     def choose(self, now: float, free: int, in_service: int) -> list[Job]:
         chosen: list[Job] = []

@@ -117,6 +117,7 @@ class Policy(ABC):
             "sharing" (nodes of cores, programs that slow each other down).
         fences: whether a job of a region runs on that region's own units only.
         fair: whether it divides the machine between users, by the weights that ``Job.share`` states.
+        revises: whether ``revise`` is enough when more is known of jobs that wait; else it begins anew.
     """
 
     Parameters: ClassVar[type] = NoParameters
@@ -129,12 +130,17 @@ class Policy(ABC):
         self.parameters = self.Parameters() if parameters is None else parameters
         self.seed = seed
 
+    revises: bool = False
+
     @property
     def fair(self) -> bool:
         return False
 
     def begin(self, view: View) -> None:  # noqa: B027 (a default, not a duty)
         """Called before the first event, and when all derived is void; ``view`` may already hold jobs."""
+
+    def revise(self, jobs: Sequence[Job]) -> None:  # noqa: B027 (a default, not a duty)
+        """More is known of these jobs, which wait and keep their places; called only where it ``revises``."""
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
         """Why this policy can never run the job, as a clause ("it needs 8 units"); "" if it can."""

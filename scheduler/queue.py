@@ -39,6 +39,11 @@ class IndexedQueue:
         order.prepend(self._front, job_id, units, length_s)
         self._front -= 1
 
+    def revise(self, job_id: int, units: int, length_s: float) -> None:
+        """A job of the same size has another length; it keeps its place."""
+        size_order, sequence = self._place[job_id]
+        self._orders[size_order].revise(sequence, units, length_s)
+
     def remove(self, job_id: int) -> None:
         """Take a job out; KeyError if it is not there."""
         size_order, sequence = self._place.pop(job_id)
@@ -119,6 +124,9 @@ class _Order:
         while capacity < 2 * len(entries):
             capacity *= 2
         self._build(entries, capacity)
+
+    def revise(self, sequence: int, units: int, length: float) -> None:
+        self._set(self.place_of[sequence], units, length)
 
     def remove(self, sequence: int) -> None:
         self._set(self.place_of.pop(sequence), math.inf, math.inf)

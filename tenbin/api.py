@@ -17,7 +17,7 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import BadInput, TenbinError, Unavailable
 from scheduler.coordination.coordinator import Coordinator
@@ -38,18 +38,29 @@ from tenbin.refusals import (
 LONGEST_WAIT_S = 300.0
 PIECE = 4 << 20  # bytes
 LARGEST = (1 << 63) - 1  # what SQLite and files count with
+MOST_JOBS = 100_000  # of one submission
 
 
 class Submission(BaseModel):
     """Jobs to take in, all or none, with the environment of their commands.
 
-    ``waits_for``: which of the jobs wait for which others of them, by their places in ``specs`` from 0 on.
+    Each of ``specs`` is one job, or an array: ``arrays`` has the ``array_index`` of each of its jobs, by the
+    spec's place from 0 on. ``waits_for``: which of the jobs wait for which others, by their own places.
     """
 
     model_config = ConfigDict(extra="forbid")
-    specs: Annotated[list[JobSpec], Field(min_length=1, max_length=100_000)]
+    specs: Annotated[list[JobSpec], Field(min_length=1, max_length=MOST_JOBS)]
     environment: Annotated[dict[str, str], AfterValidator(check_variables)] = {}
     waits_for: dict[int, list[int]] = {}
+    arrays: dict[int, Annotated[list[Annotated[int, Field(ge=0, le=LARGEST)]], Field(min_length=1)]] = {}
+
+    @model_validator(mode="after")
+    def _arrays(self) -> Submission:
+        if not self.arrays.keys() <= set(range(len(self.specs))):
+            raise ValueError(f"arrays: of {len(self.specs)} specs the places are 0 to {len(self.specs) - 1}")
+        if len(self.specs) + sum(len(each) - 1 for each in self.arrays.values()) > MOST_JOBS:
+            raise ValueError(f"more than {MOST_JOBS:,} jobs; submit them in parts")
+        return self
 
 
 class Ids(BaseModel):
@@ -169,11 +180,11 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     async def submit(submission: Submission) -> dict[str, list[int]]:
         try:
             await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
-            paths = coordinator.engine.check_paths, submission.specs, submission.waits_for
-            await asyncio.to_thread(check_all, *paths)
+            paths = submission.specs, submission.waits_for, submission.arrays
+            await asyncio.to_thread(check_all, coordinator.engine.check_paths, *paths)
         except (Unavailable, BadInput) as error:
             raise HTTPException(422, str(error)) from error
-        given = submission.specs, submission.environment, submission.waits_for
+        given = submission.specs, submission.environment, submission.waits_for, submission.arrays
         return {"ids": change(coordinator.submit, *given)}
 
     def of_jobs(verb: Callable[..., dict[int, str]]) -> Callable[[Change], Any]:

@@ -87,7 +87,13 @@ class Client:
             waits_for: which of them wait for which others of them, by their places from 0 on.
         """
         variables = dict(os.environ) if environment is None else environment
-        body = {"specs": list(specs), "environment": variables, "waits_for": dict(waits_for or {})}
+        whole, arrays = _arrays(specs)
+        body = {
+            "specs": whole,
+            "environment": variables,
+            "waits_for": dict(waits_for or {}),
+            "arrays": arrays,
+        }
         answer = self.call("POST", "/jobs", body)
         return [Job(self, job_id) for job_id in answer["ids"]]
 
@@ -122,9 +128,7 @@ class Client:
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
-            start = "tenbin up --listen PORT" if self._url else "tenbin up --daemon"
-            text = f"no coordinator answers at {self.address}; start one with: {start}"
-            raise TenbinError(text, exit_code=4) from error
+            raise TenbinError(self._silence(error, connection, timeout_s), exit_code=4) from error
         except ValueError as error:  # a header cannot have such characters
             raise TenbinError("TENBIN_TOKEN is no token; see the file token in the home", 2) from error
         finally:
@@ -135,6 +139,19 @@ class Client:
         if kind != "application/json":
             return content if kind == "application/octet-stream" else content.decode()
         return json.loads(content)
+
+    def _silence(self, error: Exception, connection: http.client.HTTPConnection, timeout_s: float) -> str:
+        """Why nobody answers: there is a coordinator, and it is busy, or there is none."""
+        late = isinstance(
+            error, TimeoutError | BlockingIOError
+        )  # the latter: too many calls stand before this one
+        if late and connection.sock is not None:
+            busy = f"the coordinator at {self.address} is busy: no answer within {timeout_s:g} s"
+            return f"{busy}; see later what became of the call: tenbin jobs"
+        if not self._url and (pid := _holder(self.home)) is not None:
+            return f"the coordinator at {self.address} is starting or ending (pid {pid}); try again"
+        start = "tenbin up --listen PORT" if self._url else "tenbin up --daemon"
+        return f"no coordinator answers at {self.address}; start one with: {start}"
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
         """A connection, and what to put before every path."""
@@ -175,6 +192,33 @@ class _Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+
+
+def _holder(home: Path) -> int | None:
+    """The process that holds the lock of a coordinator's folder; None: nobody does, or it cannot be said."""
+    try:
+        end = f":{(home / 'lock').stat().st_ino}"
+        locks = map(str.split, Path("/proc/locks").read_text().splitlines())
+    except OSError:
+        return None
+    found = (lock for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(end))
+    return next((int(lock[4]) for lock in found), None)
+
+
+def _arrays(specs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
+    """Specs in a row that differ in their ``array_index`` alone as one; its numbers, by its place."""
+    whole: list[dict[str, Any]] = []
+    arrays: dict[int, list[int]] = {}
+    for spec in specs:
+        index = spec.get("array_index")
+        if index is None:
+            whole.append(spec)
+            continue
+        common = {name: value for name, value in spec.items() if name != "array_index"}
+        if len(whole) - 1 not in arrays or whole[-1] != common:
+            whole.append(common)
+        arrays.setdefault(len(whole) - 1, []).append(index)
+    return whole, arrays
 
 
 def _explain(content: bytes) -> str:

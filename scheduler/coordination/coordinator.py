@@ -7,6 +7,7 @@ it reads the journal, has the engine find out what became of each attempt, and c
 
 from __future__ import annotations
 
+import gc
 import logging
 import sqlite3
 import time
@@ -21,14 +22,14 @@ from scheduler.coordination import service
 from scheduler.coordination.beliefs import Beliefs
 from scheduler.coordination.bookings import Bookings
 from scheduler.coordination.company import Company
-from scheduler.coordination.experience import REMEMBERED, Experience
+from scheduler.coordination.experience import MANY, REMEMBERED, Experience
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
 from scheduler.coordination.lives import Lives
 from scheduler.coordination.memory import MemoryAdmission
 from scheduler.coordination.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.coordination.specs import JobSpec, as_job, check_order, of_several
+from scheduler.coordination.specs import JobSpec, as_job, check_order, of_several, one_each
 from scheduler.coordination.verdicts import judge
 from scheduler.coordination.visitors import Visitors
 from scheduler.costs import FREE, LinearCosts
@@ -103,11 +104,13 @@ class Coordinator:
         specs: Sequence[JobSpec],
         environment: dict[str, str],
         waits_for: Mapping[int, Sequence[int]] | None = None,
+        arrays: Mapping[int, Sequence[int]] | None = None,
     ) -> list[int]:
         """Take jobs in, all or none; their numbers. When this returns they are safe.
 
         Args:
-            waits_for: which of ``specs`` wait for which others of them, by their places from 0 on.
+            arrays: by the place of a spec from 0 on, the ``array_index`` of each of its jobs; others are one.
+            waits_for: which of the jobs wait for which others of them, by their places from 0 on.
 
         Raises:
             BadInput: one can never run here, or waits for a job that does not exist or for itself.
@@ -118,7 +121,8 @@ class Coordinator:
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
-        check_order(waits_for, len(specs))
+        counts = [len((arrays or {}).get(place, "-")) for place in range(len(specs))]
+        check_order(waits_for, sum(counts))
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
@@ -129,12 +133,18 @@ class Coordinator:
                 specs[place] = within_memory(spec, pool, unit, total_mb)
                 self._check(specs[place], now)
             except BadInput as error:
-                raise of_several(error, place, len(specs)) from error
-        predicted = self.experience.expect(specs)
-        entries = self.ledger.take_in(specs, environment, now, waits_for, predicted)
-        for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-            self.lives.admit(entry)
-        self.turn()
+                raise of_several(error, sum(counts[:place]), sum(counts)) from error
+        told = zip(self.experience.expect(specs), counts, strict=True)
+        predicted = [each for each, count in told for _ in range(count)]
+        gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
+        try:
+            jobs = one_each(specs, arrays or {})
+            entries = self.ledger.take_in(jobs, environment, now, waits_for, predicted)
+            for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
+                self.lives.admit(entry)
+            self.turn()
+        finally:
+            gc.enable()
         return [entry.id for entry in entries]
 
     def _check(self, spec: JobSpec, now: float) -> None:
@@ -302,18 +312,35 @@ class Coordinator:
         while self._happenings:
             self._happenings.sort(key=lambda happening: ORDER[happening[0]])
             due, self._happenings = self._happenings, []
+            # What the policy ignores is nothing to wait for: it is not called again.
+            upcoming: list[type[Event] | None] = [None]
+            for kind, _ in reversed(due[1:]):
+                upcoming.append(upcoming[-1] if kind in self.policy.ignores else kind)
             for position, (_, what) in enumerate(due):
                 if self._happenings:  # an action at no cost has taken effect: it comes in its order
                     self._happenings += due[position:]
                     break
-                # What the policy ignores is nothing to wait for: it is not called again.
-                ahead = (kind for kind, _ in due[position + 1 :] if kind not in self.policy.ignores)
-                self.state.upcoming = next(ahead, None)
+                self.state.upcoming = upcoming.pop()
                 event = what()
                 service.match(self.state, self.engine)  # a unit that was freed may be one that cannot be used
                 self._ask_policy(event)
 
+    def _look_anew(self) -> None:
+        """Predict anew who may be better known now.
+
+        To begin anew takes a policy as long as the queue is: in a long one a few wait until there are more.
+        """
+        unsure, waiting = len(self.lives.unsure), len(self.state.waiting)
+        if not unsure or (not self.policy.revises and unsure * MANY < waiting):
+            return
+        revised = self.lives.expect_anew()
+        if self.policy.revises and not self.lives.stale and not self.state.overtaken:
+            self.policy.revise(revised)
+        elif revised:
+            self.lives.stale = True
+
     def _ask_policy(self, event: Event | None) -> None:
+        self._look_anew()
         if self.lives.stale or self.state.overtaken:
             if self.state.upcoming is not None:
                 return  # once for all of this instant
@@ -424,6 +451,7 @@ class Coordinator:
                 self.bookings.ask_again(entry)
                 self.bookings.cap_again(entry)
             self.foresight.recover(entry)
+            self.experience.watch(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))
 

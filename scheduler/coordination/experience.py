@@ -1,22 +1,27 @@
-"""What earlier runs say of a job whose owner gives no estimate; learnt from the journal and job profiles."""
+"""What earlier runs say of a job whose owner gives no estimate; learnt from the journal and job profiles.
+
+An end costs as much as there are jobs of which it tells something new: those that have not begun are kept by
+what they can be predicted from.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.specs import JobSpec
-from scheduler.history import Asked, History, Quantity, Run, program_of
+from scheduler.history import Asked, History, Quantity, Run, program_of, shape_of
 from scheduler.model import Cluster
 
 REMEMBERED = 5000  # jobs that a new coordinator looks back on
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
 ORDER = ("user", "name", "scaled", "arguments")  # what is better to go by comes later
-MANY = 1000  # waiting jobs
+MANY = 1000  # jobs that have not begun and differ in numbers only
 Told = dict[str, Any]
+Key = tuple[object, ...]  # what jobs have in common: a basis of ``ORDER``, then the terms of ``Asked``
 
 
 class Experience:
@@ -25,6 +30,9 @@ class Experience:
     Args:
         entries: jobs that have ended, in the order of their numbers.
         profiled: runs that a job profile of that name consists of.
+
+    Attributes:
+        predictions: how many jobs were predicted.
     """
 
     def __init__(
@@ -37,41 +45,91 @@ class Experience:
         self.user, self._profiled = user, profiled
         self._pools = [pool.name for pool in cluster.pools if pool.kind] or [""]
         self._introduced: set[str] = set()
-        self._kinds: dict[str, set[Asked]] = defaultdict(set)
+        self._kinds: set[Asked] = set()
+        self._count: Counter[tuple[Key, str]] = Counter()  # kinds, by what they have in common and device
+        self._unsure: defaultdict[Key, dict[int, None]] = defaultdict(dict)
+        self.predictions = 0
         self.history = History()
         for entry in entries:
             self._introduce(entry.spec)  # its profile came first: what ran since counts more
             self.ended(entry)
 
-    def ended(self, entry: Entry, waiting: int = 0) -> bool:
-        """A job has ended; whether jobs that wait, so many, should be predicted anew.
+    def watch(self, entry: Entry) -> None:
+        """A job that has not begun: ``ended`` names it when it may be predicted better than it is."""
+        if entry.attempt or says_itself(entry.spec):
+            return
+        level = self._level(entry.predicted)
+        for basis, key in enumerate(_keys(asked_of(entry.spec, self.user))):
+            if key is not None and level < basis:
+                self._unsure[key][entry.id] = None
+            elif key is not None and key in self._unsure:
+                self._unsure[key].pop(entry.id, None)
 
-        That is so when the first of its kind has ended; where very many wait, of one program only after the
-        first, second, fourth, ... kind: a sweep over a parameter costs no time squared.
+    def forget(self, entry: Entry) -> None:
+        """The job is over."""
+        for key in _keys(asked_of(entry.spec, self.user)):
+            if key is not None and key in self._unsure:
+                self._unsure[key].pop(entry.id, None)
+                if not self._unsure[key]:
+                    del self._unsure[key]
+
+    def ended(self, entry: Entry) -> list[int]:
+        """A job has ended; the numbers of those that may be predicted better now.
+
+        That is so for jobs of the same program, or with the same arguments, when it is the first such; for
+        jobs that differ in numbers only with each new kind, where very many of these wait with the first,
+        second, fourth, ... (a sweep over a parameter costs no time squared); and for all jobs of the user
+        when the rule that goes by the user alone has proved right.
         """
         if (run := run_of(entry, self.user)) is None:
-            return False
+            return []
+        asked, proved = run.asked, self.history.proved(run.asked.user)
         self.history.add(run)
-        kinds = self._kinds[run.asked.program]
-        if run.asked in kinds:
-            return False
-        kinds.add(run.asked)
-        return waiting <= MANY or len(kinds).bit_count() == 1
+        by_user, *others = _keys(asked)
+        keys: list[Key | None] = [by_user] if not proved and self.history.proved(asked.user) else []
+        if asked not in self._kinds:
+            self._kinds.add(asked)
+            keys += [key for key in others if key is not None and self._tells(key, asked.pool)]
+        groups = (self._unsure.get(key, {}) for key in keys if key is not None)
+        return list(dict.fromkeys(job_id for group in groups for job_id in group))
+
+    def _tells(self, key: Key, pool: str) -> bool:
+        """Whether one more kind of run, on that device, may tell something of the jobs of that key."""
+        self._count[key, pool] += 1
+        count = self._count[key, pool]
+        if key[0] != "scaled":
+            return count == 1
+        return len(self._unsure.get(key, ())) <= MANY or count.bit_count() == 1
+
+    def _level(self, told: Told | None) -> int:
+        """The place in ``ORDER`` that the prediction goes by on each device; -1: there is none."""
+        if told is None:
+            return -1
+        levels = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
+        return min(levels) if len(levels) == len(self._pools) else 0
 
     def expect(self, specs: Sequence[JobSpec]) -> list[Told | None]:
         """What ``Entry.predicted`` is to be of each; None: nothing is known, or its owner says it."""
         found: dict[Asked, Told | None] = {}
         told: list[Told | None] = []
         for spec in specs:
-            if spec.time_s is not None or spec.expect_s:
+            if says_itself(spec):
                 told.append(None)
                 continue
             self._introduce(spec)
             asked = asked_of(spec, self.user)
+            self.predictions += 1
             if asked not in found:
                 found[asked] = self._expect(asked)
             told.append(found[asked])
         return told
+
+    def unproved(self, spec: JobSpec) -> Told | None:
+        """What only unrelated jobs of the same user say of a run time: to be told, not planned with."""
+        if says_itself(spec):
+            return None
+        found = self.history.predict(asked_of(spec, self.user)._replace(pool=self._pools[0]))
+        return None if found is None or found.proved else vars(found)
 
     def _introduce(self, spec: JobSpec) -> None:
         name = spec.job_profile
@@ -82,14 +140,28 @@ class Experience:
 
     def _expect(self, asked: Asked) -> Told | None:
         runs = {pool: self.history.predict(asked._replace(pool=pool)) for pool in self._pools}
-        known = {pool: asdict(found) for pool, found in runs.items() if found is not None}
+        known = {pool: vars(found) for pool, found in runs.items() if found is not None and found.proved}
         if not known:
             return None
         of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
         needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
         return {"run_s": of_program or known} | {
-            name: asdict(found) for name, found in needs.items() if found is not None
+            name: vars(found) for name, found in needs.items() if found is not None
         }
+
+
+def says_itself(spec: JobSpec) -> bool:
+    """Whether its owner says how long it runs."""
+    return spec.time_s is not None or bool(spec.expect_s)
+
+
+@lru_cache(maxsize=1024)
+def _keys(asked: Asked) -> tuple[Key | None, ...]:
+    """What jobs have in common that can be predicted from each other, by the places of ``ORDER``."""
+    program, arguments, user, size, _ = asked
+    shape = shape_of(arguments)
+    scaled = None if shape is None else ("scaled", program, size, shape)
+    return ("user", user), ("name", program), scaled, ("arguments", program, size, arguments)
 
 
 def asked_of(spec: JobSpec, user: str) -> Asked:
@@ -119,5 +191,6 @@ def better(new: Told | None, old: Told | None) -> bool:
     return new is not None and (old is None or _rank(new) > _rank(old))
 
 
-def _rank(told: Told) -> tuple[int, int]:
-    return len(told["run_s"]), max(ORDER.index(found["basis"]) for found in told["run_s"].values())
+def _rank(told: Told) -> tuple[bool, int, int]:
+    places = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
+    return min(places) > 0, len(places), max(places)

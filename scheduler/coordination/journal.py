@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -382,18 +382,10 @@ def _upgrade(db: sqlite3.Connection) -> None:
 
 
 def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
-    row: list[Any] = []
-    for name in columns:
-        value = getattr(entry, name)
-        if name == "spec":
-            value = value.model_dump_json()
-        elif name == "placement" and value is not None:
-            value = json.dumps(_flat(value))
-        elif name == "goals":
-            value = json.dumps([_flat(goal) for goal in value])
-        elif name in AS_JSON:
-            value = json.dumps(value)
-        row.append(value)
+    row = [getattr(entry, name) for name in columns]
+    for place, name in enumerate(columns):
+        if name in ENCODED:
+            row[place] = ENCODED[name](row[place])
     return row
 
 
@@ -410,6 +402,20 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     values["goals"] = tuple(map(_placement, json.loads(values.get("goals", "[]"))))
     values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
     return Entry(**values)
+
+
+def _dumps(value: Any) -> str:
+    """As JSON; most have nothing."""
+    return "null" if value is None else json.dumps(value) if value else EMPTY_AS_JSON[type(value)]
+
+
+ENCODED: dict[str, Callable[[Any], Any]] = {
+    "spec": JobSpec.model_dump_json,
+    "placement": lambda value: None if value is None else json.dumps(_flat(value)),
+    "goals": lambda value: _dumps(tuple(map(_flat, value))),
+    **dict.fromkeys(AS_JSON, _dumps),
+}
+EMPTY_AS_JSON: dict[type, str] = {tuple: "[]", list: "[]", dict: "{}"}
 
 
 def _flat(placement: Placement) -> list[Any]:

@@ -13,7 +13,7 @@ from scheduler.coordination.ledger import Ledger
 from scheduler.coordination.memory import MemoryAdmission
 from scheduler.engines import Engine
 from scheduler.events import Checkpointed, Event, Failed, Finished, Submitted
-from scheduler.model import Placement
+from scheduler.model import Job, Placement
 from scheduler.state import JobState, State
 
 
@@ -26,6 +26,7 @@ class Lives:
 
     Attributes:
         stale: something has changed for which there is no event: the policy has to begin anew.
+        unsure: jobs that may be predicted better than they are, by number.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class Lives:
         self.bookings, self.foresight, self.experience = bookings, foresight, experience
         self.memory = memory
         self.stale = False
+        self.unsure: dict[int, None] = {}
         self._happen = happen
 
     def admit(self, entry: Entry) -> None:
         """Let a job wait for its turn, or for others to end first."""
+        self.experience.watch(entry)
         stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
         failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
         entry.stage = Stage.HELD
@@ -133,8 +136,8 @@ class Lives:
         self.ledger.tell(entry, self.state.now, stage.value, trouble)
         self.ledger.drop(entry)
         self._give_memory_back(entry)
-        if self.experience.ended(entry, len(self.state.waiting)):
-            self._expect_anew()
+        self.experience.forget(entry)
+        self.unsure.update(dict.fromkeys(self.experience.ended(entry)))
         for follower in self.ledger.followers(entry):
             self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
@@ -144,15 +147,22 @@ class Lives:
         if self.memory.release(entry.id):
             self._admit_by_memory()
 
-    def _expect_anew(self) -> None:
-        """Of jobs that wait something may be known now, or something better than before; they keep their
-        places."""
-        waiting = [self.ledger.entries[job_id] for job_id in self.state.waiting]
-        told = self.experience.expect([entry.spec for entry in waiting])
-        for entry, new in zip(waiting, told, strict=True):
-            if new is not None and better(new, entry.predicted) and not entry.attempt:
-                self.state.reconsider(self.ledger.expect(entry, new))
-                self.stale = True
+    def expect_anew(self) -> list[Job]:
+        """Predict anew those that may be better known now; who waits and is. They keep their places."""
+        found = (self.ledger.entries.get(job_id) for job_id in self.unsure)
+        entries = [entry for entry in found if entry is not None and not entry.attempt]
+        self.unsure.clear()
+        told = self.experience.expect([entry.spec for entry in entries])
+        revised = []
+        for entry, new in zip(entries, told, strict=True):
+            if new is None or not better(new, entry.predicted):
+                continue
+            job = self.ledger.expect(entry, new)
+            self.experience.watch(entry)
+            if entry.id in self.state.waiting:
+                self.state.reconsider(job)
+                revised.append(job)
+        return revised
 
     def shelve(self, entry: Entry) -> Event | None:
         """A job's owner suspends it: for the policy it is gone."""

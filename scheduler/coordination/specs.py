@@ -184,6 +184,17 @@ def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
     return variables
 
 
+def one_each(specs: Sequence[JobSpec], arrays: Mapping[int, Sequence[int]]) -> list[JobSpec]:
+    """A spec for each job: of an array, by the place of its spec, one for each ``array_index``."""
+    jobs: list[JobSpec] = []
+    for place, spec in enumerate(specs):
+        if place in arrays:
+            jobs += [spec.model_copy(update={"array_index": index}) for index in arrays[place]]
+        else:
+            jobs.append(spec)
+    return jobs
+
+
 def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
     """Whether jobs that are submitted together can wait for each other like this, by their places.
 

@@ -50,12 +50,17 @@ class Easy(Policy):
         pools = counted_pools(view, "easy")
         self._pool = pools[0]
         self._line = EasyLine(self._pool) if len(pools) == 1 else EasyOnClasses(pools)
+        self.revises = isinstance(self._line, EasyLine)
         for job in view.waiting.values():
             self._line.add(job)
         if isinstance(self._line, EasyLine):
             for state in view.running.values():
                 assert state.placement is not None
                 self._line.hold(state.job.id, state.placement.units, state.expected_end_s)
+
+    def revise(self, jobs: Sequence[Job]) -> None:
+        assert isinstance(self._line, EasyLine)
+        self._line.revise(jobs)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         line = self._line

@@ -21,6 +21,7 @@ class Fcfs(Policy):
 
     promises = frozenset({"in-order", "no-delay"})
     suits = frozenset({"counted", "classes"})
+    revises = True  # it looks at no run time
 
     def begin(self, view: View) -> None:
         counted_pools(view, "fcfs")

@@ -31,6 +31,7 @@ class FirstFit(Policy):
         pools = counted_pools(view, "first-fit")
         self._pool = pools[0]
         self._line = FirstFitLine(self._pool) if len(pools) == 1 else FirstFitOnClasses(pools)
+        self.revises = isinstance(self._line, FirstFitLine)  # it looks at no run time
         for job in view.waiting.values():
             self._line.add(job)
 

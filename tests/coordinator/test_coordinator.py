@@ -23,6 +23,7 @@ from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines.local import LocalEngine
 from scheduler.model import Cluster, Placement, Pool
+from tenbin.client import _arrays
 from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up, fill, small_disk
@@ -440,6 +441,14 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
         ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: Extra inputs"),
         ({"specs": [{**spec, "device": "gpu"}]}, "device 'gpu': no devices are scheduled"),
         ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
+        (
+            {"specs": [spec, {**spec, "cores": 99}], "arrays": {0: [1, 2]}},
+            "job 3 of 3: the job needs 99 cores",
+        ),
+        ({"specs": [spec], "arrays": {1: [1]}}, "arrays: of 1 specs the places are 0 to 0"),
+        ({"specs": [spec], "arrays": {0: []}}, "arrays.0: List should have at least 1 item"),
+        ({"specs": [spec], "arrays": {0: [-1]}}, "arrays.0.0: Input should be greater"),
+        ({"specs": [spec] * 2, "arrays": {0: list(range(100_000))}}, "more than 100,000 jobs"),
     ]
     for body, message in cases:
         with pytest.raises(TenbinError, match=message) as caught:
@@ -447,6 +456,47 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
         assert caught.value.exit_code == 2
     assert up.client.call("GET", "/jobs?all=true") == []
     assert up.client.submit(["true"]).id == 1
+
+
+def test_an_array_is_one_spec(up: Up) -> None:
+    """On the way to the coordinator; there each job has its number, and may be waited for by its place."""
+    up.start("--cores", "1")
+    spec = {"command": ["sh", "-c", "exit $TENBIN_ARRAY_INDEX"], "folder": "/"}
+    specs = [
+        {"command": ["true"], "folder": "/"},
+        *({**spec, "array_index": i} for i in (0, 7, 0)),
+        {**spec, "name": "x"},
+    ]
+    body = {"specs": [specs[0], spec, specs[-1]], "waits_for": {4: [1, 2]}, "arrays": {1: [0, 7, 0]}}
+    for jobs in (
+        up.client.submit_all(specs, waits_for={4: [1, 2]}),
+        [up.client.job(job_id) for job_id in up.client.call("POST", "/jobs", body)["ids"]],
+    ):
+        found = [job.wait(30) for job in jobs]
+        assert [job["spec"]["array_index"] for job in found] == [None, 0, 7, 0, None]
+        assert [job["code"] for job in found] == [0, 0, 7, 0, None]
+        assert [job["stage"] for job in found] == ["done", "done", "failed", "done", "cancelled"]
+    whole, arrays = _arrays([{**spec, "array_index": i} for i in range(100_000)])
+    assert whole == [spec] and arrays == {0: list(range(100_000))}
+
+
+def test_who_is_busy_is_not_said_to_be_absent(up: Up) -> None:
+    """A coordinator that stands still, one that is about to listen, and none."""
+    up.start("--cores", "1")
+    assert up.process is not None
+    up.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TenbinError, match="is busy: no answer within") as caught:
+        up.client.call("GET", "/status", timeout_s=0.3)
+    assert caught.value.exit_code == 4
+    (up.home / "api.sock").rename(up.home / "aside")
+    with pytest.raises(TenbinError, match=rf"is starting or ending \(pid {up.process.pid}\)"):
+        up.client.call("GET", "/status")
+    (up.home / "aside").rename(up.home / "api.sock")
+    up.process.send_signal(signal.SIGCONT)
+    assert up.client.call("GET", "/status")["pid"] == up.process.pid
+    up.kill()
+    with pytest.raises(TenbinError, match="no coordinator answers"):
+        up.client.call("GET", "/status")
 
 
 def test_a_job_named_twice_is_meant_once(up: Up) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from pathlib import Path
 
 import pytest
 
-from scheduler.coordination.experience import Experience, run_of
+from scheduler.coordination.coordinator import Coordinator
+from scheduler.coordination.experience import MANY, Experience, better, run_of
 from scheduler.coordination.journal import Entry, Journal, Stage, ended_jobs
 from scheduler.coordination.specs import JobSpec, as_job
-from scheduler.model import Cluster, Known, Pool
+from scheduler.engines.local import LocalEngine
+from scheduler.model import Cluster, Known, Placement, Pool
+from tenbin.machine import divide
 from tests.coordinator.conftest import Up
 
 NAP = ["sleep", "0.4"]
@@ -104,8 +109,6 @@ def test_who_says_something_is_believed() -> None:
 
 def test_each_device_has_its_own_history() -> None:
     """A device on which it has never run is tried: it is taken to be as good as the best known."""
-    from scheduler.model import Placement
-
     spec = JobSpec(command=("sim", "5"), folder="/", checkpoint_signal=23)
     on_cpu = ended(1, spec, 60.0, placement=Placement("pocl-0", 1), devices=(1,))
     assert on_cpu.usage is not None
@@ -121,11 +124,83 @@ def test_each_device_has_its_own_history() -> None:
 
 
 def test_a_sweep_is_looked_at_seldom() -> None:
-    """Very many waiting jobs of ever new arguments are predicted anew after 1, 2, 4, 8, ... kinds."""
+    """Very many waiting jobs of ever new arguments are predicted anew after 1, 2, 4, 8, ... kinds.
+
+    And once more when the rule by user has told nine."""
     experience = Experience([], "ann", CORES)
     specs = [JobSpec(command=("sim", str(n)), folder="/") for n in range(1, 101)]
-    looks = [experience.ended(ended(n, spec, 1.0), waiting=10_000) for n, spec in enumerate(specs)]
-    assert sum(looks) == 7 and not experience.ended(ended(200, specs[0], 1.0), waiting=1)
+    for number in range(1000, 1000 + MANY + 100):
+        experience.watch(Entry(number, JobSpec(command=("sim", str(number)), folder="/"), "", 0.0))
+    looks = [n for n, spec in enumerate(specs, 1) if experience.ended(ended(n, spec, 1.0))]
+    assert looks == [1, 2, 4, 8, 10, 16, 32, 64] and not experience.ended(ended(200, specs[0], 1.0))
+
+
+@pytest.mark.parametrize("cluster", [CORES, DEVICES])
+def test_an_end_is_told_to_those_whom_it_tells_something(cluster: Cluster) -> None:
+    """After each new kind of run all that wait are predicted as if each had been looked at."""
+    chance = random.Random(5)
+    on_device = cluster is DEVICES
+    words = [(), *((str(2**n), *more) for n in range(6) for more in ((), ("x",), ("3",), ("x", "7")))]
+    kinds = [
+        (JobSpec(command=(name, *more), folder="/", account=user, cores=cores), pool.name)
+        for name in ("sim", "fit", "fft")
+        for more in words
+        for user in ("ann", "ben")
+        for cores in (1, 2)
+        for pool in cluster.pools
+    ]
+    others = [
+        (JobSpec(command=(f"other{n}",), folder="/", account="ann"), pool)
+        for n, (_, pool) in enumerate(kinds[:20])
+    ]
+    bases = set()
+    for _ in range(10):
+        experience = Experience([], "ann", cluster)
+        waiting = {n: Entry(n, chance.choice(kinds)[0], "", 0.0) for n in range(40)}
+        for entry in waiting.values():
+            experience.watch(entry)
+        for number, (spec, pool) in enumerate([*others, *chance.sample(kinds, 80)], 100):
+            seconds = chance.choice((1.0, 1.1) if number < 120 else (1.0, 1.1, 1.5, 9.0))
+            more = {"placement": Placement(pool, 1), "devices": (0,)} if on_device else {}
+            told = [
+                waiting[n] for n in experience.ended(ended(number, spec, seconds, **more)) if n in waiting
+            ]
+            for entry, new in zip(told, experience.expect([entry.spec for entry in told]), strict=True):
+                if better(new, entry.predicted):
+                    entry.predicted = new
+                    experience.watch(entry)
+            fresh = experience.expect([entry.spec for entry in waiting.values()])
+            for entry, new in zip(waiting.values(), fresh, strict=True):
+                assert not better(new, entry.predicted), (entry, new)
+            bases |= {
+                found["basis"]
+                for e in waiting.values()
+                if e.predicted
+                for found in e.predicted["run_s"].values()
+            }
+            if number % 4 == 0:
+                experience.forget(waiting.popitem()[1])
+    assert bases == {"user", "name", "scaled", "arguments"}
+
+
+def test_an_end_costs_no_more_where_more_wait(tmp_path: Path) -> None:
+    """Names of their own, and nothing said of run times: each job is predicted when it comes.
+
+    And once more if the rule by user has proved right, but not at each end."""
+    machine = divide("easy", 1, None)
+    for count in (50, 400):
+        home = tmp_path / str(count)
+        journal, engine = Journal(home), LocalEngine(home, home / "r", machine.cluster, machine.cores)
+        try:
+            coordinator = Coordinator(journal, engine, "easy")
+            specs = [JobSpec(command=("true",), folder="/", name=f"n{n}") for n in range(count)]
+            coordinator.submit(specs, dict(os.environ))
+            while len(coordinator.ledger.entries) > count - 20:
+                coordinator.turn()
+            assert coordinator.experience.predictions <= 2 * count
+        finally:
+            engine.close()
+            journal.close()
 
 
 def test_the_journal_is_read_while_its_coordinator_runs(tmp_path: Path) -> None:
