@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -99,6 +101,21 @@ def record(kind: type[T], found: Mapping[str, Any], where: str = "") -> T:
         elif one.default is MISSING and one.default_factory is MISSING:
             raise Broken(f"{where}{one.name} is missing")
     return kind(**values)
+
+
+def rename(path: Path, name: Path) -> None:
+    """Have a file lie under that name, whatever lies there."""
+    try:
+        path.replace(name)
+    except IsADirectoryError:
+        clear(name)
+        path.replace(name)
+
+
+def clear(path: Path) -> None:
+    """Have nothing lie there: what does is kept under another name."""
+    with suppress(FileNotFoundError):
+        path.rename(path.with_name(f".{path.name}.{time.time_ns()}"))
 
 
 def _value(kind: Any, value: Any, what: str) -> Any:

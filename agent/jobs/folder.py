@@ -300,18 +300,16 @@ class Attempt:
                 if _is(final, about):
                     return  # it is already
                 self._restore(os.pread(reserved, checked.MOST_BYTES, 0))
-            if final.is_dir():
-                clear(final)
-            self._reserved.replace(final)
+            checked.rename(self._reserved, final)
         except PermissionError:
             self.path.chmod(0o700)
             raise
 
     def _restore(self, result: bytes) -> None:
         if not self.path.is_dir() or self.path.is_symlink():
-            clear(self.path)
+            checked.clear(self.path)
         self._make()
-        clear(self._reserved)
+        checked.clear(self._reserved)
         self._put(result, self._reserved.name)
         self.claim()
 
@@ -370,7 +368,7 @@ class Attempt:
         try:
             with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
                 file.write(content)
-            aside.replace(self.path / name)
+            checked.rename(aside, self.path / name)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
@@ -389,12 +387,6 @@ def _is(path: Path, about: os.stat_result) -> bool:
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.path.samestat(path.lstat(), about)
     return False
-
-
-def clear(path: Path) -> None:
-    """Have nothing lie there: what does is kept under another name."""
-    with suppress(FileNotFoundError):
-        path.rename(path.with_name(f".{path.name}.{time.time_ns()}"))
 
 
 def as_order(found: dict[str, Any]) -> Order:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from agent.jobs.folder import Order
 
+NO_READER = "nobody reads this pipe; start its reader first, or name a file"
 DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 
 
@@ -108,13 +109,16 @@ class _Streams:
         self._opened: list[int] = []
 
     def __enter__(self) -> list[tuple[int, int, int]]:
-        appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         streams = (os.devnull, os.O_RDONLY), (self._order.stdout, appends), (self._order.stderr, appends)
         try:
             for path, flags in streams:
                 self._opened.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
-        except OSError:
+                os.set_blocking(self._opened[-1], True)
+        except OSError as error:
             self.__exit__()
+            if error.errno == errno.ENXIO:  # to wait for a reader would be for ever, and deaf
+                raise OSError(errno.ENXIO, NO_READER, error.filename) from None
             raise
         return [(os.POSIX_SPAWN_DUP2, opened, number) for number, opened in enumerate(self._opened)]
 

@@ -8,6 +8,8 @@ watched too, and every few seconds each attempt's folder is looked at.
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import selectors
 import signal
@@ -36,7 +38,9 @@ from scheduler.engines.packages import Packages, await_pause, lowers, put_back
 from scheduler.model import Cluster, Placement, Region
 
 SWEEP_S = 5.0
+PATIENCE_S = 10.0  # beyond a job's grace, before its supervisor is killed
 LARGEST_REPORT = 65536
+log = logging.getLogger("tenbin")
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ class Watched:
     """An attempt that was started: its folder, and the supervisor's process descriptor (None: unknown).
 
     ``gone``: that process is known to have ended. ``begun``: the attempt is known to have begun, whatever its
-    folder shows.
+    folder shows. ``end_by``: monotonic time when, having been told to end it, the supervisor is killed.
     """
 
     job_id: int
@@ -55,6 +59,7 @@ class Watched:
     pidfd: int | None = None
     gone: bool = False
     begun: bool = False
+    end_by: float = math.inf
 
 
 class LocalEngine(JobFolders):
@@ -175,6 +180,8 @@ class LocalEngine(JobFolders):
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
             return
+        if want == "end":
+            watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
         with spoiled.of_one(job.id, room=False):
             if want == "run":
                 self._wish(job, watched.attempt)
@@ -182,6 +189,7 @@ class LocalEngine(JobFolders):
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
+                signal.pidfd_send_signal(watched.pidfd, signal.SIGCONT)  # its job may have stopped it
             if want == "pause" and self.packages is not None:
                 await_pause(watched.attempt, job.request)
 
@@ -222,6 +230,8 @@ class LocalEngine(JobFolders):
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
             for watched in list(self._watched.values()):
+                if time.monotonic() >= watched.end_by:
+                    self._enforce(watched)
                 self._look(watched)
         reports, self._reports = self._reports, []
         return reports
@@ -254,6 +264,14 @@ class LocalEngine(JobFolders):
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
         with spoiled.of_one(watched.job_id):
             self._judge(watched, told)
+
+    def _enforce(self, watched: Watched) -> None:
+        """Its supervisor was to end it, and does not: it is stopped, waits for something, or cannot tell."""
+        log.warning("job %d: its supervisor does not end it, and is killed", watched.job_id)
+        with spoiled.of_one(watched.job_id):
+            spoiled.end_supervisor(watched.attempt)
+            spoiled.revoked(watched.attempt)  # should nobody have come to supervise it, nobody will
+        watched.begun = True
 
     def _judge(self, watched: Watched, told: bool) -> None:
         """Whether an attempt has ended; a lost one is over when none of its processes is left.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from agent.jobs.folder import Attempt
 
@@ -44,3 +46,16 @@ def trouble(attempt: Attempt) -> str:
         return f"the files of its attempt were removed from {attempt.path}"
     said = attempt.complaint()
     return f"its supervisor failed: {said}" if said else ""
+
+
+def end_supervisor(attempt: Attempt) -> None:
+    """Kill who supervises it on this machine, also who is stopped: the job's main process dies with it."""
+    for pid in attempt.supervisors():
+        with suppress(ProcessLookupError):
+            one = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(one, signal.SIGSTOP)  # now it cannot turn to another attempt
+                still = pid in attempt.supervisors()
+                signal.pidfd_send_signal(one, signal.SIGKILL if still else signal.SIGCONT)
+            finally:
+                os.close(one)

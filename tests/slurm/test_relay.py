@@ -82,6 +82,7 @@ def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:
     process = carry(attempt)
     until(attempt.state)
     process.kill()
+    process.wait(LIMIT_S)  # only then its supervisor is told to die
     until(lambda: not tree.kill_marked(str(tmp_path)) or not attempt.lives())
     assert attempt.result() is None
 

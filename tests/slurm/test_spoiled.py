@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.coordinator.conftest import Up
@@ -29,3 +31,27 @@ def test_a_job_that_spoils_its_files_stops_nobody(up: Up, lab: SlurmLab, how: st
     if not long.info()["end_s"]:
         long.cancel()
     assert long.wait(90)["stage"] in ("cancelled", "failed")
+
+
+STUBBORN = {
+    "removes its folder": 'rm -rf "$TENBIN_JOB_FOLDER/attempt-1"; touch ../../sign; sleep 300',
+    "stops its supervisor": "kill -STOP $PPID; touch ../../sign; sleep 300",
+}
+
+
+@pytest.mark.parametrize("how", STUBBORN)
+def test_cancel_ends_it_and_its_cores_are_free(up: Up, lab: SlurmLab, how: str) -> None:
+    up.start("--engine", "slurm")
+    script = f"cd $TENBIN_JOB_FOLDER/attempt-1; {STUBBORN[how]}"
+    job = up.client.submit(["sh", "-c", script], grace_s=0.5, tasks=6)
+    up.until((up.home / "jobs" / "sign").exists)
+    waits = up.client.submit(["sh", "-c", "exit 3"], tasks=6)
+    job.cancel()
+    assert waits.result(120) == 3 and job.info()["stage"] == "cancelled"
+
+
+def test_a_pipe_that_nobody_reads(up: Up, lab: SlurmLab) -> None:
+    up.start("--engine", "slurm")
+    os.mkfifo(up.home / "pipe")
+    found = up.client.submit(["true"], stdout=str(up.home / "pipe")).wait(60)
+    assert found["stage"] == "failed" and "nobody reads this pipe" in found["trouble"]

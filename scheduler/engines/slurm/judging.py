@@ -28,6 +28,7 @@ ENDS: Mapping[str, How] = {
     "DEADLINE": "time-limit",
     "OUT_OF_MEMORY": "memory-limit",
 }
+DOWN = ("end", "pause", "checkpoint")  # of what has not begun all the same
 NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 
@@ -55,14 +56,16 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
             _lost(engine, watched)
     elif state is not None:
         engine.steering.steer(watched, state.done)
-    elif watched.started:  # its files were removed
-        engine.steering.steer(watched, -1)
-    elif watched.want in ("end", "pause", "checkpoint") and attempt.claim():
+    elif not watched.started and watched.want in DOWN and spoiled.revoked(attempt):
         engine.revoke(watched, Report(*watched.key, "never", time.time()))  # it has not begun
+    elif watched.started or watched.want == "end":  # its files were removed, or it cannot tell
+        engine.steering.steer(watched, -1)
 
 
 def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
     """There is a result. Of one that ended badly Slurm may know why, or a look at its nodes tell."""
+    if result.how == "interrupted" and watched.want == "end":
+        result = replace(result, how="cancelled")  # Slurm was told to end it, because it did not answer
     unexplained = result.how == "interrupted" and not result.trouble
     by_signal = unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
     if by_signal and not watched.cancelled and watched.slurm is not None and watched.fenced_at is None:
