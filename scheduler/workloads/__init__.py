@@ -34,6 +34,7 @@ class Workload:
         skipped: entries that could not be used, by reason; filled while the arrivals are read.
         settings: how the simulated world behaves, where the workload decides that (costs, interference).
         note: an assumption or a stand-in that every result should name.
+        remarks: entries that were read in a way that should be told, by what was done; filled likewise.
     """
 
     arrivals: Iterable[Arrival] | ClosedLoop
@@ -41,6 +42,7 @@ class Workload:
     skipped: Counter[str] = field(default_factory=Counter)
     settings: Settings = field(default_factory=Settings)
     note: str = ""
+    remarks: Counter[str] = field(default_factory=Counter)
 
 
 GENERATORS = {

@@ -127,7 +127,8 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
         arrivals = stretched(changed, cluster, parameters.load)
         reached += f"; load {parameters.load:g}"
     note = f"{source.note}; {reached}" if source.note else reached
-    return Workload(arrivals, f"{source.source}, resampled", source.skipped, source.settings, note)
+    named = f"{source.source}, resampled"
+    return Workload(arrivals, named, source.skipped, source.settings, note, source.remarks)
 
 
 @dataclass

@@ -6,7 +6,7 @@ allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processo
 The archive's oddities, and what becomes of them (each is counted): a line with fewer than the first 9 fields,
 or fields that are no numbers, is skipped, as is a job without a run time, without processors, submitted at a
 negative time, or bearing a number that came before; missing trailing fields are unknown; a job without a
-requested time has an unknown run time; lines out of order are sorted within a window.
+requested time, or with one of 0, has an unknown run time; lines out of order are sorted within a window.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ NEEDED = 9
 USED = 14  # the others are left as one string
 UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
+ZERO = "a requested time of 0, which counts as none"
 LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
 made = tuple.__new__
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
@@ -57,8 +58,9 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
             that cannot be used. Raised while the arrivals are read.
     """
     skipped: Counter[str] = Counter()
-    log = _Log(path, parameters or Parameters(), skipped)
-    return Workload(in_order(log.blocks(), skipped), path.name, skipped)
+    remarks: Counter[str] = Counter()
+    log = _Log(path, parameters or Parameters(), skipped, remarks)
+    return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
 
 
 def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
@@ -81,10 +83,13 @@ class _Unusable(ValueError):
 class _Log:
     """What is read of a log, many lines at a time."""
 
-    def __init__(self, path: Path, parameters: Parameters, skipped: Counter[str]) -> None:
+    def __init__(
+        self, path: Path, parameters: Parameters, skipped: Counter[str], remarks: Counter[str]
+    ) -> None:
         self._path = path
         self._parameters = parameters
         self._skipped = skipped
+        self._remarks = remarks
         self._numbers = _Numbers()
         self._lines = self._taken = 0  # so many so far
 
@@ -141,6 +146,8 @@ class _Log:
         units = int(processors)
         memory_mb = kb * units * MB_PER_KB if 0.0 < kb < INF else None
         known, estimate = LIMIT, limit if 0.0 < limit < INF else None
+        if limit == 0.0:
+            self._remarks[ZERO] += 1
         if self._parameters.estimate != "requested":
             known, estimate = (EXACT, run) if self._parameters.estimate == "exact" else (known, None)
         user = "" if user == "-1" else user

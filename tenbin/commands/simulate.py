@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scheduler.model import Cluster
     from scheduler.trace import Record, Sink
     from scheduler.workloads import Workload
+    from scheduler.workloads.estimates import Unstated
     from scheduler.world import Summary
 
 # What the table shows: metric, what people call it, as a duration or as it is
@@ -95,6 +96,14 @@ def simulate(
     store: StoreOption = None,
     seed: Annotated[int, typer.Option(help="Of generators and policies.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    without_estimate: Annotated[
+        str,
+        typer.Option(
+            metavar="unknown|actual|TIME",
+            help="What policies take for the run time of a job that states none: nothing, the run time "
+            "itself, or the same for all (30m).",
+        ),
+    ] = "unknown",
     gantt: Annotated[
         Path | None, typer.Option(help="Draw who ran where and when into this HTML file.", dir_okay=False)
     ] = None,
@@ -110,10 +119,13 @@ def simulate(
 
       tenbin simulate -p easy -w trace.swf -c 16xgpu+64xcpu --profile gpu=node7 --profile cpu=last
     """
+    from dataclasses import replace
+
     from scheduler.clusters import parse_cluster
     from tenbin.terminal import SafeConsole
 
     machine = parse_cluster(cluster)
+    substitute = _substitute(without_estimate)
     if gantt is not None:
         ensure_writable("--gantt", gantt)
     taken = _measured(profile, machine, store) if profile else None
@@ -122,16 +134,49 @@ def simulate(
     errors = SafeConsole(stderr=True)
     results, drawn = [], []
     for text in dict.fromkeys(policy):
-        result, record, work = _run(text, workload, machine, seed, limit, gantt is not None, errors, taken)
+        result, record, work = _run(
+            text, workload, machine, seed, limit, gantt is not None, errors, taken, replace(substitute)
+        )
         results.append(result)
         drawn.append((text, record))
     if gantt is not None:
         _draw(gantt, drawn, machine)
     notes = taken.notes if taken is not None else None
     if json:
-        _print_json(results, work, cluster, workload, seed, notes)
+        _print_json(results, work, cluster, workload, seed, notes, without_estimate)
     else:
-        _print_table(results, work, gantt, notes or ())
+        told = _unstated(results[0], without_estimate) + _reasons("in the log", work.remarks)
+        _print_table(results, work, gantt, (*told, *(notes or ())))
+
+
+def _substitute(text: str) -> Unstated:
+    """What ``--without-estimate`` names.
+
+    Raises:
+        BadInput: it is none of the three.
+    """
+    from profiles.errors import BadInput
+    from scheduler.workloads.estimates import Unstated
+    from tenbin.commands.words import duration_s
+
+    if text in ("unknown", "actual"):
+        return Unstated(actual=text == "actual")
+    try:
+        return Unstated(time_s=duration_s(text))
+    except BadInput:
+        remedy = "write unknown, actual, or for instance 30m"
+        raise BadInput(f"--without-estimate {text!r} is none of its values", remedy) from None
+
+
+def _unstated(result: dict[str, Any], choice: str) -> list[str]:
+    """How many jobs state no run time, and what policies took; empty where all state it."""
+    count, all_jobs = result["without_estimate"], result["jobs"] + result["refused"]
+    if not count:
+        return []
+    taken = {"unknown": "unknown (see --without-estimate)", "actual": "the run time itself"}.get(
+        choice, choice
+    )
+    return [f"{count:,} of {all_jobs:,} jobs state no run time; policies took: {taken}"]
 
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measured:
@@ -158,7 +203,8 @@ def _run(
     limit: int | None,
     keep: bool,
     errors: Console,
-    taken: Measured | None = None,
+    taken: Measured | None,
+    substitute: Unstated,
 ) -> tuple[dict[str, Any], Record, Workload]:
     """One policy on the whole workload: its figures, and the outcomes if they are kept."""
     from collections.abc import Iterable
@@ -179,17 +225,26 @@ def _run(
         if not isinstance(arrivals, Iterable):
             raise BadInput("--limit: this workload reacts to the schedule", "give its own parameter jobs=")
         arrivals = islice(arrivals, limit)
+    if isinstance(arrivals, Iterable):
+        arrivals = substitute.filled(arrivals)
+    elif substitute.actual or substitute.time_s is not None:
+        raise BadInput("--without-estimate: this workload reacts to the schedule", "leave it out")
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     with _progress(text, errors) as progress:
         settings = replace(work.settings if taken is None else taken.settings(work.settings), seed=seed)
         simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks, progress)
         summary = simulator.run()
-    return _figures(text, metrics.metrics(), summary, work), record, work
+    figures = {"policy": text, "without_estimate": substitute.jobs}
+    figures |= _figures(metrics.metrics(), summary, work)
+    if not figures["jobs"]:
+        reasons = "; ".join(_left_out([figures])) or "there is none"
+        what = f"workload {workload}: policy {text} has no job to run ({reasons})"
+        raise BadInput(what, "choose another workload, cluster or policy")
+    return figures, record, work
 
 
-def _figures(text: str, metrics: Metrics, summary: Summary, work: Workload) -> dict[str, Any]:
+def _figures(metrics: Metrics, summary: Summary, work: Workload) -> dict[str, Any]:
     return {
-        "policy": text,
         **metrics.to_dict(),
         "refused": sum(summary.refused.values()),
         "refused_reasons": summary.refused,
@@ -244,6 +299,7 @@ def _print_json(
     workload: str,
     seed: int,
     measured: Sequence[str] | None,
+    without_estimate: str,
 ) -> None:
     import json
 
@@ -252,6 +308,8 @@ def _print_json(
         "workload": workload,
         "source": work.source,
         "note": work.note,
+        "without_estimate": without_estimate,
+        "remarks": dict(work.remarks),
     }
     if measured is not None:
         head["measured"] = list(measured)

@@ -77,6 +77,54 @@ def test_refused_and_skipped_jobs_are_told(tmp_path: Path) -> None:
     assert "skipped: 1 job: fewer than 9 fields" in done.stdout
 
 
+# Jobs 2 and 3 state no run time (-1 and 0). On 2 units EASY lets job 3 (1 unit, 5 s) pass job 2 (2 units,
+# which can start at 10) only if it should end by then: waits of 0, 10 and 0 s. Else 0, 10 and 13 s.
+UNSTATED = """; a log
+1 0 -1 10 1 -1 -1 1 10
+2 0 -1 4 2 -1 -1 2 -1
+3 1 -1 5 1 -1 -1 1 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "wait_s", "taken"),
+    [
+        ("unknown", 23 / 3, "unknown"),
+        ("actual", 10 / 3, "the run time itself"),
+        ("3s", 10 / 3, "3s"),
+        ("1h", 23 / 3, "1h"),
+    ],
+)
+def test_jobs_that_state_no_run_time_are_counted_and_given_one(
+    tmp_path: Path, choice: str, wait_s: float, taken: str
+) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text(UNSTATED)
+    arguments = ("-p", "easy", "-w", str(log), "-c", "2", "--without-estimate", choice)
+    done = tenbin(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert f"2 of 3 jobs state no run time; policies took: {taken}" in done.stdout
+    assert "in the log: 1 job: a requested time of 0, which counts as none" in done.stdout
+    found = json.loads(tenbin(*arguments, "--json").stdout)
+    assert found["without_estimate"] == choice
+    (result,) = found["results"]
+    assert result["without_estimate"] == 2 and result["killed"] == 0
+    assert result["mean_wait_s"] == pytest.approx(wait_s)
+
+
+def test_a_workload_that_states_all_run_times_says_nothing_of_it() -> None:
+    assert "state no run time" not in tenbin("-p", "easy", "-w", WORKLOAD, "-c", "128").stdout
+
+
+@pytest.mark.parametrize("jobs", ["1 0 -1 5 99 -1 -1 99 9\n", "; nothing\n", "broken\n"])
+def test_no_job_to_run_is_an_error(tmp_path: Path, jobs: str) -> None:
+    log = tmp_path / "log.swf"
+    log.write_text(jobs)
+    done = tenbin("-p", "fcfs", "-w", str(log), "-c", "16")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "log.swf" in done.stderr and "no job to run" in done.stderr
+
+
 def test_policies_that_refuse_other_jobs_are_named(tmp_path: Path) -> None:
     log = tmp_path / "log.swf"
     log.write_text("1 0 -1 5 1 -1 -1 1 9\n2 1 -1 5 9 -1 -1 9 9\n")
@@ -91,7 +139,7 @@ def test_policies_that_refuse_other_jobs_are_named(tmp_path: Path) -> None:
 
 def test_many_reasons_are_few_lines(tmp_path: Path) -> None:
     log = tmp_path / "log.swf"
-    sizes = [99, 99, *range(17, 27)]
+    sizes = [99, 99, *range(17, 27), 1]
     log.write_text("".join(f"{i} {i} -1 5 {n} -1 -1 {n} 9\n" for i, n in enumerate(sizes, 1)))
     lines = [
         line
