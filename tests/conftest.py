@@ -26,6 +26,7 @@ COMPUTING = {
     "test_compare",
     *("test_device_facts", "test_direct_io", "test_doctor", "test_downey", "test_examples", "test_export"),
     *("test_fits", "test_generations", "test_inventory", "test_job_fit", "test_journal", "test_knee"),
+    "test_lack_of_fit",
     *("test_late_writes", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan"),
     *("test_mpi", "test_network", "test_obituary", "test_opencl", "test_pairs", "test_placements"),
     *("test_powercap", "test_profiler", "test_report", "test_siblings", "test_stats", "test_store"),

@@ -219,6 +219,17 @@ def test_the_size_with_more_runs_is_kept() -> None:
 
 
 @pytest.mark.computes
+def test_a_curve_that_the_runs_do_not_support_is_dashed() -> None:
+    samples = table({"bt": (7.0, 0.02)})
+    samples["run_s"] = np.where(samples["cores"] < 8, 10.0, 3.0) * (1 + samples.index.to_numpy() % 3 / 100)
+    models = fit_samples("scaling", samples)
+    curve = next(
+        trace for trace in figures(samples, models)[0].data if trace.mode == "lines" and trace.legendgroup
+    )
+    assert curve.line.dash == "dash" and "poor" in curve.name and curve.name.endswith("dashed")
+
+
+@pytest.mark.computes
 def test_figure() -> None:
     truths = {"bt": (7.0, 0.02), "ep": (1e9, 0.0)}
     samples = table(truths)
@@ -228,6 +239,8 @@ def test_figure() -> None:
     assert names[0] == "ideal"
     assert names[1].startswith("BT S: A = ")
     assert names[2].startswith("EP S: A ≥ ")
+    curves = [trace for trace in fig.data if trace.name and " S: " in trace.name]
+    assert all(max(trace.x) <= samples["cores"].max() and trace.line.dash == "solid" for trace in curves)
     assert "emulated" not in fig.layout.title.text
     (marked,) = figures(samples.assign(emulated=True), models)
     assert "(emulated)" in marked.layout.title.text

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import numpy as np
 import pandas as pd
 
-from profiles.models.constant import judge, t_interval
+from profiles.models.constant import judge, t_interval, worse
 from profiles.records import Coefficient, Model
 
 
@@ -60,7 +60,7 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
     update = {
         "low": low,
         "high": high,
-        "quality": judge(coefficient.value, low, high, scale=coefficient.scale),
+        "quality": worse(coefficient.quality, judge(coefficient.value, low, high, scale=coefficient.scale)),
         "note": "; ".join(filter(None, (coefficient.note, "rounds differ"))),
     }
     return coefficient.model_copy(update=update)

@@ -37,6 +37,11 @@ def judge(
     return Quality.NOISY if half_width <= 3 * tolerance * scale else Quality.POOR
 
 
+def worse(a: Quality, b: Quality) -> Quality:
+    """The worse of two qualities."""
+    return max(a, b, key=list(Quality).index)
+
+
 def t_interval(centre: float, values: NDArray[np.float64]) -> tuple[float, float]:
     """Student's 95 % interval around ``centre`` from at least 2 values; positive quantities stay positive."""
     from scipy import stats  # half a second: not for those who only want a fit's constants

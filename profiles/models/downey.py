@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from profiles.models import Prediction
-from profiles.models.constant import judge
+from profiles.models.constant import judge, worse
+from profiles.models.lack_of_fit import at_best, largest_gap
 from profiles.records import Coefficient, Model, Quality
 
 Floats = NDArray[np.float64]
@@ -90,6 +91,12 @@ def fit(
     predicted = log_t1 - np.log(speedup(data.cores, A, sigma))
     total = float(((data.y - data.y.mean()) ** 2).sum())
     missed = float(((data.y - log_t1 + np.log(speedup(data.n, A, sigma))) ** 2).sum())
+    doubts, best = _doubts(data, np.expm1(data.log_seconds - predicted))
+    coefficients = (
+        _t1(float(np.exp(log_t1)), half if known else None, len(seconds)),
+        _parallelism(A, interval if known else (None, None), top, bounded, len(seconds)),
+        _variance(sigma, slopes if known else (None, None), len(seconds)),
+    )
     return Model(
         probe=probe,
         quantity=quantity,
@@ -99,15 +106,11 @@ def fit(
         x_min=1.0,
         x_max=top,
         method="Downey 1997 on medians of log time, profile likelihood",
-        coefficients=(
-            _t1(float(np.exp(log_t1)), half if known else None, len(seconds)),
-            _parallelism(A, interval if known else (None, None), top, bounded, len(seconds)),
-            _variance(sigma, slopes if known else (None, None), len(seconds)),
-        ),
+        coefficients=at_best(coefficients, best),
         residual_sd=float(MAD * np.median(np.abs(data.log_seconds - predicted))),
         r2=1.0 - missed / total if total > 0 else None,
         emulated=emulated,
-        note="; ".join(filter(None, (note, _outside(data)))),
+        note="; ".join(filter(None, (note, *doubts))),
     )
 
 
@@ -136,13 +139,27 @@ def predict(model: Model, x: float = 1.0) -> Prediction:
 def verdict(model: Model) -> str:
     """``A ≥ 3.90``, or ``A = 7.00 [6.86, 7.15], σ = 0.02 [0.00, 0.09]``, or ``A unknown``."""
     A, sigma = model["A"], model["sigma"]
+    if A.quality is Quality.POOR and A.high is None:
+        return "A unknown"
     least = max(A.low or 1.0, 1.0)  # intervals that were widened for rounds that differ know no limits
     if A.high is None:
         return f"A ≥ {least:.2f}" if least > 1 else "A unknown"
-    text = f"A = {A.value:.2f} [{least:.2f}, {A.high:.2f}]"
+    text = f"A = {A.value:.2f} [{least:.2f}, {A.high:.2f}]{' (poor)' * (A.quality is Quality.POOR)}"
     if sigma.low is None or sigma.high is None:
         return text
     return f"{text}, σ = {sigma.value:.2f} [{max(sigma.low, 0.0):.2f}, {sigma.high:.2f}]"
+
+
+def _doubts(data: _Medians, residuals: Floats) -> tuple[list[str], Quality]:
+    """Where the runs do not have this form, in words, and how good its coefficients can be at best."""
+    words, quality = [], Quality.GOOD
+    if outside := _outside(data):
+        words, quality = [outside], Quality.NOISY
+    if gap := largest_gap(data.cores, residuals):
+        cores = f"{gap.at:g} core{'s' * (gap.at != 1)}"
+        words.append(f"the median on {cores} is {gap.percent} off the curve")
+        quality = worse(quality, gap.quality)
+    return words, quality
 
 
 def _outside(data: _Medians) -> str:

@@ -20,6 +20,7 @@ from scipy import stats
 
 from profiles.models import Prediction
 from profiles.models.constant import judge
+from profiles.models.lack_of_fit import at_best, largest_gap
 from profiles.records import Coefficient, Model
 
 Array = NDArray[np.float64]
@@ -28,6 +29,7 @@ FEWEST = 8  # observations
 FEWEST_SETTINGS = 4  # different x
 HUBER = 2.5  # standard deviations beyond which an observation counts less
 GRID = 400
+SMALL = 0.05  # of the largest y: below that a gap is not judged by its share of y itself
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ def fit(
     freedom = len(caps) - 3
     variance = float(lines.rss[best]) / freedom
     coefficients = _coefficients(lines, best, limit, lowest, float(caps.max()), len(caps))
+    curve = flat - slope * np.maximum(knee - caps, 0.0)
+    scale = np.maximum(np.abs(curve), SMALL * np.abs(values).max())
+    if gap := largest_gap(caps, (values - curve) / scale):
+        coefficients = at_best(coefficients, gap.quality)
+        note = "; ".join(filter(None, (note, f"the median at {gap.at:g} is {gap.percent} off the curve")))
     spread = float(np.sum(weights * (values - np.average(values, weights=weights)) ** 2))
     return Model(
         probe=probe,

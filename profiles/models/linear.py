@@ -17,21 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from profiles.models import Prediction
-from profiles.models.constant import judge
-from profiles.records import Coefficient, Model
+from profiles.models.constant import judge, worse
+from profiles.models.lack_of_fit import at_best, largest_gap
+from profiles.records import Coefficient, Model, Quality
 
 Floats = NDArray[np.float64]
 
 _METHOD = "bisquare (RLM) weighted by spread, from a Theil-Sen start"
-_OFF_LINE = 0.15  # medians further from the line than this, relative, and than their own error: not a line
 _SMALL = 0.05  # of the largest y: below that a gap is not judged by its share of y itself
 _LOW_R2 = 0.8
+_ROUGH = (
+    0.1  # root mean square of the residuals over the mean; below, a low R2 only says that the line is flat
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def fit(
     if len(xs) < 5 or len(np.unique(xs)) < 3:
         raise ValueError(f"{quantity}: a line needs 5 points at 3 places, there are {len(xs)}")
     line, covariance, spread = _robust_line(xs, ys)
-    remarks = [note, *_doubts(xs, ys, line)]
+    doubts = _doubts(xs, ys, line)
     return Model(
         probe=probe,
         quantity=quantity,
@@ -77,7 +81,7 @@ def fit(
         x_min=float(xs.min()),
         x_max=float(xs.max()),
         method=_METHOD,
-        coefficients=_coefficients(xs, line, covariance, names),
+        coefficients=at_best(_coefficients(xs, line, covariance, names), doubts.quality),
         covariance=(
             (float(covariance[1, 1]), float(covariance[1, 0])),
             (float(covariance[0, 1]), float(covariance[0, 0])),
@@ -86,7 +90,7 @@ def fit(
         residual_sd_line=(float(spread[0]), float(spread[1])),
         r2=_r2(ys, xs * line[1] + line[0]),
         emulated=emulated,
-        note="; ".join(part for part in remarks if part),
+        note="; ".join(filter(None, (note, *doubts.words))),
     )
 
 
@@ -183,27 +187,25 @@ def _r2(y: Floats, fitted: Floats) -> float:
     return 1 - float(((y - fitted) ** 2).sum()) / total if total > 0 else 1.0
 
 
-def _doubts(x: Floats, y: Floats, line: Floats) -> list[str]:
-    """Where the samples do not look like a line, in words."""
-    doubts = []
-    if (r2 := _r2(y, line[0] + line[1] * x)) < _LOW_R2:
-        doubts.append(f"R2 {r2:.2f}: the time depends on more than this")
+class _Doubts(NamedTuple):
+    """Where the samples do not look like a line, in words, and how good its coefficients can be at best."""
+
+    words: list[str]
+    quality: Quality
+
+
+def _doubts(x: Floats, y: Floats, line: Floats) -> _Doubts:
+    words, quality = [], Quality.GOOD
+    residuals = y - line[0] - line[1] * x
+    rough = float(np.sqrt(np.mean(residuals**2))) > _ROUGH * float(np.abs(y).mean())
+    if rough and (r2 := _r2(y, line[0] + line[1] * x)) < _LOW_R2:
+        words.append(f"R2 {r2:.2f}: the time depends on more than this")
+        quality = Quality.NOISY
     scale = np.maximum(np.abs(line[0] + line[1] * x), _SMALL * np.abs(y).max())
-    groups = {float(at): ((y - line[0] - line[1] * x) / scale)[x == at] for at in np.unique(x)}
-    groups = {at: group for at, group in groups.items() if len(group) >= 3}
-    if not groups:
-        return doubts
-    usual = float(np.median([_mad(group) for group in groups.values()]))
-    gaps = {}
-    for at, group in groups.items():  # against the scatter of repetitions, which knows nothing of the line
-        gap = abs(float(np.median(group)))
-        if gap > max(_OFF_LINE, 3 * 1.2533 * max(_mad(group), usual) / np.sqrt(len(group))):
-            gaps[at] = gap
-    if gaps:
-        at = max(gaps, key=lambda place: gaps[place])
-        doubts.append(f"not quite a line: the median at {at:g} is {gaps[at]:.0%} off it")
-    return doubts
-
-
-def _mad(values: Floats) -> float:
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    if gap := largest_gap(x, residuals / scale):
+        poor = gap.quality is Quality.POOR
+        words.append(
+            f"not {'' if poor else 'quite '}a line: the median at {gap.at:g} is {gap.percent} off it"
+        )
+        quality = worse(quality, gap.quality)
+    return _Doubts(words, quality)

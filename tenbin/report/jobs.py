@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from profiles.jobs import Curve, JobProfile
 from profiles.models import knee
 from profiles.models.downey import predict, verdict
-from profiles.records import Coefficient
+from profiles.records import Coefficient, Quality
 from tenbin import text
 from tenbin.report.style import COLOURS, figure
 
@@ -86,7 +86,13 @@ def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
         if job.scaling is not None:
             cores = range(1, int(job.scaling.x_max or 1) + 1)
             times = [predict(job.scaling, n).value for n in cores]
-            fig.add_scatter(x=list(cores), y=[times[0] / took for took in times], name=job.name)
+            poor = job.scaling["A"].quality is Quality.POOR
+            fig.add_scatter(
+                x=list(cores),
+                y=[times[0] / took for took in times],
+                name=f"{job.name}{' (poor: dashed)' * poor}",
+                line={"dash": "dash" if poor else "solid"},
+            )
     return fig
 
 

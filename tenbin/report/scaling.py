@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from profiles.models import downey
-from profiles.records import Model
+from profiles.records import Model, Quality
 from profiles.stats import median_interval
 from tenbin.report.style import COLOURS, figure
 
@@ -18,7 +18,8 @@ EXPLANATION = (
     "interval; dots of different loads stand side by side. The dotted line is ideal speed-up. The curve is "
     "Downey's model: A is the mean parallelism, the speed-up that no number of cores exceeds, and σ how "
     "unevenly it is used. A can be told only from counts up to twice A and beyond; short of that the "
-    "legend says that A is at least so much."
+    "legend says that A is at least so much. A curve ends where the runs end; it is dashed where they do not "
+    "support it."
 )
 
 
@@ -90,14 +91,15 @@ def _load(fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, shif
         ],
         hovertemplate="%{customdata}<br>speed-up %{y:.2f}<extra></extra>",
     )
-    x = np.geomspace(1, model.x_max or 1.0, 200)
+    x = np.geomspace(1, model.x_max or 1.0, 200)  # as far as it was measured
+    poor = model["A"].quality is Quality.POOR
     fig.add_scatter(
         x=x,
         y=downey.speedup(x, model["A"].value, model["sigma"].value),
         mode="lines",
-        name=f"{load.upper()} {size}: {downey.verdict(model)}",
+        name=f"{load.upper()} {size}: {downey.verdict(model)}{', dashed' * poor}",
         legendgroup=load,
-        line={"color": colour},
+        line={"color": colour, "dash": "dash" if poor else "solid"},
         hoverinfo="skip",
     )
 
