@@ -83,17 +83,15 @@ async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
     """What does not fit, as ``specs.0.cores: Input should be greater than or equal to 1``."""
-    told = [f"{_place(error['loc'])}: {_fault(error)}" for error in errors[:NAMED]]
+    told = [_told(error) for error in errors[:NAMED]]
     more = len(errors) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")
 
 
-def _place(loc: Sequence[int | str]) -> str:
-    """The field's name; it may be the client's own text."""
-    return printable(".".join(str(part)[:LONGEST_PLACE] for part in loc[1:] or loc))[:LONGEST_PLACE]
-
-
-def _fault(error: Mapping[str, Any]) -> str:
+def _told(error: Mapping[str, Any]) -> str:
+    """One fault; the names of fields may be the client's own text."""
+    loc = error["loc"]
     if error["type"] == "json_invalid":
-        return f"the body is no JSON: {error['ctx']['error']}"
-    return printable(fault(error))[:LONGEST_FAULT]
+        return f"the body is no JSON: {error['ctx']['error']}, at character {loc[-1]}"
+    place = printable(".".join(str(part)[:LONGEST_PLACE] for part in loc[1:] or loc))[:LONGEST_PLACE]
+    return f"{place}: {printable(fault(error))[:LONGEST_FAULT]}"

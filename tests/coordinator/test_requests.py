@@ -154,6 +154,11 @@ def test_a_refusal_does_not_send_back_what_was_sent(up: Up) -> None:
         assert len(refusal(up, "/jobs", body)[1]) < 500
     detail = refusal(up, "/jobs", {"specs": [SPEC | {"cores": 0}] * 1000})[1]
     assert detail.startswith("specs.0.cores: Input should be greater") and detail.endswith("and 997 more")
+    code, content = ask(up, "POST", "/jobs", b'{"specs": [')
+    assert (code, json.loads(content)["detail"]) == (
+        422,
+        "the body is no JSON: Expecting value, at character 11",
+    )
 
 
 def test_a_body_too_large_is_refused_however_it_comes(up: Up) -> None:

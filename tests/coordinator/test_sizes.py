@@ -96,7 +96,7 @@ def test_speed_as_the_owner_says_or_as_measured() -> None:
         ({"max_nodes": 2}, "max_nodes without nodes"),
         ({"tasks": 2, "speedup": {1: 1.0}}, "the size of the job is fixed"),
         ({"tasks": 1, "max_tasks": 2, "speedup": {0: 1.0}}, "greater than or equal to 1"),
-        ({"tasks": 1, "max_tasks": 2, "speedup": {1: 0.0}}, "greater than 0"),
+        ({"tasks": 1, "max_tasks": 2, "speedup": {1: 0.0}}, "greater than or equal to 0.000001"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, object], message: str) -> None:
