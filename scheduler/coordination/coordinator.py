@@ -188,13 +188,20 @@ class Coordinator:
     def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
         self._look_at_clock()
-        entries, left_out = self.ledger.choose(job_ids, where_possible, _held)
+        entries, left_out = self.ledger.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
             self.ledger.tell(entry, self.state.now, "resumed")
             self.lives.admit(entry)
         self.turn()
         return left_out
+
+    def _resumable(self, entry: Entry) -> None:
+        """BadInput unless its owner has suspended the job, and this machine can run it."""
+        if not entry.held_by_user:
+            raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
+        if why := self.lives.unfit(entry):
+            raise BadInput(f"job {entry.id}: {why}", "start tenbin up as before, or cancel the job")
 
     def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Move running jobs to another class of device, or another node: checkpoint here, restart there.
@@ -394,7 +401,8 @@ class Coordinator:
         else:
             if self.company is not None:
                 self.company.ended(entry, result)
-            self.foresight.ended(entry, result)
+            if not self.lives.unfit(entry):
+                self.foresight.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
             stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
             self._happen(Finished, partial(self.lives.finish, entry, stage, trouble, result.ended_s))
@@ -450,16 +458,11 @@ class Coordinator:
                 self.engine.recover(entry)
                 self.bookings.ask_again(entry)
                 self.bookings.cap_again(entry)
-            self.foresight.recover(entry)
             self.experience.watch(entry)
+            if not self.lives.unfit(entry):
+                self.foresight.recover(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))
-
-
-def _held(entry: Entry) -> None:
-    """BadInput unless its owner has suspended the job."""
-    if not entry.held_by_user:
-        raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
 
 
 def _not_held(entry: Entry) -> None:

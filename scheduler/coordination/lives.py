@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from profiles.errors import BadInput
 from scheduler import actions as act
 from scheduler.coordination.bookings import Bookings, Happen
 from scheduler.coordination.experience import Experience, better
@@ -11,6 +12,7 @@ from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.ledger import Ledger
 from scheduler.coordination.memory import MemoryAdmission
+from scheduler.coordination.sizes import memory_text
 from scheduler.engines import Engine
 from scheduler.events import Checkpointed, Event, Failed, Finished, Submitted
 from scheduler.model import Job, Placement
@@ -48,7 +50,7 @@ class Lives:
         self._happen = happen
 
     def admit(self, entry: Entry) -> None:
-        """Let a job wait for its turn, or for others to end first."""
+        """Let a job wait for its turn, or for others to end first; held where this machine cannot run it."""
         self.experience.watch(entry)
         stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
         failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
@@ -56,12 +58,15 @@ class Lives:
         if failed:
             trouble = f"job {failed[0]}, which it waited for, did not succeed"
             self._happen(Finished, partial(self.finish, entry, Stage.CANCELLED, trouble))
-        elif entry.blocked:
+        elif entry.blocked and entry.spec.slurm:
             self.ledger.touch(entry)
         elif any(stage is not Stage.DONE for _, stage in stages):
             self.ledger.hold(entry)
+        elif not entry.spec.slurm and (why := self.unfit(entry)):
+            entry.blocked = why
+            self.ledger.touch(entry)
         else:
-            entry.stage = Stage.WAITING
+            entry.stage, entry.blocked = Stage.WAITING, ""
             if entry.spec.after or entry.spec.slurm:  # it was journalled as held
                 self.ledger.touch(entry)
             if self.must_wait_for_memory(entry):
@@ -94,6 +99,8 @@ class Lives:
         for entry in self.ledger.entries.values():
             if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
                 self.memory.hold(entry.id, entry.spec.priority, self.ledger.memory_mb(entry))
+            elif entry.stage is Stage.WAITING and self._without_memory(entry):
+                entry.stage = Stage.HELD  # admit will say why
             elif entry.stage is Stage.WAITING:
                 waiting.append(entry)
         for entry in waiting:
@@ -104,6 +111,22 @@ class Lives:
         if not self.memory.first_priority:
             return []
         return [i for i in self.state.waiting if not self.ledger.entries[i].attempt]
+
+    def unfit(self, entry: Entry) -> str:
+        """Why this machine cannot run the job, as a sentence; "" if it can. The machine may have been larger,
+        or divided otherwise, when the job was submitted."""
+        try:
+            why = self.state.misfit(self.ledger.job(entry)) or self._without_memory(entry)
+        except BadInput as error:
+            why = error.what
+        return f"this machine cannot run the job: {why}" if why else ""
+
+    def _without_memory(self, entry: Entry) -> str:
+        """Why the job can never have its memory, as a clause; "": it can."""
+        needed_mb, total_mb = self.ledger.memory_mb(entry), self.memory.total_mb
+        if needed_mb <= total_mb or self.memory.is_held(entry.id):
+            return ""
+        return f"it asks for {memory_text(needed_mb)} of memory, jobs may have {memory_text(total_mb)}"
 
     def _enter(self, entry: Entry) -> Event | None:
         if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:
@@ -131,7 +154,8 @@ class Lives:
         """A job has ended; those that wait for it may go on."""
         if entry.id not in self.ledger.entries:
             return None
-        job, placement = self.ledger.job(entry), self._leave(entry)
+        placement = self._leave(entry)
+        job = self.ledger.job(entry) if placement else None
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
         self.ledger.tell(entry, self.state.now, stage.value, trouble)
         self.ledger.drop(entry)
@@ -141,7 +165,7 @@ class Lives:
         for follower in self.ledger.followers(entry):
             self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
-        return Finished(job, placement, how) if placement else None
+        return Finished(job, placement, how) if job and placement else None
 
     def _give_memory_back(self, entry: Entry) -> None:
         if self.memory.release(entry.id):

@@ -129,6 +129,21 @@ def test_a_range_of_tasks_is_cut_to_the_memory(up: Up) -> None:
     assert done.returncode == 2 and "asks for 1.2 GB of memory, jobs may have 1 GB" in done.stderr
 
 
+def test_a_machine_with_less_memory_than_before_holds_who_asks_for_more_and_runs_the_others(up: Up) -> None:
+    up.start("--memory", "1000M", "--cores", "1")
+    blocker = up.client.submit(GATE, folder=str(up.home))
+    large, small = (up.client.submit(["true"], folder="/", memory_mb=mb) for mb in (900, 400))
+    up.until(lambda: blocker.info()["stage"] == "running")
+    up.kill()
+    up.start("--memory", "500M", "--cores", "1")
+    (up.home / "go").touch()
+    assert small.wait(30)["stage"] == "done"
+    assert "it asks for 900 MB of memory, jobs may have 500 MB" in large.info()["why"]
+    up.kill()
+    up.start("--memory", "1000M", "--cores", "1")
+    assert large.wait(30)["stage"] == "done"
+
+
 def test_memory_that_is_not_there(up: Up) -> None:
     done = up.run("up", "--memory", "900000G")
     assert done.returncode == 2 and "--memory: 9e+05 TB" not in done.stderr

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.programs import opencl_devices
@@ -68,3 +70,40 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(up: Up) -> None:
         db.execute("PRAGMA user_version = 4")
     up.start("--cores", "1")
     assert [job["tasks"] for job in told(up)] == counts == [1, 2, 1]
+
+
+def test_jobs_that_the_machine_cannot_run_any_more(up: Up, tmp_path: Path) -> None:
+    """Divided otherwise, the machine is too small for some: they are held with the reason, can be cancelled,
+    and run when there is room for them again. Nothing else is hindered."""
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    leaves = ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]
+    up.start("--cores", "2")
+    large = up.client.submit(["sleep", "600"], tasks=2, checkpoint_signal=23)
+    up.until(large.running)
+    large.suspend()
+    other = up.client.submit(["sleep", "600"], tasks=2)
+    up.until(other.running)
+    other.suspend()
+    first = up.client.submit(leaves, folder=str(tmp_path))
+    behind, dropped = (up.client.submit(["true"], tasks=2, after=[first.id]) for _ in range(2))
+    small = up.client.submit(["true"], after=[first.id])
+    up.until(first.running)
+    up.kill()
+    up.start("--cores", "1")
+    with pytest.raises(TenbinError, match="job 1: this machine cannot run the job"):
+        large.resume()
+    assert large.info()["held_by_user"] and "suspended by its owner" in large.info()["why"]
+    assert other.cancel() and other.wait(60)["stage"] == "cancelled"
+    (tmp_path / "go").touch()
+    assert first.result(60) == 0 and small.result(60) == 0
+    for job in (behind, dropped):
+        assert job.info()["stage"] == "held" and "cannot run the job" in job.info()["why"]
+    assert dropped.cancel() and dropped.wait(60)["stage"] == "cancelled"
+    up.kill()
+    up.start("--cores", "2")
+    assert behind.result(60) == 0
+    large.resume()
+    up.until(large.running)
+    up.kill()
+    up.start("--cores", "2")
+    assert up.run("cancel", "all").returncode == 0 and large.wait(60)["stage"] == "cancelled"
