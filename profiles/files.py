@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 
-from profiles.errors import BadInput
+from .errors import BadInput
 
 KIND, PLAIN = 0o170000, 0o100000  # of a file's mode, as in the module stat
 TYPE_CHECKING = False  # every job waits until this is imported

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from profiles.errors import BadInput
-from profiles.files import check_store, read_regular, save_profile
-from profiles.records import SCHEMA_VERSION, Profile
+from .errors import BadInput
+from .files import check_store, read_regular, save_profile
+from .records import SCHEMA_VERSION, Profile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,21 +5,33 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from profiles.models import Prediction
+    from profiles.records import Coefficient, Model, Profile
     from tenbin.checkpoint import Checkpoint
     from tenbin.checkpoint_file import CheckpointError
     from tenbin.client import Client, job, submit
     from tenbin.errors import TenbinError
     from tenbin.futures import Cancelled, Job, as_completed, wait
+    from tenbin.simulation import simulate
+    from tenbin.stored import load_profile, load_samples, predict
 
 __all__ = [
     "Cancelled",
     "Checkpoint",
     "CheckpointError",
     "Client",
+    "Coefficient",
     "Job",
+    "Model",
+    "Prediction",
+    "Profile",
     "TenbinError",
     "as_completed",
     "job",
+    "load_profile",
+    "load_samples",
+    "predict",
+    "simulate",
     "submit",
     "wait",
 ]
@@ -30,6 +42,10 @@ _MODULES = {
     "Job": "futures",
     "TenbinError": "errors",
     "as_completed": "futures",
+    "simulate": "simulation",
+    **dict.fromkeys(
+        ("Coefficient", "Model", "Prediction", "Profile", "load_profile", "load_samples", "predict"), "stored"
+    ),
     "wait": "futures",
 }
 

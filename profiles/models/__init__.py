@@ -8,13 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import NamedTuple
 
-from profiles.records import Model
+from ..records import Model
 
 FORMS = {
-    "constant": "profiles.models.constant",
-    "linear": "profiles.models.linear",
-    "knee": "profiles.models.knee",
-    "downey": "profiles.models.downey",
+    "constant": ".constant",
+    "linear": ".linear",
+    "knee": ".knee",
+    "downey": ".downey",
 }
 
 
@@ -28,5 +28,5 @@ class Prediction(NamedTuple):
 
 def predict(model: Model, x: float = 0.0) -> Prediction:
     """What ``model`` expects at ``x`` (in the unit of ``model.x``)."""
-    result: Prediction = import_module(FORMS[model.form]).predict(model, x)
+    result: Prediction = import_module(FORMS[model.form], __package__).predict(model, x)
     return result

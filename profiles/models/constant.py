@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.models import Prediction
-from profiles.records import Coefficient, Model, Quality
-from profiles.stats import median_interval
+from ..records import Coefficient, Model, Quality
+from ..stats import median_interval
+from . import Prediction
 
 
 def judge(

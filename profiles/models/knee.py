@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from profiles.models import Prediction
-from profiles.models.constant import judge
-from profiles.models.lack_of_fit import at_best, largest_gap
-from profiles.records import Coefficient, Model
+from ..records import Coefficient, Model
+from . import Prediction
+from .constant import judge
+from .lack_of_fit import at_best, largest_gap
 
 Array = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.models.constant import judge, worse
-from profiles.records import Coefficient, Quality
+from ..records import Coefficient, Quality
+from .constant import judge, worse
 
 Floats = NDArray[np.float64]
 

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from profiles.models import Prediction
-from profiles.models.constant import judge, worse
-from profiles.models.lack_of_fit import at_best, largest_gap
-from profiles.records import Coefficient, Model, Quality
+from ..records import Coefficient, Model, Quality
+from . import Prediction
+from .constant import judge, worse
+from .lack_of_fit import at_best, largest_gap
 
 Floats = NDArray[np.float64]
 
