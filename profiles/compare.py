@@ -7,7 +7,8 @@ from math import hypot
 
 from pydantic import Field
 
-from profiles.records import Coefficient, Condition, Profile, Quality, Record
+from profiles.records import Coefficient, Profile, Quality, Record
+from profiles.trust import mean
 
 
 class Verdict(StrEnum):
@@ -73,7 +74,7 @@ def mover(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
 def explain_drift(a: Profile, b: Profile) -> list[str]:
     """Sentences on how the machine itself differed while A and B were measured."""
     sentences = []
-    speed = _mean(b, "reference_s") / _mean(a, "reference_s") if a.conditions and b.conditions else 1.0
+    speed = mean(b, "reference_s") / mean(a, "reference_s") if a.conditions and b.conditions else 1.0
     if abs(speed - 1) > 0.03:
         sentences.append(
             f"a fixed CPU loop took {speed:.2f} times as long in B: the processor itself ran "
@@ -83,18 +84,10 @@ def explain_drift(a: Profile, b: Profile) -> list[str]:
         ("steal_ratio", "of the CPU time went to other guests of the hypervisor"),
         ("others_ratio", "of the CPU time was used by other processes"),
     ):
-        share_a, share_b = _mean(a, field), _mean(b, field)
+        share_a, share_b = mean(a, field), mean(b, field)
         if max(share_a, share_b) > 0.01 and abs(share_a - share_b) > 0.01:
             sentences.append(f"{share_a:.1%} {words} in A, {share_b:.1%} in B")
     return sentences
-
-
-def _mean(profile: Profile, field: str) -> float:
-    def value(condition: Condition) -> float:
-        return float(getattr(condition, field))
-
-    total = sum(c.duration_s for c in profile.conditions)
-    return sum(value(c) * c.duration_s for c in profile.conditions) / total if total else 0.0
 
 
 def _coefficients(profile: Profile) -> dict[tuple[str, ...], Coefficient]:

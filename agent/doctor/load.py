@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from agent.doctor.finding import Finding, limited, ok
 from agent.inventory.files import Roots, read
+from profiles.trust import BUSY, STOLEN
 
 SAMPLE_S = 0.25
-BUSY = 0.05  # share of all CPU time beyond which the others are told
-STOLEN = 0.01
 PRESSURE = 0.05
 
 _QUIET = "measure when it is quiet; 'top' shows who it is"

@@ -15,6 +15,7 @@ import pandas as pd
 
 from profiles.models.constant import judge, t_interval, worse
 from profiles.records import Coefficient, Model
+from profiles.trust import ROUNDS_DIFFER
 
 
 def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
@@ -61,6 +62,6 @@ def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
         "low": low,
         "high": high,
         "quality": worse(coefficient.quality, judge(coefficient.value, low, high, scale=coefficient.scale)),
-        "note": "; ".join(filter(None, (coefficient.note, "rounds differ"))),
+        "note": "; ".join(filter(None, (coefficient.note, ROUNDS_DIFFER))),
     }
     return coefficient.model_copy(update=update)

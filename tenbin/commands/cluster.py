@@ -120,12 +120,16 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
     from rich.markup import escape
 
     from profiles.clusters import BETWEEN
+    from profiles.trust import trust
     from tenbin.terminal import SafeConsole
 
     console = SafeConsole()
     marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
     title = f"{survey.cluster}: {len(survey.nodes)} nodes, {survey.id}"
     console.print(f"[bold]{escape(title)}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
+    for node, profile in profiles.items():
+        if (said := trust(profile)).state == "disturbed":
+            console.print(f"{node}: {said.sentence}", style="yellow", markup=False, soft_wrap=True)
     if survey.nodes:
         _print_nodes(console, survey, every, odd)
         for of in BETWEEN:

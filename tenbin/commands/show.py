@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from profiles.records import Model, Profile
 
 QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
+TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
 
 
 def show(
@@ -69,13 +70,19 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     from rich.markup import escape
 
     from probes.registry import PROBES
+    from profiles.trust import trust
     from tenbin.terminal import SafeConsole
     from tenbin.text import headline, machine_lines
 
     console = SafeConsole()
     console.print(headline(profile), style="bold", markup=False)
+    said = trust(profile)
+    console.print(str(said), style=TRUST_STYLE[said.state], markup=False)
     lines = machine_lines(profile.inventory)
     console.print(_hanging(lines if machine else lines[:3]))
+    if profile.models:
+        console.print("\n[bold]Quality[/bold]")
+        console.print(_hanging(_meanings(profile)))
     for probe in dict.fromkeys(m.probe for m in profile.models):
         title = PROBES[probe].title if probe in PROBES else probe
         console.print(f"\n[bold]{escape(title)}[/bold]  [dim](value, 95 % interval, n, quality)[/dim]")
@@ -87,6 +94,15 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
             for a in profile.absent
         ]
         console.print(_hanging(rows))
+
+
+def _meanings(profile: Profile) -> list[tuple[str, str]]:
+    """What the words and marks of the last column mean, as far as they occur."""
+    from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING
+
+    every = [c for model in profile.models for c in model.coefficients]
+    rows = [(word, meaning) for word, meaning in MEANINGS.items() if any(c.quality == word for c in every)]
+    return rows + [("*", ROUNDS_MEANING)] * any(ROUNDS_DIFFER in c.note for c in every)
 
 
 def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
@@ -103,7 +119,10 @@ def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
 def _print_models(console: Console, models: list[Model]) -> None:
     """A line for each coefficient; the subject is the line itself where there is one, else its heading."""
     from rich.markup import escape
+    from rich.padding import Padding
+    from rich.text import Text
 
+    from profiles.trust import ROUNDS_DIFFER
     from tenbin.text import interval, subject, value_with_unit
 
     width = max(28, min(44, console.width - 56))
@@ -116,9 +135,12 @@ def _print_models(console: Console, models: list[Model]) -> None:
         elif model.quantity != quantity:
             console.print(f"  [cyan]{escape(model.quantity)}[/]{mark}")
         quantity = model.quantity
+        if model.note and not single:
+            console.print(Padding(Text(model.note, "dim"), (0, 0, 0, 4)))
         for c in model.coefficients:
             name = (subject(model) or c.name) if single else c.name
-            quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]"
+            mark = "*" * (ROUNDS_DIFFER in c.note)
+            quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]{mark}"
             if len(name) > width:
                 console.print(f"    {name}", markup=False)
                 name = ""

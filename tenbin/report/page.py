@@ -25,6 +25,7 @@ from profiles.job_store import load as load_job
 from profiles.jobs import JobProfile
 from profiles.records import Profile
 from profiles.store import load, samples
+from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, trust
 from tenbin import text
 
 
@@ -88,6 +89,8 @@ def render(
     return environment.get_template("page.html").render(
         profile=profile,
         headline=text.headline(profile),
+        trust=trust(profile),
+        meanings=MEANINGS | {ROUNDS_DIFFER: ROUNDS_MEANING},
         machine=text.machine_lines(profile.inventory),
         sections=[_section(name, profile, tables) for name in PROBES if _has(name, profile, tables)],
         jobs=_jobs(jobs),
