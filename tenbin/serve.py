@@ -21,6 +21,7 @@ from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from scheduler.coordination.coordinator import Coordinator
 from scheduler.coordination.journal import Journal
+from scheduler.coordination.recovery import check_folders, recover
 from scheduler.engines import Engine
 from scheduler.engines.local import SWEEP_S, LocalEngine
 from scheduler.engines.packages import put_back
@@ -67,6 +68,7 @@ def serve(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the loop takes it
     journal = Journal(home)
     try:
+        check_folders(journal)
         put_back()
         sockets = private_folder(socket_folder(home))
         report = sockets / "report.sock"
@@ -89,6 +91,11 @@ def serve(
         journal.close()
 
 
+def make_anew(home: Path) -> str:
+    """Make a damaged journal anew (``recover``); what was done. Raises Busy, BadInput as that does."""
+    return recover(home)
+
+
 def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
     """What carries decisions out on that machine; supervisors of this one tell at ``report``."""
     if machine.slurm is not None:
@@ -109,6 +116,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> 
             pending.cancel()
         pending = loop.call_later(SWEEP_S, turn)  # also after a turn that fails
         coordinator.turn()
+        coordinator.journal.tidy()
         news.tell()
         due = coordinator.next_timer_s()
         if due is not None and due < time.time() + SWEEP_S:

@@ -53,6 +53,7 @@ GENERATION = "generation"
 ENDED = {"exited": "code", "signalled": "signal"}  # what a result has that says so
 MOST_LOG = 65536  # bytes of the end of a supervisor's log that are looked at
 T = TypeVar("T")
+JOB_KEY = "TENBIN_JOB_KEY"  # a variable of a job's environment that no other job has so
 Want = Literal["run", "pause", "checkpoint", "end"]
 
 
@@ -82,6 +83,7 @@ class Order:
         inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
         lease_s: it ends itself when the folder could not be looked at for so long; None: it never does.
         hosts: how many ranks on which node, if it has more than one (``agent.jobs.spread``).
+        journalled: the job's row of the journal when this was placed; a lost journal is made anew by that.
     """
 
     job_id: int
@@ -107,6 +109,7 @@ class Order:
     capped_nodes: tuple[str, ...] = ()
     states: str = ""
     hosts: dict[str, int] = field(default_factory=dict)
+    journalled: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:
@@ -199,12 +202,12 @@ class Attempt:
         self._write("order.json", vars(order))
 
     def _check_same(self, order: Order) -> None:
-        """FileExistsError if what was claimed is another order."""
+        """FileExistsError if what was claimed is an order for another job."""
         try:
-            found = (self.path / "order.json").read_bytes()
-        except OSError:
-            found = b""
-        if found != json.dumps(vars(order)).encode():
+            found = json.loads((self.path / "order.json").read_bytes())["environment"].get(JOB_KEY)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            found = None
+        if found is None or found != order.environment.get(JOB_KEY):
             raise FileExistsError(errno.EEXIST, "another job has run in this folder", str(self.path))
 
     def _count(self, number: int) -> None:

@@ -12,3 +12,9 @@ def job_folders(store: Path) -> dict[int, Path]:
     except FileNotFoundError:
         return {}
     return {int(path.name): path for path in found if path.name.isascii() and path.name.isdecimal()}
+
+
+def attempts_of(folder: Path) -> list[int]:
+    """Numbers of the attempts that have a folder in that of their job."""
+    names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
+    return [int(name) for name in names if name.isascii() and name.isdecimal()]

@@ -6,27 +6,33 @@ all of it is there or none.
 
 from __future__ import annotations
 
-import fcntl
 import json
+import math
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 from agent.jobs.folder import Want
-from profiles.errors import BadInput, Busy
+from profiles.errors import BadInput
+from scheduler.coordination import journal_file as file
 from scheduler.coordination.forecasts import Forecast, Kind
 from scheduler.coordination.jobs_on_disk import job_folders
+from scheduler.coordination.rows import FORESEE, as_row, flat, placement_of, read_forecasts, thaw
 from scheduler.coordination.specs import JobSpec
+from scheduler.coordination.tally import Tally, TallyFile
 from scheduler.model import Placement, Region
 
-VERSION = 5  # 1 had no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts
-LOCK_HINT = "use that one, or stop it with: tenbin down"
+VERSION = (
+    6  # 1 no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums
+)
+BUSY_MS = 5000  # to wait for somebody who reads
+CHECKPOINT_S = 30.0  # so long what is committed may be in the log only
 
 
 class Stage(StrEnum):
@@ -118,9 +124,10 @@ class Entry:
 
 COLUMNS = tuple(field.name for field in fields(Entry))
 AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
-PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")});
+CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")},
+    asked, sum);
+CREATE TABLE IF NOT EXISTS tally (commits INTEGER, jobs INTEGER, last INTEGER);
 CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
 CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, variables TEXT);
 CREATE TABLE IF NOT EXISTS events
@@ -134,13 +141,10 @@ CREATE INDEX IF NOT EXISTS forecasts_by_job ON forecasts (job);
 CREATE INDEX IF NOT EXISTS forecasts_open ON forecasts (number) WHERE measured IS NULL AND void = '';
 """
 # What a job asked for never changes: only the rest is written again.
-ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}, asked, sum) VALUES ({', '.join('?' * len(COLUMNS))}, ?, ?)"
 CHANGING = COLUMNS[COLUMNS.index("stage") :]
-CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)} WHERE id = ?"
-FORECAST = tuple(field.name for field in fields(Forecast))
-FORESEE = (
-    f"INSERT OR REPLACE INTO forecasts ({', '.join(FORECAST)}) VALUES ({', '.join('?' * len(FORECAST))})"
-)
+CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)}, sum = ? WHERE id = ?"
+LAYOUT = file.Layout(VERSION, SCHEMA, COLUMNS, COLUMNS.index("stage"))
 
 
 class Journal:
@@ -154,19 +158,37 @@ class Journal:
     def __init__(self, store: Path) -> None:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.store = store
-        self._lock = _hold(store)
+        self._lock = file.hold(store)
         try:
-            self._db = _open(store / "journal.sqlite")
+            self._db = file.open_file(store, LAYOUT)
+            self._tally = Tally(*self._db.execute("SELECT commits, jobs, last FROM tally").fetchone())
+            self._tally_file = TallyFile(store, self._tally)
         except BaseException:
             os.close(self._lock)
             raise
-        last = int(self._db.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()[0])
-        self._last = max(last, *job_folders(store), 0)  # the journal may be younger than the folders
+        # The journal may be younger than the folders.
+        self._last = max(self._tally.last, *job_folders(store), 0)
         self._last_environment: tuple[str, dict[str, str]] = "", {}
+        self._checkpoint_at = 0.0
+        self.tidy(now=True)
 
     def close(self) -> None:
+        self.tidy(now=True)
+        self._tally_file.close()
         self._db.close()
         os.close(self._lock)
+
+    def tidy(self, now: bool = False) -> None:
+        """Carry over what the log has into the file itself, if it is time, and nobody reads."""
+        if not now and time.monotonic() < self._checkpoint_at:
+            return
+        self._checkpoint_at = time.monotonic() + CHECKPOINT_S
+        with suppress(OSError, sqlite3.Error):  # no room: what is committed is as safe as before
+            self._db.execute("PRAGMA busy_timeout = 0")
+            if self._db.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchone()[0] == 0:
+                self._tally_file.settle()
+                self._checkpoint_at = math.inf
+        self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def next_id(self) -> int:
         self._last += 1
@@ -187,10 +209,14 @@ class Journal:
             changed, added: jobs. events: (time, job, kind, detail). forecasts: new and changed ones.
             timers: all that are pending. regions: of all pools that are divided. None: as before.
         """
+        new = list(added)
+        last = max(self._last, *(entry.id for entry in new), 0)
+        tally = Tally(self._tally.commits + 1, self._tally.jobs + len(new), last)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany(ADD, [_row(entry, COLUMNS) for entry in added])
-            self._db.executemany(CHANGE, [[*_row(entry, CHANGING), entry.id] for entry in changed])
+            self._db.executemany(ADD, [_whole_row(entry) for entry in new])
+            self._db.executemany(CHANGE, [_changed_row(entry) for entry in changed])
+            self._db.execute("UPDATE tally SET commits = ?, jobs = ?, last = ?", tally)
             self._db.executemany("INSERT INTO events (at_s, job, kind, detail) VALUES (?, ?, ?, ?)", events)
             if timers is not None:
                 self._db.execute("DELETE FROM timers")
@@ -200,12 +226,16 @@ class Journal:
                 self._db.execute("DELETE FROM regions")
                 parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
                 self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
-            self._db.executemany(FORESEE, [_as_row(forecast) for forecast in forecasts])
+            self._db.executemany(FORESEE, [as_row(forecast) for forecast in forecasts])
+        self._tally, self._last = tally, last
+        with suppress(OSError):
+            self._tally_file.note(tally)
+        self._checkpoint_at = min(self._checkpoint_at, time.monotonic() + CHECKPOINT_S)
 
     def keep_environment(self, variables: dict[str, str]) -> str:
         """Store an environment once, however many jobs have it; its key."""
         text = json.dumps(variables, sort_keys=True)
-        key = sha256(text.encode()).hexdigest()
+        key = file.key_of(text)
         self._db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (key, text))
         return key
 
@@ -240,6 +270,14 @@ class Journal:
         """The highest number that is taken, 0 before the first."""
         return self._last
 
+    def reserve(self, last: int) -> None:
+        """Numbers up to that one are taken, also those of jobs that are not known any more."""
+        self._last = max(self._last, last)
+
+    def ids(self) -> set[int]:
+        """The numbers of all jobs."""
+        return {number for (number,) in self._db.execute("SELECT id FROM jobs")}
+
     def history(self, job_id: int) -> list[tuple[float, str, str]]:
         """(time, kind, detail) of what happened to a job."""
         query = "SELECT at_s, kind, detail FROM events WHERE job = ? ORDER BY number"
@@ -270,11 +308,11 @@ class Journal:
         return read_forecasts(self._db, job, kind, last, open)
 
     def timers(self) -> list[tuple[float, object]]:
-        return [(at, _thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
+        return [(at, thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
 
     def _select(self, where: str, values: tuple[Any, ...]) -> Iterator[Entry]:
         for row in self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM jobs {where}", values):
-            yield _entry(row)
+            yield entry_of(row)
 
 
 def forecasts_of(store: Path, *, kind: Kind | None = None, last: int | None = None) -> list[Forecast]:
@@ -296,17 +334,17 @@ def ended_jobs(store: Path, last: int) -> list[Entry]:
         columns = ", ".join(name if name in has else f"NULL AS {name}" for name in COLUMNS)
         where = f"stage IN ({', '.join('?' * len(FINAL))}) ORDER BY id DESC LIMIT ?"
         rows = db.execute(f"SELECT {columns} FROM jobs WHERE {where}", (*FINAL, last)).fetchall()
-    return [_entry(row) for row in reversed(rows)]
+    return [entry_of(row) for row in reversed(rows)]
 
 
 @contextmanager
 def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
     """The journal of a store, to read."""
-    path = store / "journal.sqlite"
+    path = store / file.FILE
     if not path.exists():
         raise BadInput(f"no journal in {store}", "name the coordinator's folder: --home, or TENBIN_HOME")
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        db = file.read_only(path)
         try:
             yield db
         finally:
@@ -315,81 +353,44 @@ def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
         raise BadInput(f"{path}: {error}", "start its coordinator: tenbin up") from error
 
 
-def read_forecasts(
-    db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
-) -> list[Forecast]:
-    """See ``Journal.forecasts``."""
-    where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
-    where += ["measured IS NULL AND void = ''"] if open else []
-    query = f"SELECT {', '.join(FORECAST)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
-    values = [value for value in (job, kind) if value is not None]
-    found = []
-    for row in db.execute(f"{query} ORDER BY number DESC LIMIT ?", [*values, -1 if last is None else last]):
-        named = dict(zip(FORECAST, row, strict=True))
-        named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
-        found.append(Forecast(**named))
-    return found[::-1]
+def _whole_row(entry: Entry) -> list[Any]:
+    row = _row(entry, COLUMNS)
+    return [*row, *file.sums(row, LAYOUT)]
 
 
-def _as_row(forecast: Forecast) -> list[Any]:
-    values = (getattr(forecast, name) for name in FORECAST)
-    return [json.dumps(value) if isinstance(value, dict) else value for value in values]
+def _changed_row(entry: Entry) -> list[Any]:
+    row = _row(entry, CHANGING)
+    return [*row, file.checksum([entry.id, *row]), entry.id]
 
 
-def _hold(store: Path) -> int:
-    descriptor = os.open(store / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
-        os.close(descriptor)
-        raise Busy(f"a coordinator already runs on {store}: pid {pid}", LOCK_HINT) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return descriptor
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    remedy = f"move {path} away; the jobs' own folders are not touched"
-    try:
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        fault = db.execute("PRAGMA quick_check").fetchone()[0]
-        if fault != "ok":
-            raise BadInput(f"{path} is damaged: {fault}", remedy)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > VERSION:
-            raise BadInput(f"{path} is of version {version}, this tenbin writes {VERSION}", "use that tenbin")
-        if version < VERSION:
-            _upgrade(db)
-        db.executescript(SCHEMA)
-    except sqlite3.DatabaseError as error:
-        raise BadInput(f"{path}: {error}", remedy) from error
-    path.chmod(0o600)
-    return db
-
-
-def _upgrade(db: sqlite3.Connection) -> None:
-    """A new journal, or one of an older version: it gets the columns it lacks, all or none."""
-    with db:
-        db.execute("BEGIN IMMEDIATE")
-        has = [row[1] for row in db.execute("PRAGMA table_info (jobs)")]
-        for column in COLUMNS if has else ():
-            if column not in has:
-                db.execute(f"ALTER TABLE jobs ADD COLUMN {column}")
-        db.execute(f"PRAGMA user_version = {VERSION}")
+def row_of(entry: Entry) -> dict[str, Any]:
+    """A job as the journal has it, for its folder: by that a lost journal is made anew."""
+    return {
+        name: value for name, value in zip(COLUMNS, _row(entry, COLUMNS), strict=True) if value is not None
+    }
 
 
 def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
     row = [getattr(entry, name) for name in columns]
     for place, name in enumerate(columns):
+        value = row[place]
         if name in ENCODED:
-            row[place] = ENCODED[name](row[place])
+            row[place] = ENCODED[name](value)
+        elif isinstance(value, float) and math.isnan(value):
+            row[place] = None  # SQLite has no number that is none
     return row
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
+def entry_of(row: Sequence[Any]) -> Entry:
+    """The job of a row; BadInput if it is damaged."""
+    try:
+        return _parse(row)
+    except (ValueError, TypeError, KeyError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise BadInput(f"the journal is damaged: of job {row[0]} it says: {what}", file.CHOICE) from error
+
+
+def _parse(row: Sequence[Any]) -> Entry:
     found = zip(COLUMNS, row, strict=True)
     values = {name: value for name, value in found if value is not None}  # None: its default
     values["spec"] = JobSpec.model_validate_json(values["spec"])
@@ -398,8 +399,8 @@ def _entry(row: tuple[Any, ...]) -> Entry:
     for name in AS_JSON & values.keys():
         values[name] = json.loads(values[name])
     if "placement" in values:
-        values["placement"] = _placement(json.loads(values["placement"]))
-    values["goals"] = tuple(map(_placement, json.loads(values.get("goals", "[]"))))
+        values["placement"] = placement_of(json.loads(values["placement"]))
+    values["goals"] = tuple(map(placement_of, json.loads(values.get("goals", "[]"))))
     values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
     return Entry(**values)
 
@@ -411,22 +412,10 @@ def _dumps(value: Any) -> str:
 
 ENCODED: dict[str, Callable[[Any], Any]] = {
     "spec": JobSpec.model_dump_json,
-    "placement": lambda value: None if value is None else json.dumps(_flat(value)),
-    "goals": lambda value: _dumps(tuple(map(_flat, value))),
+    "placement": lambda value: None if value is None else json.dumps(flat(value)),
+    "goals": lambda value: _dumps(tuple(map(flat, value))),
+    "held_by_user": int,  # as it is read again
+    "alive": int,
     **dict.fromkeys(AS_JSON, _dumps),
 }
 EMPTY_AS_JSON: dict[type, str] = {tuple: "[]", list: "[]", dict: "{}"}
-
-
-def _flat(placement: Placement) -> list[Any]:
-    return [getattr(placement, name) for name in PLACEMENT]
-
-
-def _placement(flat: list[Any]) -> Placement:
-    pool, units, nodes, cap_w, region, binding = flat
-    return Placement(pool, units, tuple((node, there) for node, there in nodes), cap_w, region, binding)
-
-
-def _thaw(tag: object) -> object:
-    """JSON has no tuples; tags are hashable."""
-    return tuple(map(_thaw, tag)) if isinstance(tag, list) else tag

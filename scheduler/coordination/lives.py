@@ -157,6 +157,7 @@ class Lives:
         placement = self._leave(entry)
         job = self.ledger.job(entry) if placement else None
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
+        entry.held_by_user = False
         self.ledger.tell(entry, self.state.now, stage.value, trouble)
         self.ledger.drop(entry)
         self._give_memory_back(entry)

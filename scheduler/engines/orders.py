@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.jobs import ranks, reach
-from agent.jobs.folder import Attempt, Order
+from agent.jobs.folder import JOB_KEY, Attempt, Order
 from probes import rank_guard
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.coordination.journal import Entry
+from scheduler.coordination.journal import Entry, row_of
 from scheduler.coordination.sizes import Unit, tasks_on
 from scheduler.coordination.specs import JobSpec
 from scheduler.engines.packages import Packages
@@ -117,6 +117,7 @@ class Orders:
             str(self.packages.sysfs) if self.packages else "",
             bool(self.packages and self.packages.emulated),
             hosts=hosts,
+            journalled=row_of(job),
         )
 
     def _tasks(self, job: Entry) -> int:
@@ -153,7 +154,7 @@ def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
     found = {
         "TENBIN_JOB_ID": str(job.id),
         "TENBIN_JOB_FOLDER": str(folder),
-        "TENBIN_JOB_KEY": f"{job.id}-{job.submit_s:.0f}",
+        JOB_KEY: f"{job.id}-{job.submit_s:.0f}",
         "TENBIN_GENERATION": str(job.attempt),
         "TENBIN_TASKS": str(tasks),
     }

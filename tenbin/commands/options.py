@@ -24,6 +24,13 @@ StoreOption = Annotated[
     typer.Option("--store", help="Folder of the stored profiles.", envvar="TENBIN_STORE", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+RecoverOption = Annotated[
+    bool,
+    typer.Option(
+        "--recover",
+        help="First make a damaged journal anew, of what can be read of it and of the jobs' folders.",
+    ),
+]
 ClusterOption = Annotated[
     bool, typer.Option("--cluster", help="PROFILE names a cluster; 'last': the one measured last.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.options import JsonOption
+from tenbin.commands.options import JsonOption, RecoverOption
 from tenbin.commands.simulate import complete_policy
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def up(
             metavar="[HOST:]PORT",
         ),
     ] = None,
+    recover: RecoverOption = False,
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -176,7 +177,7 @@ def up(
     from tenbin.client import default_home
     from tenbin.commands.words import size_mb
     from tenbin.machine import devices_of_machine, divide, with_memory
-    from tenbin.serve import serve
+    from tenbin.serve import make_anew, serve
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
@@ -190,6 +191,8 @@ def up(
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
     known = _profile(profile)
+    if recover:
+        typer.echo(f"tenbin: {make_anew(folder)}")
     with _hardware(emulate if engine is Engines.local else None, folder) as sysfs:
         if engine is Engines.slurm:
             from tenbin.slurm_machine import setting_down, slurm_cluster
@@ -387,10 +390,8 @@ def _go_into_background(folder: Path) -> None:
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        nothing, written = (
-            os.open(os.devnull, os.O_RDONLY),
-            os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-        )
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for descriptor, opened in ((0, nothing), (1, written), (2, written)):
             os.dup2(opened, descriptor)
         return

@@ -67,9 +67,12 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
     assert journal.open_jobs() == [entry]
     journal.close()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
-        db.execute("ALTER TABLE jobs DROP COLUMN goals")
+        for column in ("goals", "asked", "sum"):
+            db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("DROP TABLE forecasts")
+        db.execute("DROP TABLE tally")
         db.execute("PRAGMA user_version = 1")
+    (tmp_path / "journal.tally").unlink()
     journal = Journal(tmp_path)
     (found,) = journal.open_jobs()
     assert found == replace(entry, goals=())

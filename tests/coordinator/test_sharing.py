@@ -18,7 +18,7 @@ from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from scheduler.coordination.company import overall
 from scheduler.coordination.forecasts import Forecast
-from scheduler.coordination.journal import read_forecasts
+from scheduler.coordination.rows import read_forecasts
 from scheduler.interference import PACKED, SPREAD
 from scheduler.profiled import JobProfiles
 from tenbin.errors import TenbinError
