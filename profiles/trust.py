@@ -9,7 +9,6 @@ from profiles.records import Condition, Profile
 BUSY = 0.05  # share of all CPU time that others may use on a quiet machine
 STOLEN = 0.01  # share of all CPU time that a hypervisor may give to other guests
 FASTER = 1.3  # slowest over fastest reading of the CPU loop: beyond, the processor did not keep its speed
-DIFFERING = 0.1  # share of coefficients whose rounds may differ: twice what chance explains
 LEAST_VISIT_S = 1.0  # shorter ones are too few clock ticks for a share
 ROUNDS_DIFFER = "rounds differ"
 
@@ -18,7 +17,10 @@ MEANINGS = {
     "noisy": "within 30 %: usable, with that uncertainty",
     "poor": "wider, or the samples do not support the model: do not rely on the number",
 }
-ROUNDS_MEANING = "the rounds of the profile differ by more than chance; the interval is widened to hold them"
+ROUNDS_MEANING = (
+    "the rounds of the profile spread further than the interval of all samples, which was widened to hold "
+    "them; with few rounds that is often chance"
+)
 
 
 class Trust(NamedTuple):
@@ -33,21 +35,18 @@ class Trust(NamedTuple):
 
 
 def trust(profile: Profile) -> Trust:
-    """What the conditions that a profile records, and its rounds, say of it."""
+    """What the conditions that a profile records say of it, and in how many numbers its rounds differ."""
     if not profile.conditions:
         return Trust("unknown", "Whether the machine was quiet while it was measured is not recorded.")
-    found = [*_shares(profile.conditions), *_speed(profile.conditions), *_rounds(profile)]
+    found, rounds = [*_shares(profile.conditions), *_speed(profile.conditions)], _rounds(profile)
     if not found:
-        others = mean(profile, "others_ratio")
-        return Trust(
-            "quiet", f"Measured on a quiet machine: others took {_percent(others)} of its processors."
-        )
-    sentence = f"DISTURBED while it was measured: {'; '.join(found)}."
+        others = _percent(mean(profile, "others_ratio"))
+        return Trust("quiet", f"Measured on a quiet machine: others took {others} of its processors.{rounds}")
     remedy = (
         "The numbers are those of a machine so disturbed. Measure again when it is quiet: "
         "'tenbin doctor' says whether it is, 'top' who uses it."
     )
-    return Trust("disturbed", sentence, remedy)
+    return Trust("disturbed", f"DISTURBED while it was measured: {'; '.join(found)}.{rounds}", remedy)
 
 
 def mean(profile: Profile, field: str) -> float:
@@ -82,12 +81,11 @@ def _speed(conditions: tuple[Condition, ...]) -> list[str]:
     return [f"a fixed CPU loop took up to {ratio:.1f} times its shortest time"] if ratio > FASTER else []
 
 
-def _rounds(profile: Profile) -> list[str]:
+def _rounds(profile: Profile) -> str:
+    """In how many numbers the rounds differ: no disturbance by itself, because it is often chance."""
     every = [c for model in profile.models for c in model.coefficients]
     differing = sum(ROUNDS_DIFFER in c.note for c in every)
-    if differing <= max(DIFFERING * len(every), 1):
-        return []
-    return [f"the rounds of {differing} of {len(every)} coefficients differ"]
+    return f" The rounds of {differing} of {len(every)} numbers differ." if differing else ""
 
 
 def _percent(share: float) -> str:
