@@ -1,6 +1,6 @@
 """Conjugate gradients over MPI: neighbours' rows, and two sums over all ranks, in each iteration.
 
-    tenbin submit -n 4 --mpi -- python3 examples/cg.py --cells 1000
+    tenbin submit -n 2 --mpi -- python3 examples/cg.py --cells 1000
 
 Solves Poisson's equation on a square whose rows are divided among the ranks. Prints the residual, and the
 error against the solution that was put in.

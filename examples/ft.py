@@ -1,6 +1,6 @@
 """Three-dimensional Fourier transforms over MPI: everybody sends to everybody, over and over.
 
-    tenbin submit -n 4 --mpi -- python3 examples/ft.py --cells 128
+    tenbin submit -n 2 --mpi -- python3 examples/ft.py --cells 128
 
 Solves the heat equation on a cube in Fourier space, as the NAS benchmark FT does: each step is an inverse
 transform, and each transform turns the cube, whose slices are divided among the ranks. Prints a sum of each

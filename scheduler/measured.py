@@ -75,7 +75,8 @@ def measured(cluster: Cluster, profiles: Mapping[str, Profile], folder: Path | N
             found = found or lines is not None or changed != pool
         pools.append(changed)
     if not found:
-        raise BadInput(f"--profile: nothing to use; {'; '.join(notes)}", "profile the node: tenbin profile")
+        remedy = "measure what it lacks: tenbin profile --only checkpoint,power"
+        raise BadInput(f"--profile: nothing to use; {'; '.join(notes)}", remedy)
     whole = checked(tuple(pools), cluster.budget_w, "with --profile")
     return Measured(whole, LinearCosts(checkpoint, restart, begin_s=begin), profiles, tuple(notes))
 

@@ -1,0 +1,86 @@
+"""docs/run-jobs.md, typed in from top to bottom: every command runs, and prints what the page says.
+
+Blocks in fences are commands (``sh``, ``python``) or what those before print (``text``); what needs more than
+two cores and PoCL is marked by ``needs=`` and not run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import require
+from tests.programs import opencl_devices
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "run-jobs.md"
+FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS = {"RAPL", "Slurm"}
+MARK = "=== block "
+
+
+class Block(NamedTuple):
+    """Commands of the page, and the pattern of what they print; None: the page does not say."""
+
+    script: str
+    prints: str | None
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks that can be run here, in order."""
+    found = FENCE.findall(page)
+    for (kind, needs, text), (next_kind, _, said) in zip(found, [*found[1:], ("", "", "")], strict=True):
+        assert kind in ("sh", "python", "text"), f"```{kind}: nobody looks whether that is right"
+        assert not needs or needs in NEEDS, needs
+        if kind != "text" and not needs:
+            script = text if kind == "sh" else f"python3 - <<'END'\n{text}END\n"
+            yield Block(script, said if next_kind == "text" else None)
+
+
+def matches(prints: str, printed: str) -> bool:
+    """Whether that is what the page says; ``...`` stands for anything, and spaces count as one."""
+    pattern = r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*") for word in prints.split())
+    return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
+
+
+def test_a_page_is_read_as_it_is_written() -> None:
+    page = "```sh\none\n```\n```text\n1 ... 2\n```\n```sh needs=Slurm\ntwo\n```\n```python\nthree\n```\n"
+    first, second = Block("one\n", "1 ... 2\n"), Block("python3 - <<'END'\nthree\nEND\n", None)
+    assert list(blocks(page)) == [first, second]
+    assert matches("1 ... 2", "1  x\ny 2\n") and matches("...", "") and not matches("1 ... 2", "1 x 3")
+
+
+@pytest.mark.measures
+@pytest.mark.timeout(1800)  # it measures for two minutes or three
+def test_the_commands_of_the_page_run_as_written(tmp_path: Path) -> None:
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    require(opencl_devices(POCL_DEVICES="pthread basic")[1:], "two OpenCL devices (PoCL)")
+    require((ROOT / ".venv" / "bin" / "tenbin").exists(), "what ./install makes: .venv/bin/tenbin")
+    found = list(blocks(PAGE.read_text()))
+    gone = ("TENBIN_", "POCL_", "XDG_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(gone)}
+    environment = {**kept, "HOME": str(tmp_path), "COLUMNS": "120"}
+    script, output = tmp_path / "script", tmp_path / "output"
+    marked = (f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(found))
+    script.write_text("set -e\n" + "".join(marked))
+    try:
+        with output.open("w") as file:
+            told = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+            done = subprocess.run(["bash", script], env=environment, cwd=ROOT, check=False, **told)
+        parts = re.split(f"^{MARK}\\d+\n", output.read_text(), flags=re.MULTILINE)[1:]
+        assert done.returncode == 0, f"{found[len(parts) - 1].script}\nprinted:\n{parts[-1]}"
+        for block, printed in zip(found, parts, strict=True):
+            right = block.prints is None or matches(block.prints, printed)
+            assert right, f"{block.script}\nprinted:\n{printed}"
+    finally:
+        tenbin = shutil.which("tenbin", path=str(Path(sys.executable).parent)) or "tenbin"
+        for words in (("cancel", "all"), ("down",)):  # nothing is left of one that failed half-way
+            subprocess.run([tenbin, *words], env=environment, capture_output=True, check=False)
