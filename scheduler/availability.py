@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.lines import HALF_STEP_S
 from scheduler.model import Job, instant
 from scheduler.policy import View
 
@@ -101,6 +102,25 @@ class Availability:
         rises = np.flatnonzero(most[1:] > most[:-1]) + 1
         times = map(self._times.__getitem__, rises.tolist())
         return [self._times[0], *times], [self._free[0], *most[rises].tolist()]
+
+    def stairs(self, until_s: float) -> list[tuple[int, float]]:
+        """How many units stay free from the begin of the plan on, and for how many seconds.
+
+        Few units for long come first. Nothing is said of the time from ``until_s`` on.
+        """
+        times, free, found, step = self._times, self._free, [], 0
+        begin, most, steps = times[0], free[0], len(free)
+        while most > 0:
+            while step < steps and free[step] >= most:
+                step += 1
+            until = min(times[step], until_s)
+            if until > begin:
+                found.append((most, until - begin + HALF_STEP_S))
+            if until == until_s:
+                break
+            most = free[step]
+        found.reverse()
+        return found
 
     def earliest(self, units: int, duration_s: float, after_s: float) -> float:
         """The earliest time from ``after_s`` on from which ``units`` stay free for ``duration_s``.

@@ -2,23 +2,30 @@
 
 Algorithm:
 
-1. Each job gets, when it is submitted, a reservation: the earliest interval as long as its estimate in which
-   its units are free beside all running jobs and all reservations made before. It starts when that begins.
-   Of several classes it gets the one on which it would end first (equal: the earlier start, then the better
-   class).
-2. When a job ends before its expected end, the waiting jobs are looked at once, in the order of submission
-   (the first ``depth`` of them), and each reservation moves to the earliest interval that is free now; on
-   several classes, to the one that is now the best by step 1.
-3. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made
-   anew, in the order of submission; a late job is then believed to need a tenth of its time so far more, or
+1. The first ``depth`` waiting jobs have reservations, made in the order of the queue: the earliest interval
+   as long as its estimate in which the job's units are free beside all running jobs and all reservations made
+   before. The job starts when its interval begins. Of several classes a job gets the one on which it would
+   end first (equal: the earlier start, then the better class).
+2. The jobs behind them hold nothing. In the order of the queue, a job starts when it delays no reservation
+   and should end before the last reservation begins; of several classes, on the one where it would then end
+   first (equal: the better class).
+3. When a job ends before its expected end, the reservations are looked at once, in the order of the queue,
+   and each moves to the earliest interval that is free now; on several classes, to the one that is now the
+   best by step 1.
+4. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made
+   anew, in the order of the queue; a late job is then believed to need a tenth of its time so far more, or
    a minute.
 
 Guarantee: when no job takes longer than its estimate and no node fails, no job starts later (on several
-classes: is expected to end later) than by the reservation made when it was submitted, whatever comes after
-it. A job of unknown run time is taken to run for ever. While no reservation can be found for a job, those
-behind it get none on the classes that it can run on.
-Cost: O(plan) vector work a submission and class (the plan has at most two steps for each job); an early end
-costs that for each of the first ``depth`` jobs that what was freed is large enough for.
+classes: is expected to end later) than by its first reservation. While no more than ``depth`` jobs wait, a
+job has that since its submission, and no later job changes it. On one class with exact estimates no job
+starts later than under fcfs, at any depth: fcfs starts no job behind the first ``depth`` before the last
+reservation begins. With wrong estimates this does not hold for every job.
+A job of unknown run time is taken to run for ever. While no reservation can be found for a job, those behind
+it get none on the classes that it can run on, and do not pass there.
+Cost: O(plan) vector work a reservation and class (the plan has at most two steps for each job that runs or
+has a reservation); an early end costs that for each of the first ``depth`` jobs that what was freed is large
+enough for. A job behind them costs O(log n) in the length of the queue.
 Source: Feitelson and Weil, IPPS 1998; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
@@ -29,13 +36,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import islice
 
 from scheduler.actions import Action, Start, WakeAt
 from scheduler.availability import Availability, earliest_end
+from scheduler.classes import ClassQueue
 from scheduler.events import Event, Finished, Started, Submitted, Timer
 from scheduler.model import Job, counted, instant
 from scheduler.policy import Policy, Reason, View, counted_pools, fits_now, free, units
+from scheduler.queue import Stair
 
 MOMENT_S = 1e-6
 LATE_SHARE = 0.1
@@ -47,7 +55,7 @@ Peaks = tuple[list[float], list[int]]  # as ``Availability.peaks`` says it
 
 @dataclass(frozen=True)
 class ConservativeParameters:
-    """``depth``: so many waiting jobs are moved up when a job ends early."""
+    """``depth``: so many waiting jobs have reservations."""
 
     depth: int = 1000
 
@@ -67,15 +75,14 @@ class Conservative(Policy):
 
     def begin(self, view: View) -> None:
         self._pools = counted_pools(view, "conservative")
-        self._starts: dict[int, float] = {}  # of the waiting jobs, in the order of submission
+        self._starts: dict[int, float] = {}  # of the jobs with reservations, in the order of the queue
         self._on: dict[int, str] = {}  # the class of each reservation
         self._ends: dict[int, float] = {}  # of the running jobs, as the plans have them
-        self._stuck: dict[int, Job] = {}  # the waiting jobs without a reservation
+        self._stuck: dict[int, Job] = {}  # of the first jobs those for which no reservation was found
         self._due: list[tuple[float, int]] = []  # reservations by time; void where _starts disagrees
-        self._new: list[Job] = []
-        self._early = self._broken = False
+        self._early = False
         self._wakes_s = -math.inf  # the last timer asked for
-        self._make_anew(view)
+        self._line_up(view)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if isinstance(event, Submitted):
@@ -87,25 +94,32 @@ class Conservative(Policy):
                 self._early = True
         elif not isinstance(event, Timer):
             self._broken = True  # nodes or jobs failed
-        if view.upcoming is not None:
-            return ()
+        return () if view.upcoming is not None else self._actions(view)
+
+    def _actions(self, view: View) -> list[Action]:
+        """What to do at this instant, when all of it is known."""
         for plan in self._plans.values():
             plan.trim(view.now)
-        if self._early and self._starts and not self._broken:
+        if self._broken:
+            self._line_up(view)
+        elif self._early and self._starts:
             if len(self._plans) == 1:
                 self._move_up(view)
             else:
                 self._move_up_on_classes(view)
-        for job in self._new:
-            self._reserve(job, view.now, self._open())
-        self._new.clear()
         self._early = False
+        self._admit(view.now)
         due = self._due_now(view.now)
-        if self._broken or (due and self._late(due, view)):
-            self._broken = False
+        if self._late(due, view):
             self._make_anew(view)
             due = self._due_now(view.now)
-        actions: list[Action] = [self._start(job_id, at, view) for at, job_id in due]
+        actions: list[Action] = []
+        while due:
+            actions += [self._start(job_id, at, view) for at, job_id in due]
+            self._admit(view.now)
+            due = self._due_now(view.now)
+        if self._rest.waiting:
+            actions += self._pass(view.now)
         self._forget_void()
         if self._due and self._due[0][0] not in (self._wakes_s, math.inf):
             self._wakes_s = self._due[0][0]
@@ -119,8 +133,40 @@ class Conservative(Policy):
         sentence = f"{units(job)} are free, but not for as long as it may run without delaying earlier jobs"
         return Reason(sentence, None if at == math.inf else at)
 
+    def _admit(self, now: float) -> None:
+        """Step 1 for the jobs that have become one of the first."""
+        rest, depth = self._rest, self.parameters.depth
+        while rest.waiting and len(self._starts) < depth:
+            job = next(iter(rest.waiting.values()))
+            rest.remove(job)
+            self._reserve(job, now, self._open())
+        for job in self._new:
+            if len(self._starts) < depth:
+                self._reserve(job, now, self._open())
+            else:
+                rest.add(job)
+        self._new.clear()
+
+    def _pass(self, now: float) -> list[Action]:
+        """Step 2."""
+        actions: list[Action] = []
+        last = max(self._starts.values())  # while others wait, ``depth`` jobs have one
+        plans = self._open()
+        room = {pool: stairs for pool, plan in plans.items() if (stairs := plan.stairs(last))}
+        while room and (job := self._rest.first(room)):
+            fits = [pool for pool, stairs in room.items() if _fits(job, pool, stairs)]
+            pool = min(fits, key=job.estimate_on)
+            self._rest.remove(job)
+            end = self._ends[job.id] = instant(now + self._length(job, pool))
+            plans[pool].reserve(now, end, job.units)
+            actions.append(Start(job.id, counted(pool, job.units)))
+            room[pool] = plans[pool].stairs(last)
+            if not room[pool]:
+                del room[pool]
+        return actions
+
     def _reserve(self, job: Job, now: float, plans: Plans) -> None:
-        """Step 1, on the classes of ``plans``."""
+        """Give the job the earliest interval, on the best of the classes of ``plans``."""
         end, start, pool = earliest_end(job, plans, now, MOMENT_S)
         self._put(job, start, pool)
         if start < math.inf:
@@ -151,11 +197,11 @@ class Conservative(Policy):
         return plans
 
     def _move_up(self, view: View) -> None:
-        """Step 2 on one class."""
+        """Step 3 on one class."""
         ((pool, plan),) = self._plans.items()
         times, most = plan.peaks()
         stale = False  # moved jobs have left more units free, later on
-        for job_id, start in list(islice(self._starts.items(), self.parameters.depth)):
+        for job_id, start in list(self._starts.items()):
             job = view.waiting[job_id]
             if start == math.inf:
                 if job.units <= most[-1] or stale:
@@ -179,10 +225,10 @@ class Conservative(Policy):
                     stale = True
 
     def _move_up_on_classes(self, view: View) -> None:
-        """Step 2 on several classes: in turn, each gives its reservation back and takes the best there is."""
+        """Step 3 on several classes: in turn, each gives its reservation back and takes the best there is."""
         plans: Plans = self._plans
         peaks: dict[str, Peaks] = {}
-        for job_id, start in list(islice(self._starts.items(), self.parameters.depth)):
+        for job_id, start in list(self._starts.items()):
             job, pool = view.waiting[job_id], self._on[job_id]
             if start < math.inf:
                 end = instant(start + self._length(job, pool))
@@ -228,6 +274,8 @@ class Conservative(Policy):
         left = dict(view.free)
         for _, job_id in due:
             left[self._on[job_id]] -= view.waiting[job_id].units
+        if self._rest.waiting:  # they take what is free by the plans
+            return any(left[pool] < plan.at(view.now) for pool, plan in self._plans.items())
         return min(left.values()) < 0
 
     def _due_now(self, now: float) -> list[tuple[float, int]]:
@@ -244,8 +292,17 @@ class Conservative(Policy):
         while self._due and self._starts.get(self._due[0][1]) != self._due[0][0]:
             heappop(self._due)
 
+    def _line_up(self, view: View) -> None:
+        """Take the jobs in the order in which they wait now, and make all reservations anew."""
+        self._starts.clear()
+        self._rest = ClassQueue(self._pools)  # the jobs behind the first ``depth``
+        self._new = list(view.waiting.values())
+        self._broken = False
+        self._make_anew(view)
+
     def _make_anew(self, view: View) -> None:
-        """Step 3."""
+        """Step 4."""
+        first = [view.waiting[job_id] for job_id in self._starts]
         self._starts.clear()
         self._on.clear()
         self._stuck.clear()
@@ -262,8 +319,16 @@ class Conservative(Policy):
         self._plans = {
             pool: Availability.beside(held[pool], view.in_service[pool], view.now) for pool in self._pools
         }
-        for job in view.waiting.values():
+        for job in first:
             self._reserve(job, view.now, self._open())
+        self._admit(view.now)
+
+
+def _fits(job: Job, pool: str, stairs: Sequence[Stair]) -> bool:
+    """Whether the job can run there within so many units and seconds."""
+    return job.runs_on(pool) and any(
+        job.units <= units and job.estimate_on(pool) <= length for units, length in stairs
+    )
 
 
 def without(job: Job, plans: Plans) -> Plans:

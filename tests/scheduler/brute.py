@@ -83,16 +83,22 @@ def _reservation(
 
 
 class Conservative:
-    """A table of free units for every second; reservations in it, moved up in order when a job ends early."""
+    """A table of free units for every second, with the reservations of the first ``depth`` waiting jobs.
 
-    def __init__(self, units: int, arrivals: tuple[Arrival, ...]) -> None:
+    When a job ends early the reservations are moved up in order. The other jobs start where they delay no
+    reservation and should end before the last one begins.
+    """
+
+    def __init__(self, units: int, arrivals: tuple[Arrival, ...], depth: int = 1000) -> None:
         self.free = [units] * (3 * HORIZON)
         self.of = {a.job.id: a for a in arrivals}
+        self.depth = depth
         self.starts: dict[int, int] = {}
         self.promised: dict[int, int] = {}
 
     def run(self) -> dict[int, int]:
         ended: set[int] = set()
+        behind: list[int] = []
         for second in range(HORIZON):
             early = False
             for job_id, start in self.starts.items():
@@ -100,29 +106,41 @@ class Conservative:
                     ended.add(job_id)
                     early |= self._book(job_id, 1, second) > 0
             if early:
-                for job_id in [i for i, start in self.starts.items() if start > second]:
+                for job_id in self._reserved(second):
                     self._book(job_id, 1, second)
                     self._reserve(job_id, second)
-            for job_id, arrival in self.of.items():
-                if arrival.job.submit_s == second:
+            behind += [job_id for job_id, a in self.of.items() if a.job.submit_s == second]
+            while behind and len(self._reserved(second)) < self.depth:
+                job_id = behind.pop(0)
+                self._reserve(job_id, second)
+                self.promised[job_id] = self.starts[job_id]
+            for job_id in list(behind):
+                last = max(self.starts[first] for first in self._reserved(second))
+                if self._earliest(job_id, second) == second and second + self._length(job_id) <= last:
+                    behind.remove(job_id)
                     self._reserve(job_id, second)
-                    self.promised[job_id] = self.starts[job_id]
         return self.starts
+
+    def _reserved(self, second: int) -> list[int]:
+        """The waiting jobs with reservations, in the order of the queue."""
+        return sorted(job_id for job_id, start in self.starts.items() if start > second)
+
+    def _length(self, job_id: int) -> int:
+        return int(self.of[job_id].job.estimate_s or 0)
 
     def _book(self, job_id: int, units: int, second: int) -> int:
         """Give back (1) or take (-1) the job's interval from ``second`` on; how many seconds of it."""
-        job, start = self.of[job_id].job, self.starts[job_id]
-        assert job.estimate_s is not None
-        seconds = range(max(start, second), start + int(job.estimate_s))
+        start = self.starts[job_id]
+        seconds = range(max(start, second), start + self._length(job_id))
         for s in seconds:
-            self.free[s] += units * job.units
+            self.free[s] += units * self.of[job_id].job.units
         return len(seconds)
 
+    def _earliest(self, job_id: int, second: int) -> int:
+        while any(f < self.of[job_id].job.units for f in self.free[second : second + self._length(job_id)]):
+            second += 1
+        return second
+
     def _reserve(self, job_id: int, second: int) -> None:
-        job = self.of[job_id].job
-        assert job.estimate_s is not None
-        at = second
-        while any(f < job.units for f in self.free[at : at + int(job.estimate_s)]):
-            at += 1
-        self.starts[job_id] = at
+        self.starts[job_id] = self._earliest(job_id, second)
         self._book(job_id, -1, second)

@@ -103,16 +103,21 @@ def reservation(
 
 
 class Conservative:
-    """Tables of free units for every second; reservations in them, moved in order when a job ends early."""
+    """Tables of free units for every second, with the reservations of the first ``depth`` waiting jobs.
 
-    def __init__(self, machine: Machine, arrivals: tuple[Arrival, ...]) -> None:
+    The rules are those of ``brute.Conservative``, on several classes.
+    """
+
+    def __init__(self, machine: Machine, arrivals: tuple[Arrival, ...], depth: int = 1000) -> None:
         self.free = {pool: [units] * (3 * HORIZON) for pool, units in machine.items()}
         self.of = {a.job.id: a for a in arrivals}
+        self.depth = depth
         self.schedule: Schedule = {}
         self.promised: dict[int, int] = {}  # ends
 
     def run(self) -> Schedule:
         running: set[int] = set()
+        behind: list[int] = []
         for second in range(HORIZON):
             early = False
             for job_id in sorted(running):
@@ -121,16 +126,38 @@ class Conservative:
                     running.remove(job_id)
                     early |= self.book(job_id, 1, second) > 0
             if early:
-                for job_id, (_, start) in list(self.schedule.items()):
-                    if start >= second:
-                        self.book(job_id, 1, second)
-                        self.reserve(job_id, second)
-            for job_id, arrival in self.of.items():
-                if arrival.job.submit_s == second:
+                for job_id in self.reserved(second):
+                    self.book(job_id, 1, second)
                     self.reserve(job_id, second)
-                    self.promised[job_id] = self.end(job_id)
+            behind += [job_id for job_id, a in self.of.items() if a.job.submit_s == second]
+            while behind and len(self.reserved(second + 1)) < self.depth:
+                job_id = behind.pop(0)
+                self.reserve(job_id, second)
+                self.promised[job_id] = self.end(job_id)
+            for job_id in list(behind):
+                self.try_to_pass(job_id, second, behind)
             running |= {job_id for job_id, (_, start) in self.schedule.items() if start == second}
         return self.schedule
+
+    def reserved(self, second: int) -> list[int]:
+        """The jobs that start then or later, in the order of the queue."""
+        return sorted(job_id for job_id, (_, start) in self.schedule.items() if start >= second)
+
+    def try_to_pass(self, job_id: int, second: int, behind: list[int]) -> None:
+        """On the class where it ends first of those on which it delays nobody."""
+        job = self.of[job_id].job
+        last = max(self.schedule[first][1] for first in self.reserved(second + 1))
+        fits = [
+            pool
+            for pool, left in self.free.items()
+            if may_use(job, pool)
+            and min(left[second : second + limit(job, pool)]) >= job.units
+            and second + limit(job, pool) <= last
+        ]
+        if fits:
+            behind.remove(job_id)
+            self.schedule[job_id] = min(fits, key=lambda pool: limit(job, pool)), second
+            self.book(job_id, -1, second)
 
     def end(self, job_id: int) -> int:
         """By its limit."""

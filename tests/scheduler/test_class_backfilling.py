@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.classes import EasyOnClasses, FirstFitOnClasses
@@ -66,6 +67,14 @@ def test_easy_is_the_brute_force(world: World) -> None:
 def test_conservative_is_the_brute_force_and_no_job_is_to_end_later_than_promised(world: World) -> None:
     table = brute.Conservative(machine(world), world.arrivals)
     assert schedule("conservative", world) == table.run()
+    assert all(table.end(job_id) <= promised for job_id, promised in table.promised.items())
+
+
+@MANY
+@given(limited_classes(most=10), st.integers(1, 5))
+def test_conservative_is_the_brute_force_at_every_depth(world: World, depth: int) -> None:
+    table = brute.Conservative(machine(world), world.arrivals, depth)
+    assert schedule(f"conservative,depth={depth}", world) == table.run()
     assert all(table.end(job_id) <= promised for job_id, promised in table.promised.items())
 
 

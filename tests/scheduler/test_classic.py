@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler.actions import Action
 from scheduler.events import Event
@@ -12,8 +14,8 @@ from scheduler.policy import View
 from scheduler.registry import create
 from scheduler.trace import Arrival
 from tests.scheduler import brute
-from tests.scheduler.audit import starts
-from tests.scheduler.worlds import World, counted, run
+from tests.scheduler.audit import audit, starts
+from tests.scheduler.worlds import World, counted, partly_unknown, run
 
 MANY = settings(max_examples=400, deadline=None, derandomize=True, database=None)
 
@@ -52,6 +54,23 @@ def test_conservative_is_the_brute_force_and_keeps_its_promises(world: World) ->
     expected = table.run()
     assert starts(run(create("conservative"), world)[0]) == expected
     assert all(expected[job] <= promised for job, promised in table.promised.items())
+
+
+@MANY
+@given(counted(most=9, shortest=1), st.integers(1, 5))
+def test_conservative_is_the_brute_force_at_every_depth(world: World, depth: int) -> None:
+    table = brute.Conservative(world.cluster.units, world.arrivals, depth)
+    expected = table.run()
+    assert starts(run(create(f"conservative,depth={depth}"), world)[0]) == expected
+    assert all(expected[job] <= promised for job, promised in table.promised.items())
+
+
+@MANY
+@given(counted(most=12, shortest=1, exact=True), st.integers(1, 5))
+def test_conservative_starts_no_job_later_than_fcfs(world: World, depth: int) -> None:
+    begun = starts(run(create(f"conservative,depth={depth}"), world)[0])
+    for job_id, start in brute.fcfs(world.cluster.units, world.arrivals).items():
+        assert begun[job_id] <= start
 
 
 class Watched(Conservative):
@@ -99,6 +118,23 @@ def test_conservative_does_not_let_a_job_delay_the_second_in_the_queue() -> None
     assert starts(run(create("conservative"), world(4, *other))[0]) == {1: 0, 2: 10, 3: 20, 4: 30}
 
 
+def test_no_job_waits_for_a_reservation_made_before_others_ended_early() -> None:
+    # 2 units. Job 1 says 100 s and ends at 1. Ten jobs of 1 s, which end on time, go on at once, two by two.
+    jobs = ((0, 2, 100, 1), *((0, 1, 1, 1),) * 10)
+    for depth in (1, 2, 3, 1000):
+        begun = starts(run(create(f"conservative,depth={depth}"), world(2, *jobs))[0])
+        assert begun == {1: 0, **{job: 1 + (job - 2) // 2 for job in range(2, 12)}}
+
+
+def test_who_may_pass_beyond_the_depth() -> None:
+    # 4 units. Job 1 holds 3 until 10, job 2 gets 10 and is the only one with a reservation. Job 3 would run
+    # beyond 10, job 4 until 10: job 4 passes. Nobody keeps job 5 from passing either, once job 4 has ended.
+    here = world(4, (0, 3, 10, 10), (1, 2, 10, 10), (2, 1, 9, 9), (3, 1, 3, 3), (5, 1, 4, 4))
+    assert starts(run(create("conservative,depth=1"), here)[0]) == {1: 0, 2: 10, 3: 10, 4: 3, 5: 6}
+    # With two reservations job 3 has one beside that of job 2, at once.
+    assert starts(run(create("conservative,depth=2"), here)[0]) == {1: 0, 2: 10, 3: 2, 4: 10, 5: 11}
+
+
 def test_jobs_that_take_longer_than_predicted_end_all_the_same() -> None:
     late = [
         Arrival(Job(i, float(i), 1 + i % 3, 5.0, known=Known.PREDICTED), 5.0 + 10.0 * (i % 4))
@@ -115,3 +151,20 @@ def test_unknown_run_times() -> None:
     fcfs = starts(run(create("fcfs"), here)[0])
     assert starts(run(create("easy"), here)[0]) == fcfs  # nothing can be reserved, so nobody passes
     assert starts(run(create("conservative"), here)[0]) == fcfs
+
+
+@pytest.mark.parametrize("pools", [1, 2, 3])
+@settings(MANY, max_examples=500)
+@given(st.data(), st.integers(1, 5))
+def test_unknown_run_times_lose_no_job_at_any_depth(pools: int, data: st.DataObject, depth: int) -> None:
+    world = data.draw(partly_unknown(pools))
+    for policy in ("fcfs", "first-fit", "easy", f"conservative,depth={depth}"):
+        outcomes, summary = run(create(policy), world)
+        audit(world, outcomes, sum(summary.refused.values()))
+
+
+def test_more_jobs_behind_an_unknown_run_time_than_the_depth() -> None:
+    jobs = (Arrival(Job(i, 1.0, 2, 1.0), 1.0) for i in range(2, 1003))
+    here = World(Cluster((Pool("node", 2),)), (Arrival(Job(1, 0.0, 2), 10.0), *jobs))
+    for policy in ("conservative", "conservative,depth=1"):
+        assert starts(run(create(policy), here)[0]) == {1: 0, **{i: i + 8 for i in range(2, 1003)}}

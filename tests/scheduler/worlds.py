@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -111,6 +112,26 @@ def limited_classes(draw: st.DrawFn, most: int = 8) -> World:
         runs = {name: limit if exact else float(draw(seconds)) for name, limit in limits.items()}
         arrivals.append(Arrival(Job(number, now, wanted, estimates_s=limits), 0.0, runs))
     return World(Cluster(pools), tuple(arrivals))
+
+
+@st.composite
+def partly_unknown(draw: st.DrawFn, pools: int = 1, most: int = 12) -> World:
+    """Jobs on one class or several, some without estimate; they end early, on time, or are killed."""
+    names = ("gpu", "cpu", "tpu")[:pools]
+    cluster = Cluster(tuple(Pool(name, draw(st.integers(1, 4)), rank) for rank, name in enumerate(names)))
+    now, arrivals = 0, []
+    for number in range(1, draw(st.integers(1, most)) + 1):
+        now += draw(st.sampled_from((0, 0, 1, 2, 7)))
+        where = draw(st.lists(st.sampled_from(cluster.pools), min_size=1, unique=True))
+        wanted = draw(st.integers(1, max(pool.units for pool in where)))
+        run_s = float(draw(st.integers(1, 9)))
+        limit = draw(st.sampled_from((None, None, run_s, run_s, 3.0, 12.0)))
+        if pools == 1:
+            arrivals.append(Arrival(Job(number, now, wanted, limit), run_s))
+            continue
+        limits = {pool.name: math.inf if limit is None else limit for pool in where}
+        arrivals.append(Arrival(Job(number, now, wanted, estimates_s=limits), run_s))
+    return World(cluster, tuple(arrivals))
 
 
 @st.composite
