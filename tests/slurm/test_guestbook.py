@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from scheduler.engines.slurm.clerk import Outcome
-from scheduler.engines.slurm.guestbook import FIELDS, Seen, details, read
+from scheduler.engines.slurm.guestbook import FIELDS, Guestbook, Seen, read, records
 from scheduler.engines.slurm.guests import REST_S, Guests, Visit
 from scheduler.engines.slurm.needs import Shape, Unclear, needs_of, seconds
 from scheduler.engines.slurm.parse import MIB
@@ -39,7 +42,7 @@ WHOLE, PARTS, NODES = Shape("whole", 2), Shape("parts", 2), Shape("nodes", 2)
 
 
 def words(**changes: str) -> dict[str, str]:
-    return {**details(RECORD)["12"], **changes}
+    return {**records(RECORD)["12"], **changes}
 
 
 def size(shape: Shape, **changes: str) -> tuple[int, int, int | None, float | None]:
@@ -113,11 +116,14 @@ def test_limits(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
+MARK = "|0a|"
+
+
 def line(**changes: str) -> str:
     found = dict.fromkeys(FIELDS, "0") | {"JobArrayID": "12_3", "State": "PENDING", "Reason": "BeginTime"}
     found |= {"TimeLimit": "10:00", "UserName": "eve", "nodelist": "", "NumCPUs": "1", "PriorityLong": "7"}
     found |= {"Dependency": "(null)", "ReqNodes": "", "admin_comment": "x tenbin:taken begin=99", **changes}
-    return "".join(found[field] + "|" for field in FIELDS) + "\n"
+    return "".join(found[field] + MARK for field in FIELDS) + "\n"
 
 
 @pytest.mark.parametrize("settled_first", [True, False])
@@ -126,7 +132,7 @@ def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -
     calls: list[str] = []
     clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=lambda in_s=0.0: None)
     guests = Guests(cast(Any, None), cast(Any, clerk), cast(Any, None), True)
-    (job,) = read(line(State="RUNNING"))
+    (job,) = read(line(State="RUNNING"), MARK)
     guests.visits[1, 1] = Visit(1, 1, job.key, {"node1": 1}, job)
     guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=1)), "pause")
     assert calls == ["guest suspend"]
@@ -151,7 +157,7 @@ def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest
     clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)
     roster = SimpleNamespace(shares=lambda cores: {"node1": 1}, number={"node1": 0}, away={})
     guests = Guests(cast(Any, None), cast(Any, clerk), cast(Any, roster), True)
-    (job,) = read(line(RestartCnt="1", EligibleTime="9999999999"))
+    (job,) = read(line(RestartCnt="1", EligibleTime="9999999999"), MARK)
     spec = SimpleNamespace(slurm=SimpleNamespace(id=job.key))
     guests.see([Seen(job, None, "")])
     now += 0.5
@@ -163,12 +169,101 @@ def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest
 
 
 def test_only_marked_jobs_are_seen() -> None:
-    """Others, those of several components, and lines that somebody's text has made, are none."""
-    text = line() + line(admin_comment="(null)") + line(JobArrayID="7+0") + "what|is|that\n\n"
-    (job,) = read(text)
+    """Others, and those of several components, are none; lines of somebody's text are no jobs."""
+    text = line(Dependency="x\n") + line(admin_comment="(null)", Reason=line()[:-1].replace(MARK, "|"))
+    (job,) = read(text.replace("x\n", "") + line(JobArrayID="7+0"), MARK)
     assert (job.key, job.begin_s, job.limit_s, job.user) == ("12_3", 99.0, 600.0, "eve")
     assert not job.blocked(100.0) and "is to begin" in job.blocked(98.0)
-    (held,) = read(line(PriorityLong="0"))
+    (held,) = read(line(PriorityLong="0"), MARK)
     assert "scontrol release 12_3" in held.blocked(100.0)
-    (after,) = read(line(Dependency="afterok:5(unfulfilled)"))
+    (after,) = read(line(Dependency="afterok:5(unfulfilled)"), MARK)
     assert "afterok:5" in after.blocked(100.0)
+
+
+OWN = "JobId=9 ArrayJobId=12 ArrayTaskId=3 JobName=x\n   JobState=PENDING\n   Partition=main\n   NumNodes=1"
+free = st.text(max_size=30) | st.lists(st.sampled_from([*RECORD.split("\n"), OWN, "JobId=12", "", "x"])).map(
+    "\n".join
+)
+
+
+@given(name=free, comment=free, path=free)
+@example(name="x", comment=f"x\n{OWN}", path="x")
+@example(name="x\n   NumNodes=1 NumCPUs=1", comment="x", path="x")
+@example(name="x", comment=RECORD, path="x")
+def test_what_users_write_changes_no_record(name: str, comment: str, path: str) -> None:
+    """The record is as it would be without it, or is not believed."""
+    said = RECORD.replace("JobName=a b NumNodes=7", f"JobName={name}")
+    said = said.replace("   WorkDir=/tmp\n", f"   WorkDir={path}\n   Comment={comment}\n")
+    true, found = words(), records(said)
+    assert set(found) <= {"12", "9"} or "JobId=" in name + comment + path
+    for number, told in found.items():
+        if number == "12" and told:
+            same = true.keys() - {"JobName", "WorkDir", "StdErr", "StdIn", "StdOut", "AdminComment"}
+            kept = [one for one in same if one in told]
+            assert all(told[one] == true[one] for one in kept)
+            assert len(found) > 1 or len(kept) == len(same)  # cut off only where there seem to be several
+
+
+class Told:
+    """Slurm's tools with such answers; ``asked``: for which jobs scontrol was asked."""
+
+    def __init__(self, queue: list[dict[str, str]], answers: dict[str, str]) -> None:
+        self.queue, self.answers, self.asked = queue, answers, list[str]()
+
+    def call(self, *command: str) -> str:
+        if command[0] == "squeue":
+            form = command[-1].removeprefix("--Format=").split(",")
+            mark = form[0].partition(":")[2]
+            return "".join(line(**one).replace(MARK, mark) for one in self.queue)
+        if "update" not in command:
+            self.asked.append(command[-1])
+            return self.answers[command[-1]]
+        return ""
+
+
+def look(tmp_path: Path, *queue: dict[str, str], **answers: str) -> tuple[dict[str, Seen], list[str]]:
+    book = Guestbook(tmp_path / "lease", 3600.0, "main", WHOLE)
+    book.slurm = told = cast(Any, Told(list(queue), {key[1:]: text for key, text in answers.items()}))
+    return {seen.job.key: seen for seen in book.look()}, told.asked
+
+
+TASK = {"EligibleTime": "9999999999", "SubmitTime": "5", "JobID": "12"}
+
+
+def test_the_record_of_another_is_not_forged(tmp_path: Path) -> None:
+    """Each user's jobs are asked for by themselves; what is twice in an answer is left to Slurm."""
+    plain = RECORD.replace("ArrayJobId=12 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 ", "").replace(
+        "JobId=12", "JobId=8"
+    )
+    forger = plain.replace("JobId=8", "JobId=9").replace(
+        "AdminComment", f"Comment=x\n{RECORD}\n   AdminComment"
+    )
+    one, two = TASK | {"JobArrayID": "8", "JobID": "8"}, TASK | {"JobArrayID": "9", "JobID": "9"}
+    seen, asked = look(
+        tmp_path, one, two, TASK, TASK | {"JobArrayID": "12_4"}, _8=plain, _9=forger, _12=RECORD
+    )
+    assert asked == ["8", "9", "12"]
+    assert seen["9"].needs is None and "looks like words of Slurm's" in seen["9"].unclear
+    for key in ("8", "12_3", "12_4"):
+        needs = seen[key].needs
+        assert needs is not None and needs.spec.nodes == 2, key
+    assert seen["12_4"].needs is not None and seen["12_4"].needs.spec.stdout == "/tmp/slurm-12_4.out"
+
+
+def test_a_task_is_asked_for_alone_where_its_array_cannot_be_told(tmp_path: Path) -> None:
+    own = RECORD.replace("ArrayTaskId=0-5%2", "ArrayTaskId=3").replace("4294967294", "3")
+    for odd in (f"{RECORD}\n{OWN}", f"{RECORD}\n{RECORD}"):
+        seen, asked = look(tmp_path, TASK, _12=odd, _12_3=own)
+        needs = seen["12_3"].needs
+        assert asked == ["12", "12_3"] and needs is not None and needs.spec.stdout == "/tmp/slurm-12_3.out"
+
+
+def test_words_that_nobody_can_take_over_stop_nobody(tmp_path: Path) -> None:
+    """A record without a number, or with a name that tenbin takes from nobody, is left to Slurm."""
+    for odd in (
+        RECORD.replace("NumCPUs=3", "NumCPUs=x"),
+        "\n",
+        RECORD.replace("TimeLimit=1-02", "TimeLimit=x"),
+    ):
+        seen, _ = look(tmp_path, TASK, _12=odd, _12_3=odd)
+        assert seen["12_3"].needs is None and seen["12_3"].unclear

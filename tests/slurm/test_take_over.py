@@ -319,3 +319,28 @@ def test_a_budget_over_what_nobody_caps_is_refused(lab: SlurmLab, tmp_path: Path
     done = tenbin(*words, "--power-budget", "100")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "--take-over with --power-budget: nothing caps what sbatch starts; give one of them" in done.stderr
+
+
+def test_nobody_forges_the_record_of_another(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """By lines in a comment or a name, which Slurm shows as they are; others are taken over as they are."""
+    start(up, lab)
+    up.kill()  # both are new at one look
+    number = int(sbatch(lab, tmp_path, script="true")) + 2
+    record = f"JobId={number} JobName=forged\n   JobState=PENDING Requeue=1 TimeLimit=00:01:00\n"
+    record += (
+        "   Partition=main\n   NumNodes=1 NumCPUs=1 NumTasks=1 CPUs/Task=1\n   Command=forged\n   WorkDir=/\n"
+    )
+    forger = sbatch(lab, tmp_path, "-t", "5", f"--comment=x\n{record}", "-J", "lines|\nof its own")
+    honest = sbatch(lab, tmp_path, "-N2", "-t", "10", "-J", "honest")
+    assert int(honest) == number and f"\nJobId={number} JobName=forged" in detail(lab, forger)
+    own = sbatch(lab, tmp_path, "-t", "5", "-J", "x\n   NumNodes=1 NumCPUs=1")
+    start(up, lab)
+    up.until(lambda: stage(up, honest) in ("running", "waiting"))
+    info = up.client.job(taken(up)[honest]["id"]).info()
+    assert info["name"] == "honest" and info["time_limit_s"] == 600 and info["spec"]["nodes"] == 2
+    (tmp_path / "go").touch()
+    up.until(lambda: stage(up, honest) == "done")
+    for key in (forger, own):  # left to Slurm, with the reason
+        up.until(lambda key=key: "looks like words of Slurm's" in detail(lab, key))
+    later = sbatch(lab, tmp_path, script="true")
+    up.until(lambda: stage(up, later) == "done")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,20 +55,31 @@ def test_states_of_nodes(state: str, usable: bool, lost: bool, silent: bool) -> 
 
 
 def test_jobs_whatever_is_in_their_comments() -> None:
-    lines = "7|RUNNING|None|node[1-2]|2026-11-22T09:00:01|tenbin:a:1:1\n8|PENDING|Priority||N/A|x|y\n"
+    lines = "7|RUNNING|None|node[1-2]|2026-11-22T09:00:01|tenbin:a:1:1\n8|PENDING|Priority||N/A|x\ny\n"
     lines += "9_[1-3]|PENDING|Priority||N/A|(null)\n"
-    lines += "10|COMPLETED|None|node1|N/A|a|b|c\n"
-    found = parse.jobs(lines)
+    lines += "10|COMPLETED|None|node1|N/A|a/b/c\n"
+    text = lines.replace("|", "|0a|").replace("\n", "|0a|\n").replace("x|0a|\ny", "x\ny").replace("/", "|")
+    found = parse.jobs(text, "|0a|")
     assert [job.id for job in found] == [7, 8, 10]
     assert found[0].nodes == ("node1", "node2") and found[2].comment == "a|b|c" and found[2].final
+    assert found[1].comment == "x\ny"
     assert (
         found[0].start_s == datetime(2026, 11, 22, 9, 0, 1).astimezone().timestamp() and found[1].start_s == 0
     )
 
 
+@given(st.lists(st.lists(st.text(), min_size=6, max_size=6), max_size=4))
+def test_nothing_in_a_column_makes_another_row(made: list[list[str]]) -> None:
+    mark = parse.separator()
+    text = "".join("".join(cell + mark for cell in row) + "\n" for row in made)
+    assert parse.rows(text, mark, 6) == [[row[0].removeprefix("\n"), *row[1:]] for row in made]
+    assert parse.separator() != mark
+
+
 @given(st.text(max_size=80))
 def test_no_answer_is_too_odd(text: str) -> None:
-    for reader in (parse.jobs, parse.nodes, parse.partitions, parse.config, parse.hosts, parse.submitted):
+    readers = partial(parse.jobs, separator="|"), partial(parse.rows, separator="|", columns=3)
+    for reader in (*readers, parse.nodes, parse.partitions, parse.config, parse.hosts, parse.submitted):
         try:
             reader(text)
         except Unavailable as error:

@@ -23,13 +23,25 @@ from scheduler.engines.slurm.needs import Shape, Unclear, needs_of, seconds
 from scheduler.engines.slurm.tools import Slurm, SlurmError, SlurmSilent
 
 GATE_S = 3600.0
+FORGED = "what its user has written (a name, a comment, a path) looks like words of Slurm's"
 LEASE_S = 60.0  # for so long job_submit.lua believes that tenbin is there
 MARK, FREE = "tenbin:taken", "tenbin:free"
 ASKED = ("NumNodes", "NumTasks", "NumCPUs", "cpus-per-task", "MinMemory", "OverSubscribe")
 GONE = ("no longer pending", "Invalid job id", "already completed", "already completing")
 AT_ONCE = 100  # jobs in one call of scontrol
+LEARNS_S = 2.0  # for so long jobs are looked up that are new; then others are served
 FIELDS = (
-    *("JobArrayID", "State", "Reason", "EligibleTime", "StartTime", "EndTime", "SubmitTime", "exit_code"),
+    *(
+        "JobArrayID",
+        "JobID",
+        "State",
+        "Reason",
+        "EligibleTime",
+        "StartTime",
+        "EndTime",
+        "SubmitTime",
+        "exit_code",
+    ),
     *ASKED,
     *(
         "ReqNodes",
@@ -50,6 +62,7 @@ class GuestJob(NamedTuple):
 
     Attributes:
         key: its number, of a task of an array ``12_3``: both name it for scontrol.
+        number: of its record, which the tasks of an array share that have not been touched.
         eligible_s: it does not start before.
         begin_s: before which whoever submitted it does not want it to start.
         asked: what it needs, as text: it changes with that.
@@ -60,6 +73,7 @@ class GuestJob(NamedTuple):
     """
 
     key: str
+    number: str
     state: str
     reason: str
     eligible_s: float
@@ -77,6 +91,10 @@ class GuestJob(NamedTuple):
     user: str
     nodes: tuple[str, ...]
     begin_s: float
+
+    @property
+    def array(self) -> str:
+        return self.key.split("_")[0]
 
     @property
     def pending(self) -> bool:
@@ -137,14 +155,15 @@ class Guestbook:
 
     def look(self) -> list[Seen]:
         """All guests; those that wait wait on."""
-        form = ",".join(f"{field}:|" for field in FIELDS)
+        mark = parse.separator()
+        form = ",".join(f"{field}:{mark}" for field in FIELDS)
         text = self.slurm.call(
             *("squeue", "--noheader", "--all", "--array", "--states=all"),
             *(f"--partition={self.partition}", f"--Format={form}"),
         )
-        found = read(text)
+        found = read(text, mark)
         now = time.time()
-        self._learn([job for job in found if job.pending])
+        self._learn(found)
         self._known = {job.key: self._known[job.key] for job in found if job.key in self._known}
         self._hold(found, now)
         self.write_lease()
@@ -176,28 +195,49 @@ class Guestbook:
         """New jobs are not held any more; those that wait start by themselves when their time has come."""
         self.lease.unlink(missing_ok=True)
 
-    def _learn(self, waiting: Iterable[GuestJob]) -> None:
-        """Look up what jobs need that are new, or were changed."""
+    def _learn(self, found: Sequence[GuestJob]) -> None:
+        """Look up what jobs need that are new, or were changed: those of other users never in one answer."""
         now = time.time()
         asked = {key: known[0] for key, known in self._known.items()}
         # One that is about to start has its nodes from tenbin.
-        new = [j for j in waiting if asked.get(j.key) != j.asked and (j.gated(now) or not j.required)]
-        if not new:
-            return
-        several = len(new) > 1
-        said = details(
-            self.slurm.call("scontrol", "--all", "show", "job", *([] if several else [new[0].key]))
-        )
+        new = [
+            job
+            for job in found
+            if job.pending and asked.get(job.key) != job.asked and (job.gated(now) or not job.required)
+        ]
+        arrays: dict[str, dict[str, dict[str, str]]] = {}
+        until = time.monotonic() + LEARNS_S
         for job in new:
-            words = said.get(job.key) or said.get(job.key.split("_")[0])
-            if words is not None:
+            if time.monotonic() > until:
+                self._rung = -1  # the rest at the next look, soon
+                return
+            with _waiting():
+                if job.array != job.key and job.array not in arrays:
+                    arrays[job.array] = self._tasks(job.array, found)
+                words = arrays.get(job.array, {}).get(job.number) or self._record(job.key)
                 self._known[job.key] = job.asked, *self._needs(job, words)
 
+    def _tasks(self, array: str, found: Iterable[GuestJob]) -> dict[str, dict[str, str]]:
+        """The records of an array by their numbers; none where there is one that squeue did not have."""
+        said = records(self._show(array))
+        return said if said.keys() <= {job.number for job in found if job.array == array} else {}
+
+    def _record(self, key: str) -> dict[str, str]:
+        """The record of one job; {}: which words are Slurm's cannot be told."""
+        return next(iter(said.values())) if len(said := records(self._show(key))) == 1 else {}
+
+    def _show(self, key: str) -> str:
+        return self.slurm.call("scontrol", "--all", "show", "job", key)
+
     def _needs(self, job: GuestJob, words: Mapping[str, str]) -> tuple[Needs | None, str]:
+        if not words:
+            return None, FORGED
         try:
             return needs_of(job.key, job.user, job.submitted_s, words, self.partition, self.shape), ""
-        except Unclear as error:
+        except (Unclear, Unavailable) as error:
             return None, str(error)
+        except ValueError:  # a name, a path
+            return None, "tenbin cannot take it over as it is written"
 
     def _hold(self, found: Iterable[GuestJob], now: float) -> None:
         """Those that wait for tenbin wait on, well before their time has come.
@@ -229,8 +269,10 @@ class Guestbook:
         Raises:
             SlurmError: Slurm refuses it.
         """
-        words = details(self.slurm.call("scontrol", "--all", "show", "job", key)).get(key)
-        if words is None or words.get("JobState") != "PENDING":
+        words = self._record(key)
+        if not words:
+            raise SlurmError(f"job {key}: {FORGED}")
+        if words["JobState"] != "PENDING":
             return
         changes = [f"ReqNodeList={','.join(nodes)}", "StartTime=now"]
         if words.get("NumNodes", "").split("-")[0] != str(len(nodes)):
@@ -264,16 +306,15 @@ def _waiting() -> Iterator[None]:
             raise
 
 
-def read(text: str) -> list[GuestJob]:
-    """Of ``squeue --Format=FIELDS``: jobs with tenbin's mark. What is no line of it is somebody's text."""
+def read(text: str, separator: str) -> list[GuestJob]:
+    """Of ``squeue --Format=FIELDS``: jobs with tenbin's mark."""
     found = []
-    for line in text.splitlines():
-        fields = line.split("|", len(FIELDS) - 1)
-        if len(fields) == len(FIELDS) and MARK in fields[-1] and re.fullmatch(r"\d+(_\d+)?", fields[0]):
+    for row in parse.rows(text, separator, len(FIELDS)):
+        if MARK in row[-1] and re.fullmatch(r"\d+(_\d+)?", row[0]):
             try:
-                found.append(_job(dict(zip(FIELDS, fields, strict=True))))
+                found.append(_job(dict(zip(FIELDS, row, strict=True))))
             except ValueError:
-                raise parse.unknown("squeue --Format", line) from None
+                raise parse.unknown("squeue --Format", ", ".join(row)) from None
     return found
 
 
@@ -283,6 +324,7 @@ def _job(words: Mapping[str, str]) -> GuestJob:
     state, priority = words["State"], words["PriorityLong"]
     return GuestJob(
         words["JobArrayID"],
+        words["JobID"],
         state,
         words["Reason"],
         _time(words["EligibleTime"]),
@@ -311,22 +353,23 @@ def _or_nothing(text: str) -> str:
     return "" if text in ("(null)", "N/A", "None") else text
 
 
-def details(text: str) -> dict[str, dict[str, str]]:
-    """Of ``scontrol show job``: words by number; of an array the tasks that have not been touched are one
-    record, under the array's number."""
+def records(text: str) -> dict[str, dict[str, str]]:
+    """Of ``scontrol show job KEY``: words by the record's number; {}: which are Slurm's cannot be told.
+
+    A name, a comment or a path may have lines that look like Slurm's, and like whole records. They cannot
+    take away the true ones: a number that comes twice is not believed, nor a record with a word twice.
+    """
     found: dict[str, dict[str, str]] = {}
     for block in re.split(r"\n(?=JobId=)", text):
-        words: dict[str, str] = {}
-        for line in block.splitlines():
-            for key, value in _words(line.strip()):
-                words.setdefault(key, _or_nothing(value))
-        if "JobId" in words:
-            array, task = words.get("ArrayJobId"), words.get("ArrayTaskId", "")
-            key = words["JobId"] if array is None else f"{array}_{task}" if task.isdecimal() else array
-            found.setdefault(key, words)
+        said = [pair for line in block.split("\n") for pair in _words(line.strip())]
+        words = {name: _or_nothing(value) for name, value in said}
+        if (number := words.get("JobId")) is not None:
+            whole = len(words) == len(said) and words.keys() >= NEEDED and number not in found
+            found[number] = words if whole else {}
     return found
 
 
+NEEDED = {"JobState", "Partition", "NumNodes", "NumCPUs", "NumTasks"}
 FREE_TEXT = (
     "Command",
     "WorkDir",

@@ -6,6 +6,7 @@ Where a line is not as it should be it is refused by name: nothing is guessed fr
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from profiles.errors import Unavailable
 
-SQUEUE_FORMAT = "%i|%T|%r|%N|%S|%k"
+COLUMNS = ("%i", "%T", "%r", "%N", "%S", "%k")  # of squeue
 OLDEST = (20, 11)  # version whose answers are known
 MIB = 2**20 / 1e6  # megabytes in what Slurm calls one
 FINAL = frozenset(
@@ -93,17 +94,27 @@ class SlurmNode(NamedTuple):
         return not self.lost and not self.silent and not self.states & CLOSED
 
 
-def jobs(text: str) -> list[SlurmJob]:
-    """Of ``squeue -h -o SQUEUE_FORMAT``; steps of arrays, which are never ours, are left out."""
+def separator() -> str:
+    """What stands behind each column of one answer of squeue: nobody can have written it into a comment."""
+    return f"|{secrets.token_hex(8)}|"
+
+
+def rows(text: str, separator: str, columns: int) -> list[list[str]]:
+    """Of ``squeue`` with the separator behind each column; whatever is in the columns, also lines."""
+    *cells, rest = text.split(separator)
+    if len(cells) % columns or rest.strip():
+        raise unknown("squeue", cells[-1] if not rest.strip() and cells else rest)
+    found = [cells[first : first + columns] for first in range(0, len(cells), columns)]
+    return [[first.removeprefix("\n"), *others] for first, *others in found]
+
+
+def jobs(text: str, separator: str) -> list[SlurmJob]:
+    """Of ``squeue -h`` with ``COLUMNS``; steps of arrays, which are never ours, are left out."""
     found = []
-    for line in text.splitlines():
-        fields = line.split("|", 5)
-        if len(fields) != 6:
-            raise unknown("squeue", line)
-        number, state, reason, nodes, start, comment = fields
+    for number, state, reason, nodes, start, comment in rows(text, separator, len(COLUMNS)):
         if number.isdecimal():
-            comment = "" if comment == "(null)" else comment
-            found.append(SlurmJob(int(number), state, reason, hosts(nodes), comment, seconds_of(start)))
+            said = "" if comment == "(null)" else comment
+            found.append(SlurmJob(int(number), state, reason, hosts(nodes), said, seconds_of(start)))
     return found
 
 
@@ -116,9 +127,9 @@ def seconds_of(text: str) -> float:
 
 
 def nodes(text: str) -> list[SlurmNode]:
-    """Of ``scontrol -o show node``."""
+    """Of ``scontrol -o show node``; a reason may have lines."""
     found = []
-    for line in text.splitlines():
+    for line in re.split(r"\n(?=NodeName=)", text.strip("\n")):
         if not line.strip() or line.startswith("No nodes"):
             continue
         try:

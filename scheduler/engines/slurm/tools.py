@@ -97,11 +97,10 @@ class Slurm:
 
     def jobs(self) -> list[SlurmJob]:
         """This user's jobs, also those that ended within the last minutes."""
-        whose = str(os.getuid())
-        form = parse.SQUEUE_FORMAT
-        return parse.jobs(
-            self.call("squeue", "--noheader", "--all", "--states=all", f"--user={whose}", f"--format={form}")
-        )
+        mark = parse.separator()
+        form = "".join(column + mark for column in parse.COLUMNS)
+        whose = ("--all", "--states=all", f"--user={os.getuid()}")
+        return parse.jobs(self.call("squeue", "--noheader", *whose, f"--format={form}"), mark)
 
     def nodes(self) -> list[SlurmNode]:
         return parse.nodes(self.call("scontrol", "--oneliner", "--all", "show", "node"))
@@ -135,14 +134,15 @@ class Slurm:
         slurmctld that was killed may have forgotten a job, and give its number to another one.
         """
         try:
-            said = self.call("squeue", "--noheader", "--all", "--states=all", f"--jobs={job}", "--format=%k")
+            whose = ("--all", "--states=all", f"--user={os.getuid()}", f"--jobs={job}")
+            said = self.call("squeue", "--noheader", *whose, "--format=%k")
         except SlurmSilent:
             raise
         except SlurmError as error:
             if "Invalid job id" in str(error):
                 return False
             raise
-        return said.strip() == comment
+        return said.removesuffix("\n") == comment
 
     def set_node(self, name: str, state: str, reason: str = "") -> None:
         """SlurmForbidden: it takes an administrator, SlurmUser or root."""
