@@ -100,8 +100,11 @@ def overwrite(path: Path, text: str, width: int) -> None:
         os.close(descriptor)  # over NFS, which is when it is written
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """Replace ``path`` by ``content`` atomically and durably; on an error the old file stays.
+
+    Args:
+        mode: permissions; None: by the umask.
 
     Raises:
         OSError: it cannot be written, or is a folder.
@@ -112,6 +115,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     try:
         aside.unlink(missing_ok=True)  # a pipe there would be waited for
         aside.write_bytes(content.encode() if isinstance(content, str) else content)
+        if mode is not None:
+            aside.chmod(mode)
         sync(aside)
         aside.replace(path)
     finally:

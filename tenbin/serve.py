@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import uvicorn
 
+from agent.jobs import umask
 from agent.node_kind import node_kind
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
@@ -65,6 +67,7 @@ def serve(
         Busy: another one runs there.
         BadInput: its journal, its policy or its jobs do not fit this machine, or it cannot listen there.
     """
+    umask.close_files()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the loop takes it
     journal = Journal(home)
     try:
@@ -91,9 +94,18 @@ def serve(
         journal.close()
 
 
-def make_anew(home: Path) -> str:
-    """Make a damaged journal anew (``recover``); what was done. Raises Busy, BadInput as that does."""
-    return recover(home)
+def make_ready(home: Path, anew: bool) -> Iterator[str]:
+    """Close the coordinator's folder to others, and make a damaged journal ``anew`` if it is to be.
+
+    Yields: what was done, as sentences.
+
+    Raises:
+        Busy, BadInput: as ``close_home`` and ``recover``.
+    """
+    if closed := close_home(home):
+        yield closed
+    if anew:
+        yield recover(home)
 
 
 def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
@@ -146,6 +158,26 @@ async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> 
         pending.cancel()
     with suppress(sqlite3.Error):  # a full disk: remarks are lost, and nothing else
         coordinator.ledger.commit()
+
+
+def close_home(home: Path) -> str:
+    """See that only its owner can enter a coordinator's folder, made if need be; what was done, or nothing.
+
+    Raises:
+        BadInput: it belongs to somebody else, or is not plainly a coordinator's.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = home.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.getuid():
+        raise BadInput(f"{home} belongs to somebody else", "choose another --home")
+    if not mode & 0o077:
+        return ""
+    if mode & 0o022 or not ((home / "lock").exists() or not any(home.iterdir())):
+        what = f"others can enter {home} (mode {mode:o}), where a job's secrets would be"
+        raise BadInput(what, f"chmod 700 {home}, or choose another --home")
+    home.chmod(0o700)
+    return f"others could enter {home} (mode {mode:o}): closed, its mode is 700 now"
 
 
 def private_folder(folder: Path) -> Path:

@@ -78,6 +78,8 @@ def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
     check(store, layout)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        for each in (path, *store.glob(f"{FILE}-*")):  # SQLite makes its log with the file's mode
+            each.chmod(0o600)
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")

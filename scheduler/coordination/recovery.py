@@ -87,8 +87,9 @@ def recover(store: Path) -> str:
         with closing(Journal(store)) as journal:
             if not unknown(journal):
                 return f"{store}: the journal is whole; there is nothing to recover"
-    except BadInput:
-        pass
+    except BadInput as error:
+        if error.remedy != journal_file.CHOICE:
+            raise
     lock = journal_file.hold(store)
     try:
         aside = _copy(store)

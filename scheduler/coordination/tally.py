@@ -39,8 +39,7 @@ class TallyFile:
         path = store / FILE
         try:
             if not path.exists():
-                write_whole(path, _line(tally))
-                path.chmod(0o600)
+                write_whole(path, _line(tally), 0o600)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             self.note(tally)
         except OSError as error:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.jobs import limits, tree
+from agent.jobs import limits, tree, umask
 from agent.jobs.folder import Attempt, Request, Want
 from probes.rank_segments import sweep_segments
 from profiles.errors import Unavailable
@@ -360,6 +360,7 @@ class LocalEngine(JobFolders):
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                umask=umask.of_jobs(),
             )
         return self._spawner
 

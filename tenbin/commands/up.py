@@ -177,7 +177,7 @@ def up(
     from tenbin.client import default_home
     from tenbin.commands.words import size_mb
     from tenbin.machine import devices_of_machine, divide, with_memory
-    from tenbin.serve import make_anew, serve
+    from tenbin.serve import make_ready, serve
     from tenbin.tcp import where
 
     _check_together(devices, cores, nodes, power_budget, emulate)
@@ -191,8 +191,8 @@ def up(
         where(listen)  # what is wrong with it is said before anything is started
     folder = (home or default_home()).absolute()
     known = _profile(profile)
-    if recover:
-        typer.echo(f"tenbin: {make_anew(folder)}")
+    for done in make_ready(folder, recover):
+        typer.echo(f"tenbin: {done}")
     with _hardware(emulate if engine is Engines.local else None, folder) as sysfs:
         if engine is Engines.slurm:
             from tenbin.slurm_machine import setting_down, slurm_cluster

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import time
 from dataclasses import replace
@@ -210,3 +211,34 @@ def test_folders_of_an_older_version_are_taken_in(tmp_path: Path) -> None:
     assert [entry.stage for entry in others] == [Stage.FAILED] * 3 and journal.next_id() == 10
     journal.close()
     assert "nothing to recover" in recover(tmp_path)
+
+
+def test_only_its_owner_can_read_what_it_writes(up: Up, tmp_path: Path) -> None:
+    """Also the log of the journal, and in a home that others could enter; a job has the umask that it had."""
+    up.home.mkdir()
+    up.home.chmod(0o755)
+    before = os.umask(0o027)
+    try:
+        up.start("--cores", "1")
+    finally:
+        os.umask(before)
+    assert f"others could enter {up.home} (mode 755): closed" in (tmp_path / "coordinator.log").read_text()
+    job = up.client.submit(["sh", "-c", "umask; touch made"], folder=str(tmp_path))
+    assert job.result(30) == 0 and up.client.output(1) == b"0027\n"
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o640
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [up.home, *up.home.rglob("*")]}
+    assert {"journal.sqlite-wal", "journal.sqlite-shm", "order.json"} <= {path.name for path in modes}
+    mine = {path: mode for path, mode in modes.items() if path.name != "samples.csv"}
+    assert {path: oct(mode) for path, mode in mine.items() if mode & 0o077} == {}
+
+
+def test_a_home_that_is_open_or_not_ones_own_is_refused(up: Up, tmp_path: Path) -> None:
+    """It is closed only where it is plainly a coordinator's: a folder of other things stays as it is."""
+    up.home.mkdir()
+    (up.home / "thesis.tex").touch()
+    for mode in (0o755, 0o777, 0o1777):
+        up.home.chmod(mode)
+        done = up.run("up", "--cores", "1")
+        assert done.returncode == 2 and f"others can enter {up.home} (mode {mode:o})" in done.stderr
+        assert stat.S_IMODE(up.home.stat().st_mode) == mode
+    assert [path.name for path in up.home.iterdir()] == ["thesis.tex"]

@@ -184,8 +184,7 @@ class Guestbook:
             Unavailable: the file cannot be written.
         """
         try:
-            write_whole(self.lease, f"{int(time.time() + LEASE_S)} {int(self.gate_s)}\n")
-            self.lease.chmod(0o644)
+            write_whole(self.lease, f"{int(time.time() + LEASE_S)} {int(self.gate_s)}\n", 0o644)
         except OSError as error:
             raise Unavailable(
                 f"--take-over {self.lease}: {error.strerror}", "name a file that tenbin may write"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.jobs import umask
 from profiles.errors import Unavailable
 from scheduler.engines.slurm import parse
 from scheduler.engines.slurm.parse import SlurmJob, SlurmNode
@@ -180,6 +181,7 @@ class Slurm:
                 timeout=self.timeout_s,
                 check=False,
                 start_new_session=True,  # Ctrl-C is for the coordinator
+                umask=umask.of_jobs(),  # sbatch hands it on
             )
         except subprocess.TimeoutExpired:
             raise SlurmSilent(f"{command[0]} did not answer within {self.timeout_s:g} s", REACH) from None
