@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from scheduler.coordination.forecasts import UNITS, Forecast
+from scheduler.coordination.forecasts import UNITS, Forecast, apart
 
 BOUND = 1.0  # paper A: 95 % of its predictions have an error of at most this
 
@@ -28,6 +28,7 @@ class Row:
         median, p95: of the signed errors, and of their absolute values; None without outcomes.
         within: share of the outcomes with an absolute error of at most ``BOUND``.
         worst, worst_job: the error that is largest, and whose it was.
+        is_stated: ``predicted`` is what users said by --expect: no prediction of tenbin's.
     """
 
     kind: str
@@ -46,6 +47,12 @@ class Row:
     within: float | None = None
     worst: float | None = None
     worst_job: int | None = None
+    is_stated: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        values = asdict(self)
+        return apart(values, values.pop("is_stated"))
 
 
 def error_of(forecast: Forecast) -> float | None:
@@ -56,22 +63,22 @@ def error_of(forecast: Forecast) -> float | None:
 
 
 def summary(forecasts: Sequence[Forecast]) -> list[Row]:
-    """One row for each kind and place; emulated ones apart."""
-    groups: dict[tuple[str, str, bool], list[Forecast]] = defaultdict(list)
+    """One row for each kind and place; emulated ones apart, and what users stated."""
+    groups: dict[tuple[str, str, bool, bool], list[Forecast]] = defaultdict(list)
     for one in forecasts:
-        groups[one.kind, _place(one), one.emulated].append(one)
+        groups[one.kind, _place(one), one.emulated, one.is_stated].append(one)
     order = list(UNITS)
     keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1:]))  # type: ignore[arg-type]
     return [_row(*key, groups[key]) for key in keys]
 
 
-def _row(kind: str, place: str, emulated: bool, forecasts: list[Forecast]) -> Row:
+def _row(kind: str, place: str, emulated: bool, is_stated: bool, forecasts: list[Forecast]) -> Row:
     found = [(error, one) for one in forecasts if (error := error_of(one)) is not None]
     unit = UNITS[kind]  # type: ignore[index]
     known = sum(one.measured is not None for one in forecasts)
     counts = (sum(one.open for one in forecasts), sum(bool(one.void) for one in forecasts))
     if not found:
-        return Row(kind, place, unit, emulated, 0, known, *counts)
+        return Row(kind, place, unit, emulated, 0, known, *counts, is_stated=is_stated)
     errors = np.array([error for error, _ in found])
     worst, whose = max(found, key=lambda pair: abs(pair[0]))
     return Row(
@@ -90,6 +97,7 @@ def _row(kind: str, place: str, emulated: bool, forecasts: list[Forecast]) -> Ro
         within=float((abs(errors) <= BOUND).mean()),
         worst=worst,
         worst_job=whose.job,
+        is_stated=is_stated,
     )
 
 

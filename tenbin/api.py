@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -355,7 +354,8 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "usage": entry.usage,
         "predicted": entry.predicted,
         "memory_limit_by": memory_limit_by(coordinator, entry),
-        "forecasts": [asdict(one) for one in coordinator.journal.forecasts(job=job_id)],
+        "from_unrelated_jobs": None if entry.attempt else coordinator.experience.unproved(entry),
+        "forecasts": [one.told() for one in coordinator.journal.forecasts(job=job_id)],
         "history": [
             {"at_s": at, "what": what, "detail": detail}
             for at, what, detail in coordinator.ledger.history(job_id)

@@ -124,11 +124,11 @@ class Experience:
             told.append(found[asked])
         return told
 
-    def unproved(self, spec: JobSpec) -> Told | None:
-        """What only unrelated jobs of the same user say of a run time: to be told, not planned with."""
-        if says_itself(spec):
+    def unproved(self, entry: Entry) -> Told | None:
+        """What only unrelated jobs of the same user say of its run time: to be told, not planned with."""
+        if says_itself(entry.spec) or entry.predicted is not None:
             return None
-        found = self.history.predict(asked_of(spec, self.user)._replace(pool=self._pools[0]))
+        found = self.history.predict(asked_of(entry.spec, self.user)._replace(pool=self._pools[0]))
         return None if found is None or found.proved else vars(found)
 
     def _introduce(self, spec: JobSpec) -> None:

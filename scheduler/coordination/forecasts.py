@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "pairing", "cap"]
@@ -18,6 +18,9 @@ UNITS: dict[Kind, Unit] = {
     "pairing": "ratio",  # run time beside another job / run time alone
     "cap": "ratio",  # run time under its power cap / believed run time without one
 }
+
+
+STATED = "stated by the user"  # what such a run time rests on
 
 
 @dataclass(slots=True)
@@ -47,6 +50,21 @@ class Forecast:
     @property
     def open(self) -> bool:
         return self.measured is None and not self.void
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether its owner said so by --expect: no prediction of tenbin's."""
+        return self.kind == "run-time" and self.detail.get("rests_on", STATED) == STATED
+
+    def told(self) -> dict[str, Any]:
+        """As JSON knows it: what its owner stated is not called a prediction."""
+        return apart(asdict(self), self.is_stated)
+
+
+def apart(values: dict[str, Any], is_stated: bool) -> dict[str, Any]:
+    """``predicted`` of these as what tenbin predicted, or what the user stated; the other one is None."""
+    said = values["predicted"]
+    return {**values, "predicted": None if is_stated else said, "stated": said if is_stated else None}
 
 
 class Forecasts:

@@ -10,7 +10,7 @@ from typing import Any
 from agent.jobs.folder import Result
 from agent.jobs.phases import Phase
 from scheduler.coordination.beliefs import Beliefs
-from scheduler.coordination.forecasts import Kind
+from scheduler.coordination.forecasts import STATED, Kind
 from scheduler.coordination.journal import Entry, Journal
 from scheduler.coordination.ledger import Ledger
 from scheduler.engines import Engine
@@ -62,11 +62,11 @@ class Foresight:
         if job.known is not Known.LIMIT and math.isfinite(whole):
             left = (1.0 - state.done) * whole
             told = entry.predicted["run_s"] if entry.predicted else {}
-            about: dict[str, Any] = {}
+            rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
             if (found := told.get(placement.pool) or told.get("")) is not None:
-                about = {"rests_on": found["rule"]}
+                rests_on = found["rule"]
                 left *= found["middle"] / found["high"] if "" in told else 1.0  # it was planned with more
-            self._predict(entry, now, "run-time", left, pool=placement.pool, **about)
+            self._predict(entry, now, "run-time", left, pool=placement.pool, rests_on=rests_on)
             free = estimate_under(job, replace(placement, cap_w=None))
             if placement.cap_w is not None and not state.done:
                 self._predict(entry, now, "cap", whole / free, cap_w=placement.cap_w, free_s=free)

@@ -110,6 +110,8 @@ def _assumptions(found: dict[Case, Figures]) -> tuple[str, ...]:
         "more than the request, at which jobs are killed. Before a user's first job has ended it stands.",
         "Accuracy: the smaller over the larger of predicted and actual run time, averaged.",
         "Logs name no arguments: jobs of one user, size and request stand for runs of one program.",
+        "By the user alone jobs are predicted here wherever there is nothing else; the coordinator plans "
+        "with that only where it has proved right.",
         "EASY plans by the predictions alone: whoever takes longer counts as about to end. The paper's order "
         "by shortest job and its corrections of predictions are left out. Slowdowns are bounded at 10 s.",
     )

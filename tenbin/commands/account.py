@@ -36,12 +36,19 @@ def _asked(job: dict[str, Any]) -> list[str]:
 
 
 def _expected(job: dict[str, Any]) -> list[str]:
-    """What earlier runs say of it, where its owner said nothing."""
-    told = job.get("predicted") or {}
-    return [
-        f"expected to run {prediction_words(found)}{f' on {pool}' if pool else ''}: {found['rule']}"
-        for pool, found in told.get("run_s", {}).items()
+    """What its owner states of its run time; else what earlier runs say of it."""
+    stated, told = job["spec"]["expect_s"].items(), (job.get("predicted") or {}).get("run_s", {}).items()
+    lines = [f"stated by the user to run {number(seconds)} s{_on(device)}" for device, seconds in stated]
+    lines += [
+        f"expected to run {prediction_words(found)}{_on(pool)}: {found['rule']}" for pool, found in told
     ]
+    if unrelated := job.get("from_unrelated_jobs"):
+        lines.append(f"from unrelated jobs of yours; not used for planning: {prediction_words(unrelated)}")
+    return lines
+
+
+def _on(device: str) -> str:
+    return f" on {device}" if device else ""
 
 
 def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
@@ -97,5 +104,8 @@ def _used(job: dict[str, Any]) -> list[str]:
 def _foreseen(forecast: dict[str, Any]) -> str:
     """A prediction and its outcome."""
     kind, to = forecast["kind"], forecast["detail"].get("to")
-    values = f"predicted {number(forecast['predicted'])}, measured {number(forecast['measured'])}"
+    said = f"predicted {number(forecast['predicted'])}"
+    if forecast["stated"] is not None:
+        said = f"stated by the user {number(forecast['stated'])}"
+    values = f"{said}, measured {number(forecast['measured'])}"
     return f"{kind}{f' to {to}' if to else ''}: {values} {UNITS[kind]}"

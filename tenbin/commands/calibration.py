@@ -43,8 +43,9 @@ def calibration(
     """Show how good the predictions were: of checkpoints, restarts, moves, suspensions, run times and pairs.
 
     An error is (predicted - measured) / measured. Predictions follow what is measured by themselves, as long
-    as the coordinator's folder is kept. --refit makes that permanent: it stores a new profile, dated, whose
-    checkpoint costs come from jobs; the old one stays as it is.
+    as the coordinator's folder is kept. What users stated by --expect is in rows of its own. --refit makes
+    what was measured permanent: it stores a new profile, dated, whose checkpoint costs come from jobs; the
+    old one stays as it is.
 
     [bold]Examples[/bold]
 
@@ -67,7 +68,7 @@ def calibration(
     if json:
         _print_json(rows, forecasts, made)
     elif not forecasts:
-        print("Nothing was predicted yet: jobs that are moved, suspended, share a node or have --expect are.")
+        print("Nothing was predicted yet: jobs that are moved, suspended, share a node or ran before are.")
     else:
         _print_tables(rows, forecasts)
     if made is not None and not json:
@@ -113,11 +114,10 @@ def _refit(
 
 def _print_json(rows: list[Row], forecasts: list[Forecast], made: tuple[Profile, Path] | None) -> None:
     import json
-    from dataclasses import asdict
 
     found: dict[str, Any] = {
-        "summary": [asdict(row) for row in rows],
-        "forecasts": [asdict(forecast) for forecast in forecasts],
+        "summary": [row.told() for row in rows],
+        "forecasts": [forecast.told() for forecast in forecasts],
     }
     if made is not None:
         found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
@@ -145,7 +145,7 @@ def _print_tables(rows: list[Row], forecasts: list[Forecast]) -> None:
             values = (f"{number(row.predicted)}{unit}", f"{number(row.measured)}{unit}")
             shares = (_percent(row.median), _percent(row.p95, ""), _percent(row.within, ""))
             cells[3:] = [*values, *shares, _percent(row.worst)]
-        cells[1] += " EMULATED" if row.emulated else ""
+        cells[1] += (", stated by users" if row.is_stated else "") + (" EMULATED" if row.emulated else "")
         table.add_row(*cells)
     console.print(table)
     counts = {"before anything was known": "blind", "not known yet": "open", "without outcome": "void"}

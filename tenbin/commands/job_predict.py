@@ -62,7 +62,8 @@ def predict(
     From the jobs that ended with success under the coordinator, and from job profiles: those of the same
     program with the same arguments; else scaled by the numbers among the arguments, if these explain the
     times; else all of the program; else the mean of your last two jobs. The range holds in 8 of 10 cases.
-    The coordinator uses the same where a job has neither --time nor --expect.
+    The coordinator uses the same where a job has neither --time nor --expect; of your last two jobs only
+    where that has proved right.
 
     [bold]Examples[/bold]
 

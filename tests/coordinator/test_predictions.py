@@ -58,6 +58,50 @@ def test_what_ran_before_is_what_is_expected(up: Up) -> None:
     assert unknown.returncode == 2 and "nothing is known of nothing" in unknown.stderr
 
 
+def test_what_users_state_is_no_prediction(up: Up) -> None:
+    """Said by --expect: told as that, and kept apart from what earlier runs say."""
+    up.start("--policy", "easy")
+    for needs in ({"expect_s": {"": 5.0}}, {"expect_s": {"": 5.0}}, {}):
+        job = up.client.submit(NAP, name="nap", **needs)
+        found = job.wait(60)
+        (one,) = found["forecasts"]
+        words = up.run("info", str(job.id)).stdout
+        if needs:
+            assert found["predicted"] is None
+            assert (one["predicted"], one["stated"], one["detail"]["rests_on"]) == (
+                None,
+                5.0,
+                "stated by the user",
+            )
+            assert "stated by the user to run 5 s\n" in words and "expected" not in words
+            assert "run-time: stated by the user 5, measured" in words and "predicted" not in words
+        else:
+            assert one["predicted"] == pytest.approx(0.4, rel=0.5) and one["stated"] is None
+            assert "run-time: predicted" in words and "stated" not in words
+    told = json.loads(up.run("calibration", "--kind", "run-time", "--json").stdout)
+    assert [(row["n"], row["stated"]) for row in told["summary"]] == [(1, None), (2, 5.0)]
+    assert [one["stated"] for one in told["forecasts"]] == [5.0, 5.0, None]
+    assert "core, stated by users" in up.run("calibration").stdout
+
+
+def test_unrelated_jobs_are_no_plan(up: Up) -> None:
+    """One short job has ended: nothing is expected of another program, and what is known is told."""
+    up.start("--policy", "easy", "--cores", "1")
+    up.client.submit(["true"]).wait(60)
+    long = up.client.submit(["sleep", "60"])
+    job = up.client.submit(["sh", "-c", "echo hello", "other"])
+    found = job.info()
+    assert found["predicted"] is None and long.info()["forecasts"] == []
+    unrelated = found["from_unrelated_jobs"]
+    assert unrelated["n"] == 1 and unrelated["middle"] < 5 and not unrelated["proved"]
+    assert "from unrelated jobs of yours; not used for planning: " in up.run("info", str(job.id)).stdout
+    said = up.run("job", "predict", "other", "--json")
+    (row,) = json.loads(said.stdout)["predictions"]
+    assert not row["proved"] and row["rule"].endswith("unrelated jobs; not used for planning")
+    long.cancel()
+    assert job.wait(60)["forecasts"] == [] and job.info()["from_unrelated_jobs"] is None
+
+
 def test_a_prediction_lets_pass_and_never_kills(up: Up, tmp_path: Path) -> None:
     """Two cores. A short job passes the one that waits for both, because who runs is known to run longer; and
     who then runs four times as long as ever before comes to its end."""

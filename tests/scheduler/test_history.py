@@ -186,6 +186,27 @@ def test_last_resort_the_last_two_of_the_user() -> None:
     assert below / 400 == pytest.approx(0.9, abs=0.05)
 
 
+def test_the_rule_by_user_is_planned_with_where_it_was_right() -> None:
+    """8 of 10 of its last outcomes, of nine at least, within a factor 2; told in any case, as what it is."""
+    other = Asked("new", (), "ann")
+
+    def proved(*times: float) -> bool:
+        found = known(*times).predict(other)
+        assert found is not None and found.basis == "user"
+        assert ("not used for planning" in found.rule) != found.proved
+        return found.proved
+
+    steady = [10.0, 12.0] * 5
+    assert not proved(0.0105) and not proved(*steady[:9])  # eight outcomes
+    assert proved(*steady) and proved(*steady, *steady, *steady)
+    assert proved(*steady, 100.0) and not proved(*steady, 100.0, 12.0, 10.0)  # 9 of 10, 9 of 12
+    assert not proved(*steady, *steady, 0.01, 500.0, 0.01, 0.5, 700.0)  # 15 of the last 20
+    assert proved(*[0.01, 6.0] * 20, *steady, *steady, 10.0)  # forgotten after twenty
+    assert not known(*steady).proved("ben")
+    own = known(*steady).predict(SIM)
+    assert own is not None and own.proved
+
+
 def test_memory_is_predicted_like_time() -> None:
     history = History(Run(SIM, 1.0, memory_mb=mb, compile_s=0.5) for mb in (90.0, 100.0, 110.0))
     memory, kernels = history.predict(SIM, "memory_mb"), history.predict(SIM, "compile_s")
