@@ -132,7 +132,7 @@ def test_jobs_without_their_journal_are_said_and_taken_in(up: Up, tmp_path: Path
     assert [up.client.job(number).wait(30)["stage"] for number in (1, 2, 3)] == ["done", "done", "failed"]
     assert going.info()["stage"] == "running" and going.info()["name"] == "going"
     up.until(lambda: dying.info()["history"][-1]["what"] == "lost")
-    assert dying.info()["stage"] == "held" and "tenbin resume 5" in dying.info()["why"]
+    assert dying.info()["stage"] == "suspended" and "tenbin resume 5" in dying.info()["why"]
     for _ in range(4):  # with the numbers and folders of the old ones they were done without having run
         assert submit("exit 3").wait(30)["stage"] == "failed"
     (tmp_path / "go").touch()
@@ -173,7 +173,7 @@ def test_a_job_that_goes_on_in_the_journals_place_is_not_begun_anew(up: Up, tmp_
     assert "lost, because no folder tells of them: job 4;" in done.stdout
     try:
         assert first.wait(30)["stage"] == "cancelled"
-        assert second.info()["stage"] in ("running", "held") and second.info()["attempt"] == 1
+        assert second.info()["stage"] in ("running", "suspended") and second.info()["attempt"] == 1
         (tmp_path / "go").touch()
         assert second.result(30) == 0 and up.client.output(second.id) == b"x\n"
         assert third.result(30) == 0

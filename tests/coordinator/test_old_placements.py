@@ -76,9 +76,11 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(up: Up) -> None:
     counts = [run(up), run(up, nodes=1), run(up, cores=2)]
     up.kill()
     with sqlite3.connect(up.home / "journal.sqlite") as db:
-        for column in ("tasks", "hosts"):
+        for column in ("tasks", "hosts", "asked", "sum"):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        db.execute("DROP TABLE tally")
         db.execute("PRAGMA user_version = 4")
+    (up.home / "journal.tally").unlink()
     up.start("--cores", "1")
     assert [job["tasks"] for job in told(up)] == counts == [1, 2, 1]
 
