@@ -295,13 +295,16 @@ class Attempt:
     def publish(self, reserved: int) -> None:
         """What was noted is the result, for whoever looks; not yet durable. OSError if it cannot be now.
 
-        What is gone of the folder, which the job may have removed, is made anew.
+        What the job, or anybody, has removed of the folder is made anew. One that is only out of sight (its
+        disk is gone, or it was moved) may come back.
         """
         final, about = self.path / "result.json", os.fstat(reserved)
         try:
             if not _is(self._reserved, about):
                 if _is(final, about):
                     return  # it is already
+                if about.st_nlink and not self.path.is_dir():
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
                 self._restore(os.pread(reserved, checked.MOST_BYTES, 0))
             checked.rename(self._reserved, final)
         except PermissionError:
@@ -309,7 +312,7 @@ class Attempt:
             raise
 
     def _restore(self, result: bytes) -> None:
-        if not self.path.is_dir() or self.path.is_symlink():
+        if not self.path.is_dir():
             checked.clear(self.path)
         self._make()
         checked.clear(self._reserved)

@@ -31,10 +31,15 @@ def of_one(job_id: int, room: bool = True) -> Iterator[None]:
 
 
 def revoked(attempt: Attempt) -> bool:
-    """Whether it will never begin: it has not, and is claimed now, or has no folder any more."""
+    """Whether it will never begin: it has not, and is claimed now, or has no folder any more.
+
+    OSError if that cannot be known now: all folders are out of sight.
+    """
     try:
         return attempt.claim()
     except (FileNotFoundError, NotADirectoryError):
+        if not attempt.path.parents[1].is_dir():
+            raise
         return True
 
 

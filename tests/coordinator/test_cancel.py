@@ -18,6 +18,7 @@ REMOVES = 'rm -rf "$TENBIN_JOB_FOLDER/attempt-1"'
 STUBBORN = {
     "removes its folder": f"{REMOVES}; touch $0; sleep 300",
     "removes its folder and goes on": f"trap '' TERM; {REMOVES}; touch $0; while :; do sleep 0.1; done",
+    "moves its folder": 'mv "$TENBIN_JOB_FOLDER/attempt-1" "$TENBIN_JOB_FOLDER/away"; touch $0; sleep 300',
     "has a file for a folder": f'{REMOVES}; echo x >"$TENBIN_JOB_FOLDER/attempt-1"; touch $0; sleep 300',
     "has a folder for requests": 'mkdir "$TENBIN_JOB_FOLDER/attempt-1/request.json"; touch $0; sleep 300',
     "claims that all was done": (

@@ -56,7 +56,7 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
             _lost(engine, watched)
     elif state is not None:
         engine.steering.steer(watched, state.done)
-    elif not watched.started and watched.want in DOWN and spoiled.revoked(attempt):
+    elif not watched.started and watched.want in DOWN and attempt.claim():
         engine.revoke(watched, Report(*watched.key, "never", time.time()))  # it has not begun
     elif watched.started or watched.want == "end":  # its files were removed, or it cannot tell
         engine.steering.steer(watched, -1)
