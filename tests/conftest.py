@@ -30,7 +30,7 @@ COMPUTING = {
     *("test_late_writes", "test_limits", "test_linear", "test_loads", "test_lock", "test_memory_plan"),
     *("test_mpi", "test_network", "test_obituary", "test_opencl", "test_pairs", "test_placements"),
     *("test_powercap", "test_profiler", "test_report", "test_siblings", "test_stats", "test_store"),
-    *("test_terminal", "test_text", "test_trust"),
+    *("test_snapshots", "test_terminal", "test_text", "test_trust"),
 }
 if (
     "PYTEST_XDIST_WORKER" in os.environ
