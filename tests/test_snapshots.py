@@ -208,7 +208,8 @@ def test_what_the_registries_name_is_there() -> None:
     for module in EVALUATIONS.values():
         assert callable(import_module(module).evaluate)
     for module in FORMS.values():
-        assert callable(import_module(module).fit) and callable(import_module(module).predict)
+        form = import_module(module, "profiles.models")
+        assert callable(form.fit) and callable(form.predict)
     for place, _ in COMMANDS.values():
         module, attribute = place.split(":")
         assert getattr(import_module(f"tenbin.commands.{module}"), attribute)
