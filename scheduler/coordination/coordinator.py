@@ -22,7 +22,7 @@ from scheduler.coordination import service
 from scheduler.coordination.beliefs import Beliefs
 from scheduler.coordination.bookings import Bookings
 from scheduler.coordination.company import Company
-from scheduler.coordination.experience import MANY, REMEMBERED, Experience
+from scheduler.coordination.experience import REMEMBERED, Experience
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Journal, Stage
 from scheduler.coordination.ledger import PHASES, Ledger
@@ -42,6 +42,7 @@ from scheduler.profiled import JobProfiles, Measured
 from scheduler.registry import create
 from scheduler.state import RuleBroken, State
 
+MANY = 1000  # waiting jobs: of so many one has to be predicted anew for a policy to begin anew
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
 Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the books
 log = logging.getLogger("tenbin")

@@ -19,7 +19,7 @@ from scheduler.model import Cluster
 REMEMBERED = 5000  # jobs that a new coordinator looks back on
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
 ORDER = ("user", "name", "scaled", "arguments")  # what is better to go by comes later
-MANY = 1000  # jobs that have not begun and differ in numbers only
+AT_ONCE = 50  # jobs that differ in numbers only, and are looked at for each kind that ends
 Told = dict[str, Any]
 Key = tuple[object, ...]  # what jobs have in common: a basis of ``ORDER``, then the terms of ``Asked``
 
@@ -77,9 +77,9 @@ class Experience:
         """A job has ended; the numbers of those that may be predicted better now.
 
         That is so for jobs of the same program, or with the same arguments, when it is the first such; for
-        jobs that differ in numbers only with each new kind, where very many of these wait with the first,
-        second, fourth, ... (a sweep over a parameter costs no time squared); and for all jobs of the user
-        when the rule that goes by the user alone has proved right.
+        jobs that differ in numbers only with each new kind, where many of these wait with the first, second,
+        fourth, ..., and one in so many (a sweep over a parameter costs no time squared); and for all jobs of
+        the user when the rule that goes by the user alone has proved right.
         """
         if (run := run_of(entry, self.user)) is None:
             return []
@@ -99,7 +99,8 @@ class Experience:
         count = self._count[key, pool]
         if key[0] != "scaled":
             return count == 1
-        return len(self._unsure.get(key, ())) <= MANY or count.bit_count() == 1
+        alike = len(self._unsure.get(key, ()))
+        return count.bit_count() == 1 or count % (alike // AT_ONCE + 1) == 0
 
     def _level(self, told: Told | None) -> int:
         """The place in ``ORDER`` that the prediction goes by on each device; -1: there is none."""
@@ -108,20 +109,30 @@ class Experience:
         levels = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
         return min(levels) if len(levels) == len(self._pools) else 0
 
-    def expect(self, specs: Sequence[JobSpec]) -> list[Told | None]:
-        """What ``Entry.predicted`` is to be of each; None: nothing is known, or its owner says it."""
+    def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
+        """What ``Entry.predicted`` is to be of each; None: nothing is known, or its owner says it.
+
+        ``so_far``: what it is of each; None then also where nothing better is known.
+        """
         found: dict[Asked, Told | None] = {}
+        whole: dict[Asked, Told] = {}
         told: list[Told | None] = []
-        for spec in specs:
+        for place, spec in enumerate(specs):
             if says_itself(spec):
                 told.append(None)
                 continue
             self._introduce(spec)
-            asked = asked_of(spec, self.user)
             self.predictions += 1
+            asked = asked_of(spec, self.user)
             if asked not in found:
-                found[asked] = self._expect(asked)
-            told.append(found[asked])
+                found[asked] = self._run_times(asked)
+            new = found[asked]
+            if new is None or (so_far and not better(new, so_far[place])):
+                told.append(None)
+                continue
+            if asked not in whole:
+                whole[asked] = new | self._needs(asked)
+            told.append(whole[asked])
         return told
 
     def unproved(self, entry: Entry) -> Told | None:
@@ -138,16 +149,15 @@ class Experience:
             for run in self._profiled(name):
                 self.history.add(run)
 
-    def _expect(self, asked: Asked) -> Told | None:
+    def _run_times(self, asked: Asked) -> Told | None:
         runs = {pool: self.history.predict(asked._replace(pool=pool)) for pool in self._pools}
         known = {pool: vars(found) for pool, found in runs.items() if found is not None and found.proved}
-        if not known:
-            return None
         of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
+        return {"run_s": of_program or known} if known else None
+
+    def _needs(self, asked: Asked) -> Told:
         needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
-        return {"run_s": of_program or known} | {
-            name: vars(found) for name, found in needs.items() if found is not None
-        }
+        return {name: vars(found) for name, found in needs.items() if found is not None}
 
 
 def says_itself(spec: JobSpec) -> bool:
@@ -186,9 +196,9 @@ def run_of(entry: Entry, user: str) -> Run | None:
     )
 
 
-def better(new: Told | None, old: Told | None) -> bool:
+def better(new: Told, old: Told | None) -> bool:
     """Whether a job is to be predicted anew: from nothing, or from what is better to go by."""
-    return new is not None and (old is None or _rank(new) > _rank(old))
+    return old is None or _rank(new) > _rank(old)
 
 
 def _rank(told: Told) -> tuple[bool, int, int]:

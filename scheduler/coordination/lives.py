@@ -7,7 +7,7 @@ from functools import partial
 from profiles.errors import BadInput
 from scheduler import actions as act
 from scheduler.coordination.bookings import Bookings, Happen
-from scheduler.coordination.experience import Experience, better
+from scheduler.coordination.experience import Experience
 from scheduler.coordination.foresight import Foresight
 from scheduler.coordination.journal import Entry, Stage
 from scheduler.coordination.ledger import Ledger
@@ -177,10 +177,11 @@ class Lives:
         found = (self.ledger.entries.get(job_id) for job_id in self.unsure)
         entries = [entry for entry in found if entry is not None and not entry.attempt]
         self.unsure.clear()
-        told = self.experience.expect([entry.spec for entry in entries])
+        so_far = [entry.predicted for entry in entries]
+        told = self.experience.expect([entry.spec for entry in entries], so_far)
         revised = []
         for entry, new in zip(entries, told, strict=True):
-            if new is None or not better(new, entry.predicted):
+            if new is None:
                 continue
             job = self.ledger.expect(entry, new)
             self.experience.watch(entry)
