@@ -56,7 +56,8 @@ def capped(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     require(len(os.sched_getaffinity(0)) == 2, "two cores, a package each")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = up.home / "emulated"
-    folder.mkdir(parents=True)
+    up.home.mkdir(mode=0o700)
+    folder.mkdir()
     with holding(folder):
         yield Capped(up)
     deadline = time.monotonic() + 20
