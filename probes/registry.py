@@ -31,9 +31,11 @@ class ProbeEntry:
 
 
 PROBES = {
-    "memory": ProbeEntry("probes.memory", "Memory bandwidth and interference", full_s=60, quick_s=8),
-    "network": ProbeEntry("probes.network", "All-to-all communication", full_s=40, quick_s=7),
-    "checkpoint": ProbeEntry("probes.checkpoint", "Checkpoint and restart costs", full_s=140, quick_s=14),
-    "power": ProbeEntry("probes.power", "Power caps and speed", full_s=120, quick_s=20),
-    "scaling": ProbeEntry("probes.scaling", "Parallel scaling", full_s=80, quick_s=12),
+    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=8),
+    "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=7),
+    "checkpoint": ProbeEntry(
+        "probes.checkpoint.probe", "Checkpoint and restart costs", full_s=140, quick_s=14
+    ),
+    "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=120, quick_s=20),
+    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=80, quick_s=12),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from probes import direct_io
+from probes.checkpoint import direct_io
 from probes.folders import look
 from profiles.errors import Unavailable
 

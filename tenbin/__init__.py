@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from profiles.models import Prediction
     from profiles.records import Coefficient, Model, Profile
-    from tenbin.checkpoint import Checkpoint
-    from tenbin.checkpoint_file import CheckpointError
-    from tenbin.client import Client, job, submit
+    from tenbin.checkpoint.file import CheckpointError
+    from tenbin.checkpoint.library import Checkpoint
+    from tenbin.client.client import Client, job, submit
+    from tenbin.client.futures import Cancelled, Job, as_completed, wait
     from tenbin.errors import TenbinError
-    from tenbin.futures import Cancelled, Job, as_completed, wait
     from tenbin.simulation import simulate
     from tenbin.stored import load_profile, load_samples, predict
 
@@ -36,17 +36,17 @@ __all__ = [
     "wait",
 ]
 _MODULES = {
-    "Cancelled": "futures",
-    "Checkpoint": "checkpoint",
-    "CheckpointError": "checkpoint_file",
-    "Job": "futures",
+    "Cancelled": "client.futures",
+    "Checkpoint": "checkpoint.library",
+    "CheckpointError": "checkpoint.file",
+    "Job": "client.futures",
     "TenbinError": "errors",
-    "as_completed": "futures",
+    "as_completed": "client.futures",
     "simulate": "simulation",
     **dict.fromkeys(
         ("Coefficient", "Model", "Prediction", "Profile", "load_profile", "load_samples", "predict"), "stored"
     ),
-    "wait": "futures",
+    "wait": "client.futures",
 }
 
 
@@ -56,4 +56,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tenbin' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"tenbin.{_MODULES.get(name, 'client')}"), name)
+    return getattr(import_module(f"tenbin.{_MODULES.get(name, 'client.client')}"), name)

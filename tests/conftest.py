@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from probes.mpi import MpiInstall, find_mpi
+from probes.mpi.launchers import MpiInstall, find_mpi
 from profiles.errors import Unavailable
 from tests.machines import Pristine, Tree
 

@@ -24,7 +24,7 @@ def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subp
 
 def opencl_devices(**variables: str) -> list[dict[str, object]]:
     """What OpenCL has here, asked in a process of its own; nothing where it has no platform."""
-    command = [sys.executable, "-P", "-m", "probes.opencl"]
+    command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
     done = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agent.jobs import tree
+from agent.supervisor import tree
 from tests.conftest import require
 
 TOOLS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo", "munged", "ip", "nsenter")
@@ -41,9 +41,9 @@ while :; do wait $!; done
 """
 
 # Its power caps: emulated hardware, which is there as long as the node is.
-POWER = (
-    """"%(python)s" -P -m agent.emulated_tree "%(folder)s/$1" %(machine)s --node >>"%(log)s.$1.out" 2>&1 &"""
-)
+POWER = """
+"%(python)s" -P -m agent.emulation.emulated_tree "%(folder)s/$1" %(machine)s --node >>"%(log)s.$1.out" 2>&1 &
+"""
 
 CONF = """ClusterName=tenbinlab
 SlurmctldHost=%(host)s(%(net)s.1)
@@ -392,7 +392,8 @@ def slurmlab(
         cpus, memory_mb: of each node, as it claims.
         extra: further lines of slurm.conf.
         timeout_s: SlurmdTimeout.
-        power: the machine whose power caps each node emulates (``agent.emulation``); empty: they have none.
+        power: the machine whose power caps each node emulates (``agent.emulation.machines``); empty: they
+            have none.
         gpus: of each node, as it claims.
     """
     lab = SlurmLab(folder, nodes, cpus, memory_mb, extra, timeout_s, power, gpus)

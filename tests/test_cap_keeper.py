@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs.cap_keeper import CapKeeper
+from agent.power.cap_keeper import CapKeeper
 from tests.test_powercap import LIMITS, write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])
@@ -44,7 +44,7 @@ def test_whatever_ends_it_caps_are_put_back(
 ) -> None:
     """Slurm ends the step while the caps are put back, or before anybody said so; by two signals."""
     words = str(tmp_path / "sysfs"), str(tmp_path / "states"), f"nobody's {tmp_path}"
-    command = [sys.executable, "-P", "-m", "agent.jobs.cap_keeper", *words]
+    command = [sys.executable, "-P", "-m", "agent.power.cap_keeper", *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
         assert keeper.stdin is not None and keeper.stdout is not None
         keeper.stdin.write(b'{"cap_w": 40.0}\n')

@@ -16,11 +16,12 @@ import pandas as pd
 import psutil
 import pytest
 
-from probes import device_session, direct_io, opencl
-from probes.checkpoint import measure
-from probes.checkpoint_plan import FULL, QUICK, Item, Rotation, affordable_mb, ladder
-from probes.checkpoint_subjects import cache_environment
-from probes.device_process import DeviceProcess, Failure, Nursery
+from probes.checkpoint import device_session, direct_io
+from probes.checkpoint.device_process import DeviceProcess, Failure, Nursery
+from probes.checkpoint.plan import FULL, QUICK, Item, Rotation, affordable_mb, ladder
+from probes.checkpoint.probe import measure
+from probes.checkpoint.subjects import cache_environment
+from probes.opencl import devices
 from probes.run import Event, Run, samples_of
 from probes.scratch import scratch
 from profiles.errors import Unavailable
@@ -35,7 +36,7 @@ OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2
 def device() -> str:
     """The key of a device."""
     try:
-        return opencl.devices()[0].key
+        return devices.devices()[0].key
     except Unavailable as error:
         require(False, str(error))
         raise
@@ -90,7 +91,7 @@ def children() -> list[psutil.Process]:
 
 def _is_ours(child: psutil.Process) -> bool:
     try:
-        return "probes.device_process" in child.cmdline()
+        return "probes.checkpoint.device_process" in child.cmdline()
     except psutil.Error:
         return False
 
@@ -98,7 +99,7 @@ def _is_ours(child: psutil.Process) -> bool:
 def test_everything_is_measured_and_nothing_is_left(device: str, tmp_path: Path) -> None:
     before = len(children())
     wanted = {"phase", "checkpoint", "restart", "compile", "drain"}
-    if len(opencl.devices()) > 1 or device.startswith("pocl"):  # a lone PoCL has a logical twin
+    if len(devices.devices()) > 1 or device.startswith("pocl"):  # a lone PoCL has a logical twin
         wanted.add("migration")
     phases = {"context", "copy_out", "copy_in", "copy_new", "write", "read"}
 
@@ -290,7 +291,7 @@ def test_a_killed_probe_leaves_no_process_and_after_sigterm_no_file(
     monkeypatch.setenv("TMPDIR", str(caches))
     settings = Settings(quick=True, storage=(storage,), budget_s=60)
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "agent.probe_process", "checkpoint"],
+        [sys.executable, "-P", "-m", "agent.node_profile.probe_process", "checkpoint"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probes.mpi import MpiInstall
+from probes.mpi.launchers import MpiInstall
 from profiles.store import Store
 from tests.factory import make_coefficient, make_model, make_profile
 

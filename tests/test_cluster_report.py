@@ -13,7 +13,7 @@ import pytest
 from profiles.clusters import ClusterStore, Refused, Survey
 from profiles.records import Profile
 from profiles.store import Store
-from tenbin.commands.cluster import judged, show_cluster
+from tenbin.commands.measure.cluster import judged, show_cluster
 from tenbin.report.cluster import page
 from tests.factory import make_coefficient, make_model, make_profile
 

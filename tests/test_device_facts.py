@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from agent.jobs.devices import DeviceWatch
-from agent.jobs.trial import Ended, Trial
-from probes.opencl import devices
+from agent.job_profile.devices import DeviceWatch
+from agent.job_profile.trial import Ended, Trial
+from probes.opencl.devices import devices
 from profiles.errors import TenbinError
 from profiles.fits.job import fit
-from scheduler.profiled import runs_of
+from scheduler.prediction.profiled import runs_of
 from tests.conftest import require
 from tests.jobs import make_job, samples
 

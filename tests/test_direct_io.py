@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes import direct_io
-from probes.direct_io import ALIGNMENT, Bytes
+from probes.checkpoint import direct_io
+from probes.checkpoint.direct_io import ALIGNMENT, Bytes
 from probes.scratch import scratch
 from profiles.errors import Unavailable
 from tests.conftest import require

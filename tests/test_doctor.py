@@ -15,7 +15,7 @@ from agent.doctor.finding import Case
 from agent.doctor.load import Ticks
 from agent.inventory import read_machine
 from agent.inventory.files import Roots
-from probes.checkpoint import measure as measure_checkpoints
+from probes.checkpoint.probe import measure as measure_checkpoints
 from probes.registry import PROBES
 from probes.run import collect
 from profiles.inventory import Gpu, Inventory, Missing, Mpi, OpenCLDevice, Storage

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.emulated_tree import Tree
-from agent.emulation import FAULTS, MACHINES, build, emulated_node, parse, truth
-from agent.jobs.tree import MARK as JOB_MARK
-from probes.power_loads import MARK, Loads
-from probes.powercap import capped, metered, zones
+from agent.emulation.emulated_tree import Tree
+from agent.emulation.machines import FAULTS, MACHINES, build, emulated_node, parse, truth
+from agent.supervisor.tree import MARK as JOB_MARK
+from probes.power.loads import MARK, Loads
+from probes.power.powercap import capped, metered, zones
 from profiles.errors import BadInput
 from tests.conftest import require
 
@@ -104,8 +104,8 @@ def test_a_cap_takes_its_share_of_time_and_gives_it_back() -> None:
 def test_loads_go_on_and_the_tree_goes_when_the_owner_is_killed(tmp_path: Path) -> None:
     program = """
 import sys, time
-from agent.emulation import emulated_node
-from probes.power_loads import Loads
+from agent.emulation.machines import emulated_node
+from probes.power.loads import Loads
 with emulated_node("intel-1s") as sysfs, Loads("compute", [int(sys.argv[1])], 1.0) as loads:
     (sysfs / "class/powercap/intel-rapl:0/constraint_0_power_limit_uw").write_text("24000000")
     time.sleep(0.3)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.jobs import tree
-from probes.mpi import MpiInstall
+from agent.supervisor import tree
+from probes.mpi.launchers import MpiInstall
 from tests.conftest import require
 from tests.programs import opencl_devices
 

@@ -15,7 +15,7 @@ import pytest
 import probes.folders
 from agent.doctor import examine
 from agent.inventory import read_machine
-from agent.profiler import make_profile
+from agent.node_profile.profiler import make_profile
 from probes.folders import look
 from probes.scratch import scratch
 from profiles.errors import BadInput, Unavailable
@@ -92,7 +92,7 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nothing is measured here
-    monkeypatch.setattr("agent.profiler.default_storage", lambda: dead / "tenbin")
+    monkeypatch.setattr("agent.node_profile.profiler.default_storage", lambda: dead / "tenbin")
     made, _ = make_profile(Settings(quick=True, only=("checkpoint",)))
     assert made.settings.storage == (dead / "tenbin",)
     (storage,) = [m for m in made.inventory.missing if m.what == f"storage {dead / 'tenbin'}"]

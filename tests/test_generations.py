@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.jobs.folder import Attempt, Order
-from tenbin.checkpoint_file import CheckpointError, Part, read_header
-from tenbin.generations import Generations, Superseded
+from agent.attempts.folder import Attempt, Order
+from tenbin.checkpoint.file import CheckpointError, Part, read_header
+from tenbin.checkpoint.generations import Generations, Superseded
 from tests.steps import CALLS, Stepped
 
 PROGRAM, SIZE = "p", 5000
@@ -200,7 +200,7 @@ def test_whatever_the_order_of_their_writes(
 COPY = """
 import os, signal, sys
 from pathlib import Path
-from tenbin.generations import Generations
+from tenbin.checkpoint.generations import Generations
 from tests.test_generations import Content, header, save, taken
 
 mine = Generations.here(Path("checkpoint.tenbin"))

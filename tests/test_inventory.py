@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.fingerprint import _ranges, explain, fingerprint
 from agent.inventory import gather, read_machine
 from agent.inventory.cpu import read_cpu
 from agent.inventory.files import Roots
@@ -25,6 +24,7 @@ from agent.inventory.memory import read_limits, read_memory_mb, read_numa
 from agent.inventory.network import read_network
 from agent.inventory.storage import mount_of, read_mounts, read_storage
 from agent.inventory.system import read_container, read_distribution, read_virtualisation
+from agent.node_profile.fingerprint import _ranges, explain, fingerprint
 from probes.folders import look
 from probes.topology import cpu_list
 from profiles.inventory import (

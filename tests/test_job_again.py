@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from agent.job_pool import check_samples, pooled, same_again
-from agent.job_profiler import make_job_profile
-from agent.job_session import JobOrder
-from agent.node_kind import node_kind
-from probes.memory_stream import Stream
+from agent.job_profile.pool import check_samples, pooled, same_again
+from agent.job_profile.profiler import make_job_profile
+from agent.job_profile.session import JobOrder
+from agent.node_profile.node_kind import node_kind
+from probes.memory.stream import Stream
 from profiles.errors import BadInput
 from profiles.fits.job import fit
 from profiles.job_store import JobStore
 from profiles.models.neighbours import slowdown_beside
-from tenbin.commands.job_again import again
+from tenbin.commands.job_profile.again import again
 from tests.conftest import processes_below, require
 from tests.factory import make_model
 from tests.jobs import make_job, samples
@@ -90,10 +90,10 @@ def test_a_real_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")
-    monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (64.0, []))
-    monkeypatch.setattr("agent.job_session.Stream", partial(Stream, window_s=0.05))
-    monkeypatch.setattr("agent.job_session.LEAST_RUN_S", 0.25)
-    monkeypatch.setattr("agent.job_session.QUICK_MOST", 2)
+    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (64.0, []))
+    monkeypatch.setattr("agent.job_profile.session.Stream", partial(Stream, window_s=0.05))
+    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.25)
+    monkeypatch.setattr("agent.job_profile.session.QUICK_MOST", 2)
     store = JobStore(tmp_path)
     made, tables = make_job_profile(JobOrder("sleeper", ("sleep", "0.3"), "/", quick=True))
     store.save(made.model_copy(update={"id": "20260101T000000Z"}), tables)

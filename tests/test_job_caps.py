@@ -11,19 +11,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from agent import job_caps
-from agent.emulation import MACHINES, truth
-from agent.job_caps import CapsFailed, UnderCapsOrder, measure
-from probes.powercap import capped, cores_of, zones
+from agent.emulation.machines import MACHINES, truth
+from agent.job_profile import caps
+from agent.job_profile.caps import CapsFailed, UnderCapsOrder, measure
+from probes.power.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
 from profiles.fits.job_caps import fit
 from profiles.job_store import JobStore
 from profiles.jobs import NodeKind
-from scheduler.coordination.sizes import Unit, speed_of, under_caps
-from scheduler.coordination.specs import JobSpec
-from scheduler.model import Pool
-from scheduler.profiled import Measured
-from tenbin.commands.job_print import print_job
+from scheduler.jobs.sizes import Unit, speed_of, under_caps
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Pool
+from scheduler.prediction.profiled import Measured
+from tenbin.commands.job_profile.show import print_job
 from tenbin.report import jobs as report
 from tests.conftest import processes_below, require
 from tests.jobs import make_job
@@ -120,7 +120,7 @@ def test_what_fails_is_said() -> None:
 def test_no_meter_is_said_before_anything_is_run() -> None:
     require(not Path("/sys/class/powercap/intel-rapl:0").exists(), "a machine without a meter")
     with pytest.raises(Unavailable, match="no powercap interface"):
-        job_caps.check("")
+        caps.check("")
 
 
 @pytest.mark.parametrize(

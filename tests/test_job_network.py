@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from agent import job_profiler, job_session
-from agent.job_network import Network, cores_of, lay_out
-from agent.job_profiler import make_job_profile
-from agent.job_scaling import Hosts, fit, measure
-from agent.job_session import CommandFailed, JobOrder
-from agent.jobs.trial import Ended, Trial
-from agent.pair_trials import Program, run_pairs
-from probes import mpi_time
-from probes.mpi import MpiInstall
-from probes.network_stream import Comprobe, Placement
+from agent.job_profile import profiler, session
+from agent.job_profile.network import Network, cores_of, lay_out
+from agent.job_profile.pair_trials import Program, run_pairs
+from agent.job_profile.profiler import make_job_profile
+from agent.job_profile.scaling import Hosts, fit, measure
+from agent.job_profile.session import CommandFailed, JobOrder
+from agent.job_profile.trial import Ended, Trial
+from probes.mpi import mpi_time
+from probes.mpi.launchers import MpiInstall
+from probes.network.stream import Comprobe, Placement
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.job_scale import planned
+from tenbin.commands.job_profile.scale import planned
 from tests.conftest import processes_below, require
 from tests.netlab import NetLab, netlab, require_netlab
 
@@ -79,7 +79,7 @@ for _ in range(40):
 @pytest.fixture(autouse=True)
 def no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
-    monkeypatch.setattr(job_profiler, "choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +162,9 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(job_session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(job_session, "QUICK_MOST", 1)
-    monkeypatch.setattr(job_session, "QUICK_INTENSITIES", (0.0, 100.0))
+    monkeypatch.setattr(session, "QUICK_LEAST", 1)
+    monkeypatch.setattr(session, "QUICK_MOST", 1)
+    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
     command = (sys.executable, "-P", "-c", WAITING, str(tmp_path))
     made, tables = make_job_profile(JobOrder("waiting", command, "/", quick=True, mpi=True))
     share = made.need("mpi_share")
@@ -214,9 +214,9 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(job_session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(job_session, "QUICK_MOST", 1)
-    monkeypatch.setattr(job_session, "QUICK_INTENSITIES", (0.0, 100.0))
+    monkeypatch.setattr(session, "QUICK_LEAST", 1)
+    monkeypatch.setattr(session, "QUICK_MOST", 1)
+    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
     command = (sys.executable, "-P", "-c", EXCHANGE)
     told: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)

@@ -17,18 +17,18 @@ import psutil
 import pytest
 import typer
 
-from agent.job_profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
-from agent.job_session import CommandFailed, JobOrder, JobProgress, Session, goes_on
-from agent.jobs.trial import Ended, Trial
-from agent.node_kind import node_kind
-from probes.memory_pool import Pool, Spot, WriterLost
-from probes.memory_stream import Stream
+from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
+from agent.job_profile.session import CommandFailed, JobOrder, JobProgress, Session, goes_on
+from agent.job_profile.trial import Ended, Trial
+from agent.node_profile.node_kind import node_kind
+from probes.memory.pool import Pool, Spot, WriterLost
+from probes.memory.stream import Stream
 from probes.topology import Cpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.fits.job import fit
 from profiles.job_store import JobStore, load
 from profiles.models.neighbours import slowdown_beside
-from tenbin.commands.job_examples import examples
+from tenbin.commands.job_profile.examples import examples
 from tests.conftest import processes_below, require
 from tests.factory import make_inventory
 from tests.jobs import make_job, over_hosts, samples
@@ -102,7 +102,7 @@ while len(os.sched_getaffinity(0)) > 1: time.sleep(0.01)
 
 
 def test_a_run_ends_with_its_parent() -> None:
-    program = "from agent.jobs.trial import Trial; import time\n"
+    program = "from agent.job_profile.trial import Trial; import time\n"
     program += f"with Trial(['sleep', '600'], '/', [{CPUS[0]}], 600): print(1, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None and parent.stdout.readline()
@@ -170,11 +170,13 @@ def test_writers_that_share_a_cache_share_the_area_that_it_takes() -> None:
 def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(CPUS) > 1, "two CPUs")
     # What is looked at here does not depend on the caches: a gigabyte would only take its time.
-    monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (64.0, []))
+    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (64.0, []))
     # Nor on how long one looks: windows of 50 ms, runs of 0.3 s.
-    monkeypatch.setattr("agent.job_session.Stream", partial(Stream, window_s=0.05))
-    monkeypatch.setattr("agent.job_session.LEAST_RUN_S", 0.25)
-    monkeypatch.setattr("agent.job_session.QUICK_S", 600.0)  # three repetitions, however slow the machine is
+    monkeypatch.setattr("agent.job_profile.session.Stream", partial(Stream, window_s=0.05))
+    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.25)
+    monkeypatch.setattr(
+        "agent.job_profile.session.QUICK_S", 600.0
+    )  # three repetitions, however slow the machine is
     told: list[float] = []
     command = python(PROGRAM, str(tmp_path / "file"), "0.3")
     order = JobOrder("sleeper", command, str(tmp_path), quick=True)
@@ -264,7 +266,7 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
-    monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (16.0, []))
 
     def listen(progress: JobProgress) -> None:
         if progress.doing.startswith("repetition 2: beside"):
@@ -289,7 +291,9 @@ def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pyte
     monkeypatch.setattr(session, "_look_at_device", lambda: None)
     monkeypatch.setattr(session, "_repeat", lambda repetition: session._check(runs[repetition]))
     monkeypatch.setattr(session, "_drop_incomplete", lambda repetition: None)
-    monkeypatch.setattr("agent.job_session.goes_on", lambda order, run_s, repetition, *more: repetition < 3)
+    monkeypatch.setattr(
+        "agent.job_profile.session.goes_on", lambda order, run_s, repetition, *more: repetition < 3
+    )
     session.run()
     assert session.notes == [
         "up to 6 threads on 1 core(s): give it more with -n"
@@ -396,11 +400,11 @@ def test_the_kernels_are_profiled_by_one_command(
 ) -> None:
     """Of the tiny class: it is stored under its name, and repeated for about as long as was asked for."""
     require(len(CPUS) > 1, "two CPUs")
-    monkeypatch.setattr("agent.job_profiler.choose_area", lambda topology, free_mb: (16.0, []))
-    monkeypatch.setattr("agent.job_session.LEAST_RUN_S", 0.1)
-    monkeypatch.setattr("agent.job_session.QUICK_LEAST", 1)
-    monkeypatch.setattr("agent.job_session.QUICK_MOST", 1)
-    monkeypatch.setattr("agent.job_kernels.KERNELS", {"ep": "S"})
+    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.1)
+    monkeypatch.setattr("agent.job_profile.session.QUICK_LEAST", 1)
+    monkeypatch.setattr("agent.job_profile.session.QUICK_MOST", 1)
+    monkeypatch.setattr("agent.job_profile.kernels.KERNELS", {"ep": "S"})
     with pytest.raises(typer.Exit) as ended:
         examples(None, seconds=0.3, store=tmp_path)
     assert ended.value.exit_code == 0

@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from agent import job_scaling
-from agent.job_scaling import Scaling, ScalingFailed, check_counts, measure
-from probes.mpi import find_mpi
+from agent.job_profile import scaling
+from agent.job_profile.scaling import Scaling, ScalingFailed, check_counts, measure
+from probes.mpi.launchers import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.jobs import NodeKind
 from profiles.models import downey
-from scheduler.coordination.sizes import CORE, sized, speed_of
-from scheduler.coordination.specs import JobSpec
-from scheduler.model import Pool
-from scheduler.profiled import Measured
+from scheduler.jobs.sizes import CORE, sized, speed_of
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Pool
+from scheduler.prediction.profiled import Measured
 from tenbin.report import jobs as report
 from tests.conftest import require
 from tests.jobs import make_job, samples
@@ -97,7 +97,7 @@ def test_known_laws_come_back(A: float, sigma: float, top: int, bounded: bool) -
         if n <= top
         for _ in range(8)
     ]
-    model = job_scaling.fit(pd.DataFrame(rows))
+    model = scaling.fit(pd.DataFrame(rows))
     found, words = model["A"], downey.verdict(model)
     assert found.low is not None and found.low <= A * 1.02
     if bounded:
@@ -110,7 +110,7 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
     """Between its owner's word, which counts first, and the machine's; fixed once it is submitted."""
     rows = [(n, float(downey.run_s(n, 10.0, 4.0, 0.0))) for n in (1, 2, 4, 8, 16) for _ in range(4)]
     table = pd.DataFrame(rows, columns=["cores", "wall_s"])
-    job = make_job("lu", kind=KIND, scaling=job_scaling.fit(table))
+    job = make_job("lu", kind=KIND, scaling=scaling.fit(table))
     JobStore(tmp_path).save(job, {"scaling": table})
     measured = Measured(JobStore(tmp_path), KIND)
     spec = JobSpec(command=("lu",), folder="/", tasks=1, max_tasks=8, job_profile="lu")
@@ -132,7 +132,7 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
 def test_the_report_shows_it() -> None:
     """A curve as far as it was measured, the verdict, and what it needs of a device."""
     rows = [(n, float(downey.run_s(n, 10.0, 4.0, 0.0))) for n in (1, 2, 4, 8, 16) for _ in range(4)]
-    model = job_scaling.fit(pd.DataFrame(rows, columns=["cores", "wall_s"]))
+    model = scaling.fit(pd.DataFrame(rows, columns=["cores", "wall_s"]))
     runs, windows = samples()
     job = make_job("lu", runs.assign(kernels=40.0, compile_s=0.25), windows, scaling=model)
     curve = next(one for one in report.figures([job]) if "Speed-up" in one.layout.title.text).data[0]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs.folder import Attempt
-from agent.jobs.here import here
-from agent.jobs.lease import prepare
-from tenbin.generations import Generations
+from agent.attempts.folder import Attempt
+from agent.multi_node.lease import prepare
+from agent.multi_node.node_name import here
+from tenbin.checkpoint.generations import Generations
 from tests.coordinator.test_agent import placed
 from tests.coordinator.test_supervisor import Running
 from tests.netdisk import Server, network_disk
@@ -28,7 +28,7 @@ EXITING = 4  # PF_EXITING of linux/sched.h
 OLD_COPY = """
 import os, signal, sys
 from pathlib import Path
-from tenbin.generations import Generations
+from tenbin.checkpoint.generations import Generations
 from tests.test_generations import Content, save, taken
 
 mine, left = Generations.here(Path("checkpoint.tenbin")), int(sys.argv[1])

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory import measure
-from probes.memory_pool import Pool, Spot, Writer, WriterLost, overlap
-from probes.memory_writer import MBIND, Area, Pace, Written, placed_on, placement
+from probes.memory.pool import Pool, Spot, Writer, WriterLost, overlap
+from probes.memory.probe import measure
+from probes.memory.writer import MBIND, Area, Pace, Written, placed_on, placement
 from probes.run import Run, collect, samples_of
 from profiles.fits import fit_samples
 from profiles.fits.memory import fit, slowdowns, verdict
@@ -31,7 +31,7 @@ from tenbin.report.memory import EXPLANATION, figures
 from tests.conftest import require
 
 CORES = sorted(os.sched_getaffinity(0))
-WRITER = [sys.executable, "-P", "-m", "probes.memory_writer"]
+WRITER = [sys.executable, "-P", "-m", "probes.memory.writer"]
 
 
 def words_of(area: Area, size_mb: int) -> np.ndarray:
@@ -272,7 +272,7 @@ def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
 
 def test_writers_end_with_their_parent_even_when_it_is_killed() -> None:
     program = (
-        "import time; from probes.memory_pool import Pool, Spot; pool = Pool(16)\n"
+        "import time; from probes.memory.pool import Pool, Spot; pool = Pool(16)\n"
         f"pool.prepare([Spot({CORES[0]}, 0, {CORES[0]})])\n"
         "print(*pool.pids.values(), flush=True); time.sleep(600)"
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory_plan import choose_area, core_counts, plan
+from probes.memory.plan import choose_area, core_counts, plan
 from probes.topology import Topology, cpu_list, free_memory_mb, read_topology
 from tests.conftest import require
 

@@ -15,9 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.emulation import emulated_node, truth
-from probes.counters import ALL_ONES, Counter
-from probes.meters import Meter, Reading, choose_meter, nvml_meter, power_w, powercap_meter, pyrapl_meter
+from agent.emulation.machines import emulated_node, truth
+from probes.power.counters import ALL_ONES, Counter
+from probes.power.meters import (
+    Meter,
+    Reading,
+    choose_meter,
+    nvml_meter,
+    power_w,
+    powercap_meter,
+    pyrapl_meter,
+)
 from profiles.errors import Unavailable
 from profiles.records import Settings
 from tests.conftest import require
@@ -243,7 +251,7 @@ exec "$@"
 COMPARE = """
 import json, logging
 from pathlib import Path
-from probes.meters import cross_check, power_w, powercap_meter, pyrapl_meter
+from probes.power.meters import cross_check, power_w, powercap_meter, pyrapl_meter
 with powercap_meter(Path("/sys")) as own, pyrapl_meter(Path("/sys")) as peer:
     ratios = cross_check(own, peer, 1.5)
 import pyRAPL

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-import probes.mpi
-from probes.mpi import MpiInstall, RanksFailed, find_mpi, library_name, run_ranks
+import probes.mpi.launchers
+from probes.mpi.launchers import MpiInstall, RanksFailed, find_mpi, library_name, run_ranks
 from profiles.errors import Unavailable
 from tests.conftest import require
 
@@ -166,7 +166,7 @@ def test_an_exception_of_the_listener_leaves_no_rank(mpi: MpiInstall) -> None:
 def test_killing_the_caller_leaves_no_rank(mpi: MpiInstall) -> None:
     mark = uuid.uuid4().hex
     caller = (
-        "import sys; from probes.mpi import *;"
+        "import sys; from probes.mpi.launchers import *;"
         f"run_ranks(find_mpi(), {python('import time; print(1, flush=True); time.sleep(100)', mark)!r}, 2,"
         "timeout_s=90, on_line=lambda line: print(line, flush=True))"
     )
@@ -194,7 +194,7 @@ def test_killing_the_caller_leaves_no_rank(mpi: MpiInstall) -> None:
 )
 def test_names_and_families(text: str, name: str, family: str) -> None:
     assert library_name(text) == name
-    assert probes.mpi._family(text) == family
+    assert probes.mpi.launchers._family(text) == family
 
 
 def test_command_lines_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +202,12 @@ def test_command_lines_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TENBIN_MPI_IFACE", "ib0")
     mpich = MpiInstall(Path("/m/mpiexec"), "mpich", "MPICH 5").command(2, ["x"], hosts=["a", "b"])
     assert "-launcher ssh -hosts a,b -ppn 1 -launcher-exec /site/reach -iface ib0 -n 2" in " ".join(mpich)
-    assert mpich[-2:] == ["probes.rank_guard", "x"]
+    assert mpich[-2:] == ["probes.mpi.rank_guard", "x"]
     openmpi = MpiInstall(Path("/m/mpiexec"), "openmpi", "Open MPI v5")
     assert {"--allow-run-as-root", "--oversubscribe", "--bind-to"} <= set(openmpi.command(2, ["x"]))
     assert openmpi.environment(5)["PRTE_MCA_plm_ssh_agent"].startswith("/site/reach -o BatchMode=yes")
     pinned = openmpi.command(2, ["x"], cores=[4, 6])
-    assert pinned[-4:] == ["probes.rank_guard", "--cores", "4,6", "x"]
+    assert pinned[-4:] == ["probes.mpi.rank_guard", "--cores", "4,6", "x"]
     assert ":" not in pinned  # on which the mpiexec of Debian's Open MPI 5 crashes
 
 
@@ -261,7 +261,7 @@ def test_the_trial_starts_ranks_as_the_probes_do(
         find_mpi()
     cores = sorted(os.sched_getaffinity(0))
     started = (tmp_path / "started").read_text()
-    assert f"-m probes.rank_guard --cores {cores[0]},{cores[-1]} " in started
+    assert f"-m probes.mpi.rank_guard --cores {cores[0]},{cores[-1]} " in started
     assert " -m mpi4py " in started
 
 
@@ -285,7 +285,7 @@ def test_broken_library(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     elsewhere("python", f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
-    monkeypatch.setattr(probes.mpi, "LIBRARY_S", 1.0)
+    monkeypatch.setattr(probes.mpi.launchers, "LIBRARY_S", 1.0)
     with pytest.raises(Unavailable, match=words):
         find_mpi()
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from probes.obituary import how_ended, obituary
-from probes.rank_guard import RankEnd
+from probes.mpi.rank_failure import how_ended, obituary
+from probes.mpi.rank_guard import RankEnd
 
-GUARD = [sys.executable, "-P", "-m", "probes.rank_guard"]
+GUARD = [sys.executable, "-P", "-m", "probes.mpi.rank_guard"]
 AS_RANK_1 = os.environ | {"PMI_RANK": "1"}
 
 # --- the guard --------------------------------------------------------------------------------------------

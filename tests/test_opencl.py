@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from probes import opencl
+from probes.opencl import devices
 from profiles.errors import BadInput, Unavailable
 from tests.conftest import require
 
 
 def listed(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "probes.opencl"],
+        [sys.executable, "-P", "-m", "probes.opencl.devices"],
         check=False,
         capture_output=True,
         text=True,
@@ -27,23 +27,23 @@ def listed(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[opencl.Device]:
+def found() -> list[devices.Device]:
     try:
-        return opencl.devices()
+        return devices.devices()
     except Unavailable as error:
         require(False, str(error))
         raise
 
 
-def test_devices_have_distinct_keys_that_find_them_again(found: list[opencl.Device]) -> None:
+def test_devices_have_distinct_keys_that_find_them_again(found: list[devices.Device]) -> None:
     keys = [device.key for device in found]
     assert len(set(keys)) == len(keys)
-    assert opencl.find(keys[::-1]) == found[::-1]
+    assert devices.find(keys[::-1]) == found[::-1]
     with pytest.raises(BadInput, match=keys[0]):
-        opencl.find(["none-7"])
+        devices.find(["none-7"])
 
 
-def test_records_hold_what_the_driver_says(found: list[opencl.Device]) -> None:
+def test_records_hold_what_the_driver_says(found: list[devices.Device]) -> None:
     for device in found:
         record = device.record()
         assert record.kind in ("cpu", "gpu", "accelerator")
@@ -52,7 +52,7 @@ def test_records_hold_what_the_driver_says(found: list[opencl.Device]) -> None:
         assert record.global_memory_mb == pytest.approx(device.handle.global_mem_size / 1e6)
 
 
-def test_listed_by_a_process_of_its_own(found: list[opencl.Device]) -> None:
+def test_listed_by_a_process_of_its_own(found: list[devices.Device]) -> None:
     answer = json.loads(listed().stdout)
     assert [device["key"] for device in answer] == [device.key for device in found]
 
@@ -69,7 +69,7 @@ def test_listed_by_a_process_of_its_own(found: list[opencl.Device]) -> None:
     ],
 )
 def test_words_for_platforms(name: str, word: str) -> None:
-    assert opencl.platform_word(name) == word
+    assert devices.platform_word(name) == word
 
 
 def test_no_platform_is_one_line_with_a_remedy(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_a_vendors_library_that_nobody_registered_is_pointed_out(tmp_path: Path)
 
 
 def test_a_driver_installed_twice_is_noticed(
-    found: list[opencl.Device], monkeypatch: pytest.MonkeyPatch
+    found: list[devices.Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert opencl.duplicate_platforms(found) == {}
-    once = opencl.platforms()
-    monkeypatch.setattr(opencl, "platforms", lambda: [*once, *once])
-    doubled = opencl.devices()
+    assert devices.duplicate_platforms(found) == {}
+    once = devices.platforms()
+    monkeypatch.setattr(devices, "platforms", lambda: [*once, *once])
+    doubled = devices.devices()
     assert len({device.key for device in doubled}) == 2 * len(found)
-    assert set(opencl.duplicate_platforms(doubled)) == {platform.name for platform in once}
+    assert set(devices.duplicate_platforms(doubled)) == {platform.name for platform in once}

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from agent import pair_trials
-from agent.job_session import CommandFailed
-from agent.node_kind import node_kind
-from agent.pair_trials import Program, Times, run_pairs
+from agent.job_profile import pair_trials
+from agent.job_profile.pair_trials import Program, Times, run_pairs
+from agent.job_profile.session import CommandFailed
+from agent.node_profile.node_kind import node_kind
 from profiles.job_store import JobStore
 from profiles.jobs import JobProfile
 from profiles.models.network_share import beside as on_network
-from scheduler.pairs import directions, node_s, suggestions
+from scheduler.policies.sharing.pairs import directions, node_s, suggestions
 from tests.conftest import processes_below, require
 from tests.jobs import FULL_GBS, RUN_S, make_job, over_hosts, samples
 from tests.programs import tenbin

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import job_profiler, job_session
-from agent.pair_trials import RUNS_ALONE, Times
-from scheduler.evaluations import pairs_here, pairs_here_tables
-from scheduler.evaluations.pairs_here import Seen, Size, choices, evaluate, group_s, noise_floor
+from agent.job_profile import profiler, session
+from agent.job_profile.pair_trials import RUNS_ALONE, Times
+from scheduler.evaluations.interference import pairs_here, pairs_here_tables
+from scheduler.evaluations.interference.pairs_here import Seen, Size, choices, evaluate, group_s, noise_floor
 from tests.conftest import processes_below, require
 from tests.jobs import RUN_S, make_job, samples
 
@@ -79,11 +79,11 @@ def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> No
 def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")
     monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
-    monkeypatch.setattr(job_profiler, "choose_area", lambda topology, free_mb: (16.0, []))
-    monkeypatch.setattr(job_session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(job_session, "QUICK_MOST", 1)
-    monkeypatch.setattr(job_session, "QUICK_INTENSITIES", (0.0, 100.0))
-    monkeypatch.setattr(job_session, "LEAST_RUN_S", 0.1)
+    monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr(session, "QUICK_LEAST", 1)
+    monkeypatch.setattr(session, "QUICK_MOST", 1)
+    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
+    monkeypatch.setattr(session, "LEAST_RUN_S", 0.1)
     tiny = Size({"ep": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
     monkeypatch.setitem(pairs_here.SIZES, "small", tiny)
     monkeypatch.delenv("TENBIN_HOSTS", raising=False)

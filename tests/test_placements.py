@@ -9,11 +9,11 @@ import pytest
 from agent.inventory.files import Roots
 from agent.inventory.network import read_network
 from probes.topology import read_topology
-from scheduler.interference import FAR, NEAR, PACKED, SPREAD, Pressure
-from scheduler.pairing import rule_bindings
-from scheduler.pairs import suggestions
-from scheduler.placements import Sockets, sockets_of
-from tenbin.commands import pairs as command
+from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD, Pressure
+from scheduler.model.placements import Sockets, sockets_of
+from scheduler.policies.sharing.pairing import rule_bindings
+from scheduler.policies.sharing.pairs import suggestions
+from tenbin.commands.measure import pairs as command
 from tests.jobs import make_job
 from tests.machines import Tree, intel_two_sockets, virtual_machine
 

@@ -14,19 +14,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from agent.emulation import emulated_node, truth
+from agent.emulation.machines import emulated_node, truth
 from agent.journal import Journal
-from probes import power
-from probes.power import held, measure
-from probes.power_caps import Caps, find_caps
-from probes.power_loads import Loads, Progress, speed
+from probes.power import probe
+from probes.power.caps import Caps, find_caps
+from probes.power.loads import Loads, Progress, speed
+from probes.power.probe import held, measure
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import TenbinError, Unavailable
 from profiles.fits import fit_samples
 from profiles.fits.power import fit
 from profiles.records import Coefficient, Settings
-from scheduler.measured import with_power
-from scheduler.model import Pool
+from scheduler.model.jobs import Pool
+from scheduler.prediction.measured import with_power
 from tenbin.report.power import EXPLANATION, figures
 from tests.factory import make_profile
 from tests.test_powercap import LIMITS, write_zone
@@ -78,7 +78,7 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
     Rounds are added until the interval is narrow enough to say so. A machine too busy for that skips; a truth
     that noise cannot explain fails.
     """
-    monkeypatch.setattr(power, "LOADS", ("compute",))
+    monkeypatch.setattr(probe, "LOADS", ("compute",))
     name = "intel-1s"
     events: list[Event] = []
     started = time.monotonic()
@@ -161,7 +161,7 @@ def test_without_a_meter_it_says_why_at_once(tmp_path: Path) -> None:
 
 def test_no_journal_no_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal nothing is changed; what can be measured without caps is."""
-    monkeypatch.setattr(power, "LOADS", ("compute",))
+    monkeypatch.setattr(probe, "LOADS", ("compute",))
     with emulated_node("intel-2die") as sysfs:
         before = known(sysfs)
         events: list[Event] = []
@@ -176,7 +176,7 @@ PROBE = """
 import sys
 from pathlib import Path
 from agent.journal import Journal
-from probes.power import measure
+from probes.power.probe import measure
 from probes.run import Run
 from profiles.records import Settings
 sysfs = Path(sys.argv[1])

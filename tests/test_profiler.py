@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent import child, profiler
-from agent.child import run_child
+from agent.node_profile import child, profiler
+from agent.node_profile.child import run_child
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput
@@ -145,7 +145,7 @@ def test_an_unknown_probe_is_refused_before_anything_is_measured() -> None:
 
 def test_a_probe_ends_when_its_parent_is_killed() -> None:
     code = (
-        "from agent.child import run_child; from profiles.records import Settings;"
+        "from agent.node_profile.child import run_child; from profiles.records import Settings;"
         "run_child('hang', Settings(budget_s=1), lambda e: print(e['event'], flush=True), 60)"
     )
     parent = psutil.Popen([sys.executable, "-c", code], stdout=-1, text=True)

@@ -21,23 +21,24 @@ from typing import Any, cast
 import pytest
 import typer
 
-from agent.jobs.folder import Attempt
+from agent.attempts.folder import Attempt
 from probes.registry import PROBES
 from profiles.export import prometheus as profile_metrics
 from profiles.models import FORMS
-from scheduler.clusters import parse_cluster
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Journal
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.local import LocalEngine
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Journal
+from scheduler.engines.local.engine import LocalEngine
 from scheduler.evaluations import EVALUATIONS
-from scheduler.model import Cluster, Pool
-from scheduler.registry import POLICIES, create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
-from scheduler.workloads import GENERATORS, PREFIX, READERS, load, power_set1
-from tenbin.api import News, make_api, prometheus
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.policies.registry import POLICIES, create
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
+from scheduler.workloads import GENERATORS, PREFIX, READERS, load
+from scheduler.workloads.generators import power_set1
 from tenbin.cli import COMMANDS, app
+from tenbin.server.api import News, make_api, prometheus
 from tests.factory import make_profile
 
 SNAPSHOTS = Path(__file__).parent / "data" / "snapshots"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.conditions import Watch
+from agent.node_profile.conditions import Watch
 from profiles.models.constant import judge
 from profiles.records import Condition
 from profiles.store import Store

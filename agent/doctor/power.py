@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agent.doctor.finding import Case, Finding, limited, missing, ok
 from agent.inventory.files import read
-from probes.meters import READ_REMEDY, powercap_meter
-from probes.powercap import Zone, capped, metered, zones
+from probes.power.meters import READ_REMEDY, powercap_meter
+from probes.power.powercap import Zone, capped, metered, zones
 from profiles.errors import Unavailable
 
 PACKAGE_LIMIT_MSR = 0x610  # MSR_PKG_POWER_LIMIT, Intel SDM volume 4; bit 63 locks it until the next reset

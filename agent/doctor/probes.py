@@ -29,7 +29,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _memory(case: Case) -> Iterator[Finding]:
     """What the probe itself would say, were it started now."""
-    from probes.memory_plan import choose_area, plan  # late: it needs numpy
+    from probes.memory.plan import choose_area, plan  # late: it needs numpy
 
     free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
     area_mb, amiss = choose_area(case.topology, free_mb)
@@ -118,7 +118,7 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
 
 def _one_device(devices: Sequence[OpenCLDevice]) -> Finding:
     """What is known of migrations without a second device."""
-    from probes.checkpoint_subjects import may_have_twin  # late: it needs numpy
+    from probes.checkpoint.subjects import may_have_twin  # late: it needs numpy
 
     key = devices[0].key
     remedy = "a second driver makes a second device: a GPU's, or 'apt-get install pocl-opencl-icd' beside one"

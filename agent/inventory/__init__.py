@@ -25,8 +25,8 @@ from agent.inventory.system import (
     read_tuning,
     read_virtualisation,
 )
-from probes.mpi import find_mpi
-from probes.powercap import zones
+from probes.mpi.launchers import find_mpi
+from probes.power.powercap import zones
 from profiles.errors import TenbinError, Unavailable
 from profiles.inventory import Inventory, Missing, Mpi, PowerZone, Storage
 from profiles.records import Settings

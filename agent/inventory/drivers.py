@@ -20,7 +20,7 @@ from profiles.records import MB
 
 def opencl() -> Answer:
     """The OpenCL devices, and platforms that are there twice."""
-    from probes.opencl import devices, duplicate_platforms, overlooked
+    from probes.opencl.devices import devices, duplicate_platforms, overlooked
 
     try:
         found = devices()

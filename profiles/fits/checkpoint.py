@@ -1,4 +1,5 @@
-"""Models of checkpoint, restart and migration (paper A, eq. 2-5) from the samples of ``probes.checkpoint``.
+"""Models of checkpoint, restart and migration (paper A, eq. 2-5) from the samples of
+``probes.checkpoint.probe``.
 
 ==========================  ==================  ========================================================
 quantity                    labels              form

@@ -1,7 +1,8 @@
 """From a job's runs under power caps to its run time, power and energy at each, and its speed over the cap.
 
-Samples as ``agent.job_caps`` makes them. Speed under a cap is the run time without one over that under it,
-of the same repetition; the curve is that of the node's loads (``profiles.models.knee``, paper C, eq. 4.5).
+Samples as ``agent.job_profile.caps`` makes them. Speed under a cap is the run time without one over that
+under it, of the same repetition; the curve is that of the node's loads (``profiles.models.knee``, paper C,
+eq. 4.5).
 """
 
 from __future__ import annotations

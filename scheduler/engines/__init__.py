@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from agent.jobs.folder import Result, RunState, Want
-from agent.jobs.phases import Phase
-from agent.jobs.samples import Sample
-from scheduler.coordination.journal import Entry
-from scheduler.coordination.specs import JobSpec
-from scheduler.model import Cluster, Placement, Region
+from agent.attempts.folder import Result, RunState, Want
+from agent.attempts.phases import Phase
+from agent.supervisor.samples import Sample
+from scheduler.coordinator.journal import Entry
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Region
 
 if TYPE_CHECKING:
-    from scheduler.engines.guests import Reception
+    from scheduler.engines.external_jobs import Reception
 
 
 class Report(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from agent.jobs import phases
-from agent.jobs.folder import Attempt, RunState
-from agent.jobs.samples import Sample, read
-from scheduler.coordination.journal import Entry
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.guests import Reception
+from agent.attempts import phases
+from agent.attempts.folder import Attempt, RunState
+from agent.supervisor.samples import Sample, read
+from scheduler.coordinator.journal import Entry
+from scheduler.engines.external_jobs import Reception
 from scheduler.engines.orders import Files
+from scheduler.jobs.specs import JobSpec
 
 
 class JobFolders:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.coordination.specs import JobSpec, of_several
+from scheduler.jobs.specs import JobSpec, of_several
 
 REMEDY = "make it, or name another with --{}: paths are those of the coordinator's machine"
 

@@ -8,18 +8,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.jobs import ranks, reach
-from agent.jobs.folder import JOB_KEY, Attempt, Order
-from probes import rank_guard
+from agent.attempts.folder import JOB_KEY, Attempt, Order
+from agent.multi_node import ranks, reach
+from probes.mpi import rank_guard
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.coordination.journal import Entry, row_of
-from scheduler.coordination.sizes import Unit, tasks_on
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.packages import Packages
+from scheduler.coordinator.journal import Entry, row_of
+from scheduler.engines.local.packages import Packages
+from scheduler.jobs.sizes import Unit, tasks_on
+from scheduler.jobs.specs import JobSpec
 
 if TYPE_CHECKING:
-    from probes.mpi import MpiInstall
+    from probes.mpi.launchers import MpiInstall
 
 OUTER_RANKS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")  # what an mpiexec around us tells its ranks
 
@@ -59,7 +59,7 @@ class Orders:
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         """Look for an MPI if one of the jobs needs it; Unavailable if there is none that works."""
         if self._mpi is None and any(spec.mpi for spec in specs):
-            from probes.mpi import find_mpi
+            from probes.mpi.launchers import find_mpi
 
             found = find_mpi()
             write_whole(self._mpi_file, json.dumps([str(found.launcher), found.family, found.library]))
@@ -137,7 +137,7 @@ class Orders:
 
     def _known_mpi(self) -> MpiInstall:
         """What was found when a job was submitted: looking again takes seconds, in which nobody is served."""
-        from probes.mpi import MpiInstall
+        from probes.mpi.launchers import MpiInstall
 
         if self._mpi is None:
             try:

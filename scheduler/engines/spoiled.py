@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from agent.jobs.folder import Attempt
+from agent.attempts.folder import Attempt
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 log = logging.getLogger("tenbin")

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from scheduler.parameters import unknown
+from scheduler.model.parameters import unknown
 
 Scale = Literal["small", "full"]
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
@@ -29,13 +29,13 @@ CONFIDENCE = 0.95
 ROUNDING = 1e-12  # relative; differences up to this are of floating-point arithmetic
 
 EVALUATIONS: dict[str, str] = {
-    "interference": "scheduler.evaluations.interference",
-    "migration": "scheduler.evaluations.migration",
-    "multiresource": "scheduler.evaluations.multiresource",
-    "pairs-on-this-machine": "scheduler.evaluations.pairs_here",
-    "power": "scheduler.evaluations.power",
-    "prediction": "scheduler.evaluations.prediction",
-    "regions": "scheduler.evaluations.regions",
+    "interference": "scheduler.evaluations.interference.interference",
+    "migration": "scheduler.evaluations.migration.migration",
+    "multiresource": "scheduler.evaluations.multiresource.multiresource",
+    "pairs-on-this-machine": "scheduler.evaluations.interference.pairs_here",
+    "power": "scheduler.evaluations.power.power",
+    "prediction": "scheduler.evaluations.prediction.prediction",
+    "regions": "scheduler.evaluations.regions.regions",
 }
 
 

@@ -1,1 +1,1 @@
-"""The policies, one file each; ``scheduler.registry`` names them."""
+"""The policies, one file each; ``scheduler.policies.registry`` names them."""

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from profiles.errors import BadInput
-from scheduler.model import Cluster
-from scheduler.parameters import fill, split, unknown
-from scheduler.trace import Arrival, ClosedLoop
-from scheduler.world import Settings
+from scheduler.model.jobs import Cluster
+from scheduler.model.parameters import fill, split, unknown
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.trace import Arrival, ClosedLoop
 
 PREFIX = "generator:"
 
@@ -46,14 +46,14 @@ class Workload:
 
 
 GENERATORS = {
-    "k-mix": "scheduler.workloads.kmix",
-    "kernels": "scheduler.workloads.kernels",
-    "lublin": "scheduler.workloads.lublin",
-    "power-set1": "scheduler.workloads.power_set1",
-    "power-set2": "scheduler.workloads.power_set2",
-    "multiresource": "scheduler.workloads.multiresource",
-    "resample": "scheduler.workloads.resample",
-    "migration": "scheduler.workloads.migration",
+    "k-mix": "scheduler.workloads.generators.kmix",
+    "kernels": "scheduler.workloads.generators.kernels",
+    "lublin": "scheduler.workloads.generators.lublin",
+    "power-set1": "scheduler.workloads.generators.power_set1",
+    "power-set2": "scheduler.workloads.generators.power_set2",
+    "multiresource": "scheduler.workloads.generators.multiresource",
+    "resample": "scheduler.workloads.generators.resample",
+    "migration": "scheduler.workloads.generators.migration",
 }
 
 
@@ -65,10 +65,12 @@ class Reader(NamedTuple):
 
 
 READERS = {
-    "swf": Reader("scheduler.workloads.swf", ("*.swf", "*.swf.gz")),
-    "google2011": Reader("scheduler.workloads.google2011", ("*task_events*", "part-?????-of-?????.csv*")),
-    "alibaba2017": Reader("scheduler.workloads.alibaba2017", ("*batch_task*.csv*",)),
-    "alibaba_gpu2023": Reader("scheduler.workloads.alibaba_gpu2023", ("*pod_list*.csv*",)),
+    "swf": Reader("scheduler.workloads.logs.swf", ("*.swf", "*.swf.gz")),
+    "google2011": Reader(
+        "scheduler.workloads.logs.google2011", ("*task_events*", "part-?????-of-?????.csv*")
+    ),
+    "alibaba2017": Reader("scheduler.workloads.logs.alibaba2017", ("*batch_task*.csv*",)),
+    "alibaba_gpu2023": Reader("scheduler.workloads.logs.alibaba_gpu2023", ("*pod_list*.csv*",)),
 }
 
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from agent.node_kind import node_kind
+from agent.node_profile.node_kind import node_kind
 from probes.registry import PROBES
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput

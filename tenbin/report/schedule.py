@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from jinja2 import Template
 from plotly.offline import get_plotlyjs
 
-from scheduler.model import Cluster, Placement, Pool
-from scheduler.trace import Outcome, Segment
+from scheduler.model.jobs import Cluster, Placement, Pool
+from scheduler.simulator.trace import Outcome, Segment
 from tenbin.report.style import COLOURS, figure
 
 MOST_BARS = 5000

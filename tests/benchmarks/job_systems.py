@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from tenbin.client import Client
+from tenbin.client.client import Client
+from tenbin.client.futures import wait
 from tenbin.errors import TenbinError
-from tenbin.futures import wait
 from tests.programs import TENBIN
 
 HERE = Path(__file__).parent

@@ -10,12 +10,12 @@ from pathlib import Path
 
 def main(log: str, nodes: int, name: str, keep: bool) -> None:
     """Simulate, and print the seconds it took, reading and metrics included."""
-    from scheduler.metrics import Accumulator
-    from scheduler.model import Cluster, Pool
-    from scheduler.registry import create
-    from scheduler.simulator import Simulator
-    from scheduler.trace import Record, Sink
-    from scheduler.workloads import swf
+    from scheduler.model.jobs import Cluster, Pool
+    from scheduler.policies.registry import create
+    from scheduler.simulator.metrics import Accumulator
+    from scheduler.simulator.simulator import Simulator
+    from scheduler.simulator.trace import Record, Sink
+    from scheduler.workloads.logs import swf
 
     cluster = Cluster((Pool("node", nodes),))
     metrics, record = Accumulator(cluster), Record()

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from probes import direct_io, opencl
-from probes.checkpoint_subjects import cache_environment
-from probes.device_process import Nursery
+from probes.checkpoint import direct_io
+from probes.checkpoint.device_process import Nursery
+from probes.checkpoint.subjects import cache_environment
+from probes.opencl import devices
 from probes.scratch import scratch
 from profiles.errors import Unavailable
 from profiles.records import MB
@@ -32,7 +33,7 @@ SIZE = int(os.environ.get("TENBIN_BENCHMARK_MB", "512")) * MB
 
 def device_keys() -> list[str]:
     try:
-        return [device.key for device in opencl.devices()]
+        return [device.key for device in devices.devices()]
     except Unavailable:
         return []
 

@@ -33,13 +33,13 @@ import pytest
 
 from profiles.records import Profile
 from profiles.store import Store
-from scheduler.costs import LinearCosts
-from scheduler.model import Cluster, Job, Known, Stop
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Outcome, Record
-from scheduler.world import Settings
-from tenbin.machine import Machine, devices_of_machine
+from scheduler.engines.local.discovery import Machine, devices_of_machine
+from scheduler.model.costs import LinearCosts
+from scheduler.model.jobs import Cluster, Job, Known, Stop
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Outcome, Record
 from tests.benchmarks import FULL
 from tests.conftest import require
 from tests.coordinator.conftest import Up

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from scheduler.clusters import parse_cluster
-from scheduler.metrics import Accumulator
-from scheduler.registry import create
-from scheduler.simulator import Simulator
+from scheduler.model.clusters import parse_cluster
+from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
 from tests.benchmarks import FULL
 

@@ -8,12 +8,12 @@ from heapq import heappop, heappush
 
 import pytest
 
-from scheduler.clusters import parse_cluster
-from scheduler.metrics import Accumulator
-from scheduler.model import instant
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.jobs import instant
+from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
 from scheduler.workloads import load
 from tests.benchmarks import FULL
 

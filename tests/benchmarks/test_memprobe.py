@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes.memory_plan import choose_area
-from probes.memory_pool import Pool, Spot
+from probes.memory.plan import choose_area
+from probes.memory.pool import Pool, Spot
 from probes.topology import free_memory_mb, read_topology
 from tests.conftest import require
 

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 from profiles.store import Store
-from scheduler.calibration import BOUND, error_of, parts
-from scheduler.coordination.forecasts import Forecast
-from scheduler.coordination.journal import forecasts_of
+from scheduler.coordinator.journal import forecasts_of
+from scheduler.prediction.calibration import BOUND, error_of, parts
+from scheduler.prediction.predictions import Forecast
 from tests.benchmarks import FULL
 from tests.conftest import require
 from tests.coordinator.conftest import Up

@@ -9,15 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scheduler.configurations import considered, every
-from scheduler.multichoice import Problem, Solution, solve
-from scheduler.policies.parm import Parm, ParmParameters
-from scheduler.policies.parm_ga import ParmGaParameters, search
-from scheduler.policy import View
-from scheduler.simulator import Simulator
+from scheduler.policies.base import View
+from scheduler.policies.power.configurations import considered, every
+from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution, solve
+from scheduler.policies.power.parm import Parm, ParmParameters
+from scheduler.policies.power.parm_ga import ParmGaParameters, search
+from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
-from scheduler.workloads.power_set1 import PROGRAMS, machine
-from scheduler.workloads.power_set2 import machine as large_machine
+from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
+from scheduler.workloads.generators.power_set2 import machine as large_machine
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 GAP = 0.001
@@ -91,7 +91,7 @@ def test_five_hundred_jobs_on_forty_thousand_nodes() -> None:
 
 def test_superfluous_configurations() -> None:
     """How much pruning leaves of 64 nodes x 13 caps."""
-    from scheduler.model import Job
+    from scheduler.model.jobs import Job
 
     pool = machine().pools[0]
     left = []

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from agent.emulation import emulated_node
-from probes.meters import INTERVAL_S, powercap_meter
+from agent.emulation.machines import emulated_node
+from probes.power.meters import INTERVAL_S, powercap_meter
 
 REPETITIONS = 9
 SECONDS = 1.0

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.metrics import Accumulator
-from scheduler.model import Cluster, Job, Pool
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.policies.base import View
+from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from tests.benchmarks import FULL
 from tests.scheduler.test_logs import HPC2N, KTH, log

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from profiles.store import Store
-from scheduler.costs import LinearCosts
-from scheduler.model import Cluster, Job, Known, Stop
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
-from scheduler.world import Settings
-from tenbin.machine import Machine
-from tenbin.slurm_machine import slurm_cluster
+from scheduler.engines.local.discovery import Machine
+from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.model.costs import LinearCosts
+from scheduler.model.jobs import Cluster, Job, Known, Stop
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
 from tests.benchmarks import FULL
 from tests.benchmarks.test_slurm_list import by_sbatch, finished, minutes
 from tests.conftest import require

@@ -24,18 +24,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent.node_kind import node_kind
+from agent.node_profile.node_kind import node_kind
 from profiles.job_store import JobStore
-from scheduler.coordination.specs import JobSpec, as_job
-from scheduler.costs import LinearCosts
-from scheduler.parameters import split
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
-from scheduler.world import Settings
-from tenbin.client import Job
-from tenbin.machine import Machine, kind_of
-from tenbin.slurm_machine import slurm_cluster
+from scheduler.engines.local.discovery import Machine, kind_of
+from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.model.costs import LinearCosts
+from scheduler.model.parameters import split
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
+from tenbin.client.client import Job
 from tests.benchmarks import FULL
 from tests.coordinator.conftest import Up
 from tests.jobs import make_job, samples

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.coordination.journal import forecasts_of
+from scheduler.coordinator.journal import forecasts_of
 from tests.benchmarks import FULL
 from tests.benchmarks.test_migration_cost import move_about, profiled, shown, told
 from tests.conftest import require

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import tree
-from tenbin.client import Client
+from agent.supervisor import tree
+from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.programs import TENBIN
 

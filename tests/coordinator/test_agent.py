@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import tree
-from agent.jobs.folder import Attempt, Order
+from agent.attempts.folder import Attempt, Order
+from agent.supervisor import tree
 from tests.coordinator.test_supervisor import Running
 from tests.programs import TENBIN
 

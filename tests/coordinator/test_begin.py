@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agent
-from agent.jobs.light import parse, suppress
+from agent.attempts.fast_imports import parse, suppress
 
 LONG = {"signal", "enum", "json", "re", "contextlib", "functools", "pathlib", "typing", "dataclasses"}
 TEXT = st.text(st.characters(codec=None))  # with halves of pairs, as environments have them
@@ -46,10 +46,9 @@ def test_only_what_is_meant_is_suppressed() -> None:
 
 def test_nothing_that_takes_long_is_imported_before_a_command() -> None:
     root = Path(agent.__file__).parents[1]
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import agent.jobs.relay; print(*sorted(sys.modules))"
-    )
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import agent.multi_node.allocation_reuse\n"
+    program += "print(*sorted(sys.modules))"
     words = [sys.executable, "-I", "-S", "-c", program, str(root)]
     imported = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    assert "agent.jobs.launch" in imported and "agent.jobs.supervisor" not in imported
+    assert "agent.attempts.launch" in imported and "agent.supervisor.supervisor" not in imported
     assert not LONG & set(imported)

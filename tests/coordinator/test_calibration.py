@@ -18,12 +18,12 @@ import pytest
 from profiles.errors import BadInput
 from profiles.refit import refitted
 from profiles.store import Store
-from scheduler.calibration import samples, summary
-from scheduler.coordination.forecasts import Forecast
-from scheduler.coordination.journal import Journal, forecasts_of
-from scheduler.measured import measured
-from scheduler.model import Cluster, Pool
-from tenbin.client import Job
+from scheduler.coordinator.journal import Journal, forecasts_of
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.prediction.calibration import samples, summary
+from scheduler.prediction.measured import measured
+from scheduler.prediction.predictions import Forecast
+from tenbin.client.client import Job
 from tenbin.text import headline
 from tests.conftest import require
 from tests.coordinator.conftest import Up

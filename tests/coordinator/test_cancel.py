@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.jobs import tree
+from agent.supervisor import tree
 from tests.coordinator.conftest import Up
 
 REMOVES = 'rm -rf "$TENBIN_JOB_FOLDER/attempt-1"'

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tenbin.checkpoint_file import read, read_header
-from tenbin.client import Job
+from tenbin.checkpoint.file import read, read_header
+from tenbin.client.client import Job
 from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up, fill, small_disk

@@ -14,16 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.jobs import limits
-from agent.jobs.folder import Attempt
+from agent.attempts.folder import Attempt
+from agent.supervisor import limits
 from profiles.errors import BadInput, Busy
 from profiles.store import Store
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Entry, Journal, Stage
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.local import LocalEngine
-from scheduler.model import Cluster, Placement, Pool
-from tenbin.client import _arrays
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Pool
+from tenbin.client.client import _arrays
 from tenbin.errors import TenbinError
 from tests.conftest import require
 from tests.coordinator.conftest import Up, fill, small_disk
@@ -235,7 +235,7 @@ def test_cancel_wherever_a_job_is(up: Up) -> None:
 
 def test_las_really_pauses_and_resumes(up: Up) -> None:
     """A long task on a full node makes room for a new one, and goes on afterwards."""
-    from scheduler.registry import POLICIES
+    from scheduler.policies.registry import POLICIES
 
     if "las" not in POLICIES:
         pytest.skip("policy las is not there")

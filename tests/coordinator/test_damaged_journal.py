@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.coordination.journal import Entry, Journal
-from scheduler.coordination.journal_file import read_only
-from scheduler.coordination.ledger import Ledger
-from scheduler.coordination.recovery import recover
-from scheduler.coordination.tally import TallyFile, read_tally
-from scheduler.model import Cluster, Pool
+from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.journal import Entry, Journal
+from scheduler.coordinator.journal_file import read_only
+from scheduler.coordinator.recovery import recover
+from scheduler.coordinator.tally import TallyFile, read_tally
+from scheduler.model.jobs import Cluster, Pool
 
 FULL = os.environ.get("TENBIN_DRILL")
 SEED, DAMAGES = int(FULL or 20261123), 3000 if FULL else 150
@@ -32,13 +32,13 @@ SEED, DAMAGES = int(FULL or 20261123), 3000 if FULL else 150
 WRITER = """
 import random, sys
 from pathlib import Path
-from scheduler.coordination.forecasts import Forecast
-from scheduler.coordination.journal import Journal, Stage
-from scheduler.coordination.ledger import Ledger
-from scheduler.coordination.recovery import recover
-from scheduler.coordination.tally import TallyFile, read_tally
-from scheduler.coordination.specs import JobSpec
-from scheduler.model import Cluster, Placement, Pool, Region
+from scheduler.prediction.predictions import Forecast
+from scheduler.coordinator.journal import Journal, Stage
+from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.recovery import recover
+from scheduler.coordinator.tally import TallyFile, read_tally
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Pool, Region
 
 home, seed, jobs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance, journal = random.Random(seed), Journal(home)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.coordination.journal import Journal, Stage
-from tenbin.client import Client
+from scheduler.coordinator.journal import Journal, Stage
+from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.coordinator.conftest import Up, fill, small_disk
 

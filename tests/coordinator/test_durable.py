@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs.folder import Attempt, Order
+from agent.attempts.folder import Attempt, Order
 from profiles.errors import BadInput
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Journal, Stage
-from scheduler.coordination.recovery import check_folders, recover
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.local import LocalEngine
-from scheduler.model import Cluster, Pool
-from tenbin.futures import Job
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Journal, Stage
+from scheduler.coordinator.recovery import check_folders, recover
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Pool
+from tenbin.client.futures import Job
 from tests.coordinator.conftest import Up
 from tests.programs import TENBIN
 

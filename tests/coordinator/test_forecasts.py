@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs.phases import Phase, read
+from agent.attempts.phases import Phase, read
 from profiles.errors import BadInput
-from scheduler.coordination.beliefs import Beliefs
-from scheduler.coordination.forecasts import Forecasts
-from scheduler.coordination.foresight import restart_parts, stop_parts
-from scheduler.coordination.journal import Entry, Journal
-from scheduler.coordination.ledger import Ledger
-from scheduler.coordination.specs import JobSpec
-from scheduler.costs import FREE, Line, LinearCosts
-from scheduler.model import Cluster, Job, Placement, Pool, Stop
+from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.journal import Entry, Journal
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.costs import FREE, Line, LinearCosts
+from scheduler.model.jobs import Cluster, Job, Placement, Pool, Stop
+from scheduler.prediction.migration_costs import Beliefs
+from scheduler.prediction.predictions import Forecasts
+from scheduler.prediction.tracker import restart_parts, stop_parts
 
 CLUSTER = Cluster((Pool("core", 2),))
 

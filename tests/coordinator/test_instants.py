@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Journal, Stage
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.local import LocalEngine
-from tenbin.machine import divide
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Journal, Stage
+from scheduler.engines.local.discovery import divide
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.specs import JobSpec
 
 QUEUES = ["fcfs", "easy", "conservative", "mctbm", "first-fit"]
 Make = Callable[[str, int], Coordinator]

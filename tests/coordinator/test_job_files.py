@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Stage
-from scheduler.coordination.specs import JobSpec
-from tenbin.commands.jobfile import FIELDS, read
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Stage
+from scheduler.jobs.specs import JobSpec
+from tenbin.commands.jobs.job_file import FIELDS, read
 from tests.coordinator.conftest import Up
 
 FILE = """
@@ -171,10 +171,10 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 
 def test_a_crash_before_the_first_decision_lets_no_job_pass(tmp_path: Path) -> None:
     """What is on disk once numbers are known, and nothing else: who waits for another is held."""
-    from scheduler.coordination.journal import Journal
-    from scheduler.coordination.ledger import Ledger
-    from scheduler.engines.local import LocalEngine
-    from tenbin.machine import divide
+    from scheduler.coordinator.job_table import Ledger
+    from scheduler.coordinator.journal import Journal
+    from scheduler.engines.local.discovery import divide
+    from scheduler.engines.local.engine import LocalEngine
 
     machine = divide("fcfs", 1, None)
     journal = Journal(tmp_path / "home")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.coordination.memory import MemoryAdmission
+from scheduler.jobs.memory_admission import MemoryAdmission
 from tests.coordinator.conftest import Up
 
 GATE = ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]
@@ -54,7 +54,7 @@ def test_never_more_than_there_is_and_nobody_waits_for_ever(
 def _admitted(
     total: int, sizes: dict[int, tuple[int, int]], running: set[int], waiting: set[int]
 ) -> list[int]:
-    """Rules 2 and 3 of ``scheduler.coordination.memory``."""
+    """Rules 2 and 3 of ``scheduler.jobs.memory_admission``."""
 
     def turn(number: int) -> tuple[int, int]:
         return -sizes[number][0], number

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.jobs import tree
+from agent.supervisor import tree
 from tests.coordinator.conftest import Up
 
 RANK = """

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from agent.emulation import truth
-from agent.node_kind import node_kind
-from agent.standing import holding
+from agent.emulation.machines import truth
+from agent.emulation.persistent import holding
+from agent.node_profile.node_kind import node_kind
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.jobs import CapLevel, UnderCaps
 from profiles.records import Profile, Settings
-from tenbin.capped import capped_packages
+from scheduler.engines.local.capped import capped_packages
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.factory import make_coefficient, make_model, make_profile

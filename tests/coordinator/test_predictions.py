@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.experience import AT_ONCE, Experience, better, run_of
-from scheduler.coordination.journal import Entry, Journal, Stage, ended_jobs
-from scheduler.coordination.specs import JobSpec, as_job
-from scheduler.engines.local import LocalEngine
-from scheduler.model import Cluster, Known, Placement, Pool
-from tenbin.machine import divide
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Entry, Journal, Stage, ended_jobs
+from scheduler.engines.local.discovery import divide
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.model.jobs import Cluster, Known, Placement, Pool
+from scheduler.prediction.run_times import AT_ONCE, Experience, better, run_of
 from tests.coordinator.conftest import Up
 
 NAP = ["sleep", "0.4"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from scheduler.coordination.journal import Entry
-from scheduler.coordination.sizes import CORE
-from scheduler.coordination.specs import JobSpec
-from scheduler.engines.cores import Cores
-from scheduler.model import Cluster, Placement, Pool, Region
+from scheduler.coordinator.journal import Entry
+from scheduler.engines.local.cores import Cores
+from scheduler.jobs.sizes import CORE
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Pool, Region
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 

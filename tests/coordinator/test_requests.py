@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenbin.client import Client
+from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.coordinator.conftest import Up
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.jobs import samples, tree
-from agent.jobs.samples import Sample, Sampler
+from agent.supervisor import samples, tree
+from agent.supervisor.samples import Sample, Sampler
 from tests.coordinator.conftest import Up
 from tests.coordinator.test_supervisor import Start, start
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tenbin.commands.selection import ranges
+from tenbin.commands.jobs.selection import ranges
 from tests.coordinator.conftest import Up
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from agent.node_kind import node_kind
+from agent.node_profile.node_kind import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
-from scheduler.coordination.company import overall
-from scheduler.coordination.forecasts import Forecast
-from scheduler.coordination.rows import read_forecasts
-from scheduler.interference import PACKED, SPREAD
-from scheduler.profiled import JobProfiles
+from scheduler.coordinator.rows import read_forecasts
+from scheduler.engines.local.discovery import divide
+from scheduler.model.interference import PACKED, SPREAD
+from scheduler.prediction.co_location import overall
+from scheduler.prediction.predictions import Forecast
+from scheduler.prediction.profiled import JobProfiles
 from tenbin.errors import TenbinError
-from tenbin.machine import divide
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.jobs import make_job, samples

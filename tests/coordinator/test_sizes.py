@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from scheduler.coordination.sizes import SERIAL, Unit, tasks_on
-from scheduler.coordination.specs import JobSpec, as_job
-from scheduler.model import Cluster, Job, Pool
-from scheduler.speeds import CapLine, CappedSpeed
+from scheduler.jobs.sizes import SERIAL, Unit, tasks_on
+from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.model.speeds import CapLine, CappedSpeed
 from tests.coordinator.conftest import Up
 
 CORES = Cluster((Pool("core", 16),))

@@ -16,15 +16,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.jobs import begin, caps, phases, power, samples
-from agent.jobs.checked import Broken
-from agent.jobs.folder import Attempt, How, Request, Result, RunState, Usage
-from agent.jobs.lease import beat_file
-from agent.jobs.relay import _was_short
-from agent.jobs.spread import FOLDER, Board, Word
-from scheduler.engines.slurm.life import Sign
-from scheduler.engines.slurm.life import _look as look_for_beat
-from scheduler.engines.slurm.relays import BY, passed_on_to
+from agent.attempts import begin, phases
+from agent.attempts.checked import Broken
+from agent.attempts.folder import Attempt, How, Request, Result, RunState, Usage
+from agent.multi_node.allocation_reuse import _was_short
+from agent.multi_node.lease import beat_file
+from agent.multi_node.spread import FOLDER, Board, Word
+from agent.power import caps, power
+from agent.supervisor import samples
+from scheduler.engines.slurm.attempts.allocation_reuse import BY, passed_on_to
+from scheduler.engines.slurm.nodes.heartbeats import Sign
+from scheduler.engines.slurm.nodes.heartbeats import _look as look_for_beat
 from tests.coordinator.conftest import Up
 
 GOOD = asdict(Result("exited", 1.7e9, 0, usage=Usage(1.0, 1.0, 0.5, 0.5, 10.0)))

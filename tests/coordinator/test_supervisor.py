@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import limits, tree
-from agent.jobs.folder import Attempt, Order, Request, Result
+from agent.attempts.folder import Attempt, Order, Request, Result
+from agent.supervisor import limits, tree
 
 Start = Callable[..., "Running"]
 
@@ -25,8 +25,8 @@ class Running:
     def __init__(self, attempt: Attempt, before: tuple[str, ...] = ()) -> None:
         self.attempt = attempt
         code = (
-            "import sys; from pathlib import Path; from agent.jobs.folder import Attempt\n"
-            "from agent.jobs.supervisor import supervise\n"
+            "import sys; from pathlib import Path; from agent.attempts.folder import Attempt\n"
+            "from agent.supervisor.supervisor import supervise\n"
             "supervise(Attempt(Path(sys.argv[1])), lambda what: print(what, flush=True))"
         )
         self.process = subprocess.Popen(

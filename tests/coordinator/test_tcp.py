@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import tenbin
-from tenbin.client import Client
+from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.coordinator.conftest import Up
 

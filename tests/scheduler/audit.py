@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.model import Job, Known, Placement, Pool
-from scheduler.trace import Outcome, Segment
+from scheduler.model.jobs import Job, Known, Placement, Pool
+from scheduler.simulator.trace import Outcome, Segment
 from tests.scheduler.worlds import World, jobs_of
 
 SLACK = 1e-6

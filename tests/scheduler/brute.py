@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.trace import Arrival
+from scheduler.simulator.trace import Arrival
 
 HORIZON = 400
 

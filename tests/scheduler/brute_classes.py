@@ -5,8 +5,8 @@ A machine is the units of each class, best first; a schedule says for each job o
 
 from __future__ import annotations
 
-from scheduler.model import Job
-from scheduler.trace import Arrival
+from scheduler.model.jobs import Job
+from scheduler.simulator.trace import Arrival
 
 HORIZON = 200
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from scheduler.costs import Costs
-from scheduler.model import Cluster, Job
-from scheduler.trace import Arrival
+from scheduler.model.costs import Costs
+from scheduler.model.jobs import Cluster, Job
+from scheduler.simulator.trace import Arrival
 
 SECOND = 1_000_000
 

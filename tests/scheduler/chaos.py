@@ -6,11 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from scheduler.actions import Action, Migrate, Resize, Resume, SetPowerCap, Start, Suspend, WakeAt
-from scheduler.events import Event
-from scheduler.model import Job, Placement, Pool, Stop
-from scheduler.policy import Policy, View
-from scheduler.state import JobState, Phase
+from scheduler.model.actions import Action, Migrate, Resize, Resume, SetPowerCap, Start, Suspend, WakeAt
+from scheduler.model.events import Event
+from scheduler.model.jobs import Job, Placement, Pool, Stop
+from scheduler.model.state import JobState, Phase
+from scheduler.policies.base import Policy, View
 
 
 class Chaos(Policy):

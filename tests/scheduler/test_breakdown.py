@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from scheduler.breakdown import WaitBreakdown
-from scheduler.metrics import Accumulator
-from scheduler.model import Cluster, Job, Pool
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.policies.registry import create
+from scheduler.simulator.breakdown import WaitBreakdown
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
 from tests.scheduler.worlds import World, classes
 
 

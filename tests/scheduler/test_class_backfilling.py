@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.classes import EasyOnClasses, FirstFitOnClasses
-from scheduler.events import NodeDown, NodeUp
-from scheduler.model import Cluster, Job, Known, Pool
-from scheduler.policies.conservative import Conservative
-from scheduler.policies.easy import Easy
-from scheduler.policies.first_fit import FirstFit
-from scheduler.policy import Policy, View
-from scheduler.registry import create
-from scheduler.trace import Arrival
-from scheduler.world import Settings
+from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.policies.backfill.conservative import Conservative
+from scheduler.policies.backfill.easy import Easy
+from scheduler.policies.backfill.first_fit import FirstFit
+from scheduler.policies.backfill.multi_pool import EasyOnClasses, FirstFitOnClasses
+from scheduler.policies.base import Policy, View
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.trace import Arrival
 from tests.scheduler import brute_classes as brute
 from tests.scheduler.audit import audit, starts
 from tests.scheduler.worlds import World, counted, limited_classes, run

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.actions import Action
-from scheduler.events import Event
-from scheduler.model import Cluster, Job, Known, Pool
-from scheduler.policies.conservative import Conservative
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.trace import Arrival
+from scheduler.model.actions import Action
+from scheduler.model.events import Event
+from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.policies.backfill.conservative import Conservative
+from scheduler.policies.base import View
+from scheduler.policies.registry import create
+from scheduler.simulator.trace import Arrival
 from tests.scheduler import brute
 from tests.scheduler.audit import audit, starts
 from tests.scheduler.worlds import World, counted, partly_unknown, run

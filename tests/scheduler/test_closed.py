@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model import Cluster, Job, Pool
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
-from scheduler.workloads.closed import Closed, capacity, offered_load, stretched
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.policies.base import View
+from scheduler.policies.registry import create
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
+from scheduler.workloads.generators.closed import Closed, capacity, offered_load, stretched
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 NODES = Cluster((Pool("node", 2, resources=("cpu", "memory"), capacity=(1.0, 2.0)),))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy import Policy, View
-from scheduler.registry import POLICIES, create
-from scheduler.trace import Outcome
+from scheduler.policies.base import Policy, View
+from scheduler.policies.registry import POLICIES, create
+from scheduler.simulator.trace import Outcome
 from tests.scheduler.audit import audit, check_conserving, check_in_order, starts
 from tests.scheduler.worlds import WORLDS, World, run
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.attained import Task
-from scheduler.fairqueue import FairShare
-from scheduler.model import Cluster, Job, Pool, Stop
-from scheduler.registry import create
-from scheduler.trace import Arrival, Outcome
+from scheduler.model.jobs import Cluster, Job, Pool, Stop
+from scheduler.policies.las.fair_queue import FairShare
+from scheduler.policies.las.node_las import Task
+from scheduler.policies.registry import create
+from scheduler.simulator.trace import Arrival, Outcome
 from tests.scheduler.worlds import World, run
 
 POOL = Pool("node", 4, resources=("cpu", "memory"), capacity=(1.0, 1.0))

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from scheduler.history import KEPT, Asked, History, Run, _student, program_of
+from scheduler.prediction.history import KEPT, Asked, History, Run, _student, program_of
 
 pytestmark = pytest.mark.computes
 SIM = Asked("sim", ("--steps", "100"), "ann", (1, 0))
@@ -50,8 +50,8 @@ def test_a_prediction_imports_nothing() -> None:
     """It is made in the middle of a coordinator's turn: of the same arguments and scaled, all is there."""
     program = (
         "import sys\n"
-        "import scheduler.coordination.coordinator\n"
-        "from scheduler.history import Asked, History, Run\n"
+        "import scheduler.coordinator.coordinator\n"
+        "from scheduler.prediction.history import Asked, History, Run\n"
         "history = History(Run(Asked('sim', (str(n),)), 2.0 * n) for n in (1, 2, 3, 4, 4))\n"
         "before = set(sys.modules)\n"
         "for n, basis in ((4, 'arguments'), (6, 'scaled')):\n"

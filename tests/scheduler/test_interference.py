@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import scheduler
 from profiles.errors import BadInput
-from scheduler.interference import (
+from scheduler.model.interference import (
     BESIDE,
     Disturbed,
     PairTable,
@@ -22,8 +22,8 @@ from scheduler.interference import (
     PressureModel,
     load_pairs,
 )
-from scheduler.model import Job, Placement
-from scheduler.pairing import (
+from scheduler.model.jobs import Job, Placement
+from scheduler.policies.sharing.pairing import (
     Choice,
     Group,
     best_bindings,

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.evaluations import EVALUATIONS, interference, run_all
-from scheduler.evaluations.interference import BATCH, Case, evaluate, simulate
-from scheduler.evaluations.interference_tables import NAME, from_choices, from_tables, gains, printed_tables
-from scheduler.interference import load_pairs
+from scheduler.evaluations import EVALUATIONS, run_all
+from scheduler.evaluations.interference import interference
+from scheduler.evaluations.interference.interference import BATCH, Case, evaluate, simulate
+from scheduler.evaluations.interference.interference_tables import (
+    NAME,
+    from_choices,
+    from_tables,
+    gains,
+    printed_tables,
+)
+from scheduler.model.interference import load_pairs
 
 TABLE = load_pairs(NAME)
 
@@ -29,7 +36,7 @@ def test_a_simulation_is_repeated_exactly_and_within_the_bound() -> None:
 
 
 def test_small_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert EVALUATIONS["interference"] == "scheduler.evaluations.interference"
+    assert EVALUATIONS["interference"] == "scheduler.evaluations.interference.interference"
     monkeypatch.setattr(interference, "JOBS", {"small": 5, "full": 5})
     monkeypatch.setattr(interference, "SEEDS", 2)
     monkeypatch.setattr(

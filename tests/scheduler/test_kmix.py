@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.model import Cluster, Known, Pool
-from scheduler.partition import Work, layout
-from scheduler.trace import Arrival
+from scheduler.model.jobs import Cluster, Known, Pool
+from scheduler.policies.regions.region_sizing import Work, layout
+from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
-from scheduler.workloads.kmix import CLASSES, HOUR_S, MIXES
+from scheduler.workloads.generators.kmix import CLASSES, HOUR_S, MIXES
 
 K = Cluster((Pool("node", 9216),))
 WEEK_S = 7 * 86_400.0

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.attained import Levels, Task, fewest, greedy, sparing
-from scheduler.costs import Line, LinearCosts
-from scheduler.events import NodeDown, NodeUp, Timer
-from scheduler.model import Cluster, Job, Pool, Stop
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.state import State
-from scheduler.trace import Arrival, Outcome
-from scheduler.world import Settings
+from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.events import NodeDown, NodeUp, Timer
+from scheduler.model.jobs import Cluster, Job, Pool, Stop
+from scheduler.model.state import State
+from scheduler.policies.base import View
+from scheduler.policies.las.node_las import Levels, Task, fewest, greedy, sparing
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.trace import Arrival, Outcome
 from tests.scheduler import straight_las
 from tests.scheduler.audit import audit
 from tests.scheduler.worlds import World, nodes, run

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from scheduler.model import Cluster, Pool
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Record
-from scheduler.workloads import swf
-from scheduler.world import Settings
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Record
+from scheduler.workloads.logs import swf
 from tests.scheduler.test_logs import CQSIM, HPC2N, KTH, THETA, cqsim, log
 
 

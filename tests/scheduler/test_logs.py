@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.metrics import Accumulator, Metrics
-from scheduler.model import Cluster, Job, Pool
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Outcome
-from scheduler.workloads import swf
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator, Metrics
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Outcome
+from scheduler.workloads.logs import swf
 
 DATA = Path(os.environ.get("TENBIN_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 KTH, HPC2N, THETA = "KTH-SP2-1996-2.swf.gz", "HPC2N-2002-2.1-cln.swf.gz", "theta_2022.swf.gz"

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.actions import Action
-from scheduler.availability import Availability
-from scheduler.costs import Line, LinearCosts
-from scheduler.events import Event, NodeDown, NodeUp
-from scheduler.model import Cluster, Job, Known, Pool, Stop
-from scheduler.policies.mct import Mct, MctParameters
-from scheduler.policies.mct_books import Planned, task_of
-from scheduler.policies.mct_plan import Lane, Part, Rules, Task, plan
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.trace import Arrival, Outcome
-from scheduler.world import Settings
+from scheduler.model.actions import Action
+from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.events import Event, NodeDown, NodeUp
+from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
+from scheduler.policies.backfill.availability import Availability
+from scheduler.policies.base import View
+from scheduler.policies.mct.mct import Mct, MctParameters
+from scheduler.policies.mct.plan import Lane, Part, Rules, Task, plan
+from scheduler.policies.mct.plan_state import Planned, task_of
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.trace import Arrival, Outcome
 from tests.scheduler.audit import audit, starts
 from tests.scheduler.brute_mct import SECOND, Planner
 from tests.scheduler.worlds import World, classes, run

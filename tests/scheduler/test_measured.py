@@ -15,11 +15,11 @@ from profiles.fits.power import fit
 from profiles.inventory import OpenCLDevice
 from profiles.records import Model, Profile, Quality
 from profiles.store import Store
-from scheduler.clusters import parse_cluster
-from scheduler.costs import Line
-from scheduler.measured import caps_of, measured, with_power
-from scheduler.model import Cluster, Job, Known, Pool, Stop
-from scheduler.world import Settings
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.costs import Line
+from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
+from scheduler.prediction.measured import caps_of, measured, with_power
+from scheduler.simulator.settings import Settings
 from tests.factory import make_coefficient, make_inventory, make_model, make_profile
 from tests.scheduler.test_simulate import tenbin
 

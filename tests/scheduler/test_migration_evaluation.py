@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scheduler.costs import LinearCosts
-from scheduler.evaluations import EVALUATIONS, Evaluation, evaluate, migration
-from scheduler.evaluations.migration import A, B, migration_s
-from scheduler.evaluations.migration_plans import count_later
-from scheduler.evaluations.migration_runs import CLUSTER, Case, Result, simulate
-from scheduler.model import Job
+from scheduler.evaluations import EVALUATIONS, Evaluation, evaluate
+from scheduler.evaluations.migration import migration
+from scheduler.evaluations.migration.migration import A, B, migration_s
+from scheduler.evaluations.migration.migration_plans import count_later
+from scheduler.evaluations.migration.migration_runs import CLUSTER, Case, Result, simulate
+from scheduler.model.costs import LinearCosts
+from scheduler.model.jobs import Job
 
 
 def test_the_parts_add_up_to_the_turnaround() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.clusters import parse_cluster
-from scheduler.costs import LinearCosts
-from scheduler.trace import Arrival
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.costs import LinearCosts
+from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
-from scheduler.workloads.migration import Parameters, mean_gap_s, mean_slowness
+from scheduler.workloads.generators.migration import Parameters, mean_gap_s, mean_slowness
 
 CLUSTER = parse_cluster("512xhigh+512xlow")
 

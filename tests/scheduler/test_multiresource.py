@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.clusters import parse_cluster
-from scheduler.model import Stop
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.jobs import Stop
+from scheduler.policies.registry import create
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
 from scheduler.workloads import load
-from scheduler.workloads.closed import offered_load
+from scheduler.workloads.generators.closed import offered_load
 
 CLUSTER = parse_cluster("16xnode[cpu=2,memory=4]")
 

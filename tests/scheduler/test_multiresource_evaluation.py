@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from scheduler import evaluations
-from scheduler.evaluations import las_runs, multiresource
-from scheduler.evaluations.las_cases import POLICIES, SIZES, Machine, Size, trace_cases
-from scheduler.evaluations.las_runs import Case, Figures, Usage
-from scheduler.model import Job, Placement
-from scheduler.trace import Outcome, Segment
+from scheduler.evaluations.multiresource import las_runs, multiresource
+from scheduler.evaluations.multiresource.las_cases import POLICIES, SIZES, Machine, Size, trace_cases
+from scheduler.evaluations.multiresource.las_runs import Case, Figures, Usage
+from scheduler.model.jobs import Job, Placement
+from scheduler.simulator.trace import Outcome, Segment
 
 
 def outcome(submit: float, demand: tuple[float, float], *runs: tuple[float, float]) -> Outcome:

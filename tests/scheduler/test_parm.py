@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from profiles.errors import BadInput
-from scheduler import multichoice
-from scheduler.events import BudgetChanged
-from scheduler.model import Cluster, Job, Known, Pool
-from scheduler.multichoice import Problem, Solution, solve
-from scheduler.policies import parm_ga
-from scheduler.policies.parm import Parm, ParmParameters
-from scheduler.policies.parm_ga import ParmGaParameters, search
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.speeds import CappedSpeed
-from scheduler.trace import Arrival
-from scheduler.workloads import load, lublin, power_set2
-from scheduler.workloads.power_set1 import PROGRAMS, machine
-from scheduler.world import Settings
+from scheduler.model.events import BudgetChanged
+from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.model.speeds import CappedSpeed
+from scheduler.policies.base import View
+from scheduler.policies.power import multiple_choice_knapsack, parm_ga
+from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution, solve
+from scheduler.policies.power.parm import Parm, ParmParameters
+from scheduler.policies.power.parm_ga import ParmGaParameters, search
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.trace import Arrival
+from scheduler.workloads import load
+from scheduler.workloads.generators import lublin, power_set2
+from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
 from tests.scheduler.audit import audit
 from tests.scheduler.worlds import World, power, run
 
@@ -229,7 +229,7 @@ def test_decisions_are_the_best_of_all_assignments(alpha: float, beta: float) ->
 
 @pytest.mark.parametrize("watts_matter", [True, False])
 def test_superfluous_configurations_are_left_out(watts_matter: bool) -> None:
-    from scheduler.configurations import considered, every
+    from scheduler.policies.power.configurations import considered, every
 
     job = Job(1, 0.0, 1, 100.0, max_units=20, speed=CappedSpeed(8.0, 0.5, 0.06))
     pool = machine().pools[0]
@@ -392,7 +392,7 @@ def test_the_bound_of_prices_never_lies_below_the_linear_relaxation() -> None:
     problem = Problem(
         np.array([[0.0, 3.0]] * 2), np.array([[0.0, 2.0]] * 2), np.array([[0.0, 10.0]] * 2), 3.0, 100.0
     )
-    _, bound, _ = multichoice._prices(problem)
+    _, bound, _ = multiple_choice_knapsack._prices(problem)
     assert bound == pytest.approx(4.5, rel=1e-3) and bound >= 4.5 - 1e-9
 
 
@@ -401,7 +401,7 @@ def test_the_lowest_point_of_some_planes_is_the_linear_program_s() -> None:
     for _ in range(200):
         planes = [(*rng.normal(size=2), float(rng.normal()))]
         for _ in range(int(rng.integers(1, 12))):
-            height, at = multichoice._lowest(np.array(planes), 5.0)
+            height, at = multiple_choice_knapsack._lowest(np.array(planes), 5.0)
             found = linprog(
                 [0.0, 0.0, 1.0],
                 A_ub=[(a, b, -1.0) for a, b, _ in planes],
@@ -455,7 +455,7 @@ def test_job_set_2_takes_its_logged_time_on_its_nodes_at_the_middle_cap() -> Non
 
 def test_highs_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     libc = ctypes.CDLL(None)
-    with multichoice._silence():
+    with multiple_choice_knapsack._silence():
         libc.puts(b"HighsMipSolverData::...")
     print("still here", flush=True)
     assert capfd.readouterr().out == "still here\n"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scheduler.evaluations import Progress, power, power_runs
-from scheduler.evaluations.power_runs import Case, Plan, Result
+from scheduler.evaluations import Progress
+from scheduler.evaluations.power import power, power_runs
+from scheduler.evaluations.power.power_runs import Case, Plan, Result
 
 
 def in_turn(

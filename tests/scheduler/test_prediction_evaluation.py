@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.evaluations import EVALUATIONS, evaluate, prediction
-from scheduler.evaluations.prediction import Case, look, predicted, waits_of
-from scheduler.model import Job
-from scheduler.trace import Arrival
+from scheduler.evaluations import EVALUATIONS, evaluate
+from scheduler.evaluations.prediction import prediction
+from scheduler.evaluations.prediction.prediction import Case, look, predicted, waits_of
+from scheduler.model.jobs import Job
+from scheduler.simulator.trace import Arrival
 
 pytestmark = pytest.mark.computes
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model import Job, Known
-from scheduler.trace import Arrival
+from scheduler.model.jobs import Job, Known
+from scheduler.simulator.trace import Arrival
 from tests.scheduler.audit import audit
 from tests.scheduler.test_every_policy import CASES, QUICK, promising, quick
 from tests.scheduler.worlds import WORLDS, World, run

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.evaluations import Evaluation
-from scheduler.evaluations import regions as evaluation
-from scheduler.evaluations.nodes_in_a_row import Row, starts_in_a_row
-from scheduler.evaluations.region_runs import (
+from scheduler.evaluations.regions import regions as evaluation
+from scheduler.evaluations.regions.nodes_in_a_row import Row, starts_in_a_row
+from scheduler.evaluations.regions.region_runs import (
     INTERVAL_S,
     MACHINE,
     Stretch,
@@ -23,9 +23,9 @@ from scheduler.evaluations.region_runs import (
     run_stretch,
     run_week,
 )
-from scheduler.model import Job
-from scheduler.trace import Arrival
-from scheduler.workloads.kmix import MIXES
+from scheduler.model.jobs import Job
+from scheduler.simulator.trace import Arrival
+from scheduler.workloads.generators.kmix import MIXES
 from tenbin.report.evaluation import markdown, page
 from tests.scheduler import brute
 from tests.scheduler.test_regions import machines

@@ -9,15 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.actions import Repartition, Start
-from scheduler.events import Timer
-from scheduler.model import Cluster, Job, Placement, Pool, Region
-from scheduler.partition import Layout, Work, layout, region_bounds, region_of, region_sizes
-from scheduler.policies.regions import Regions, RegionsParameters
-from scheduler.policy import Policy, View
-from scheduler.registry import create
-from scheduler.state import Phase, State
-from scheduler.trace import Arrival
+from scheduler.model.actions import Repartition, Start
+from scheduler.model.events import Timer
+from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region
+from scheduler.model.state import Phase, State
+from scheduler.policies.base import Policy, View
+from scheduler.policies.regions.region_sizing import (
+    Layout,
+    Work,
+    layout,
+    region_bounds,
+    region_of,
+    region_sizes,
+)
+from scheduler.policies.regions.regions import Regions, RegionsParameters
+from scheduler.policies.registry import create
+from scheduler.simulator.trace import Arrival
 from tests.scheduler import brute
 from tests.scheduler.audit import audit, starts
 from tests.scheduler.worlds import World, run

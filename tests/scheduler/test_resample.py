@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model import Cluster, Pool
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Record
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.policies.registry import create
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Record
 from scheduler.workloads import Workload, load
-from scheduler.workloads.closed import Closed, offered_load
-from scheduler.workloads.resample import correlated, correlation, cv, with_cv
+from scheduler.workloads.generators.closed import Closed, offered_load
+from scheduler.workloads.generators.resample import correlated, correlation, cv, with_cv
 
 EXCERPT = Path(__file__).parents[1] / "data" / "google2011-task_events-excerpt.csv"
 SHARD = (

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.actions import Start
-from scheduler.events import Event, Finished, Submitted, Timer
-from scheduler.model import Cluster, Job, Pool
-from scheduler.policy import Policy
-from scheduler.registry import create
-from scheduler.state import State
+from scheduler.model.actions import Start
+from scheduler.model.events import Event, Finished, Submitted, Timer
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.model.state import State
+from scheduler.policies.base import Policy
+from scheduler.policies.registry import create
 
 pytestmark = pytest.mark.computes
 CLUSTER = Cluster((Pool("core", 8),))

@@ -11,21 +11,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.actions import Start
-from scheduler.clusters import parse_cluster
-from scheduler.events import Timer
-from scheduler.interference import BESIDE, PACKED, Disturbed, PairTable, Pressure, load_pairs
-from scheduler.metrics import Accumulator
-from scheduler.model import Cluster, Job, Known, Pool, instant
-from scheduler.pairing import best_choice, bindings_of, by_probes, factors, gain_percent, least_time
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.sharing import Shape, place, shape
-from scheduler.simulator import Simulator
-from scheduler.state import State
-from scheduler.trace import Arrival, Outcome
+from scheduler.model.actions import Start
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.events import Timer
+from scheduler.model.interference import BESIDE, PACKED, Disturbed, PairTable, Pressure, load_pairs
+from scheduler.model.jobs import Cluster, Job, Known, Pool, instant
+from scheduler.model.state import State
+from scheduler.policies.base import View
+from scheduler.policies.registry import create
+from scheduler.policies.sharing.pairing import (
+    best_choice,
+    bindings_of,
+    by_probes,
+    factors,
+    gain_percent,
+    least_time,
+)
+from scheduler.policies.sharing.sharing import Shape, place, shape
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
-from scheduler.world import Settings
 from tests.scheduler.worlds import World, run, sharing
 
 TABLE = load_pairs("konishi2008")

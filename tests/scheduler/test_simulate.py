@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from scheduler.model import Cluster, Pool
-from scheduler.registry import create
-from tenbin.commands.simulate import complete_workload
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.policies.registry import create
+from tenbin.commands.simulate.simulate import complete_workload
 from tenbin.report.schedule import figures, lanes, means, page
 from tests import programs
 from tests.scheduler.chaos import Chaos

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler import actions as act
-from scheduler.actions import Action
-from scheduler.costs import Line, LinearCosts
-from scheduler.events import (
+from scheduler.model import actions as act
+from scheduler.model.actions import Action
+from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.events import (
     KINDS,
     BudgetChanged,
     Checkpointed,
@@ -26,13 +26,13 @@ from scheduler.events import (
     Submitted,
     Timer,
 )
-from scheduler.model import Cluster, Job, Known, Placement, Pool, Region, Stop
-from scheduler.policy import Policy, View
-from scheduler.registry import create
-from scheduler.simulator import Simulator
-from scheduler.state import RuleBroken
-from scheduler.trace import Arrival, Outcome, Record
-from scheduler.world import Settings
+from scheduler.model.jobs import Cluster, Job, Known, Placement, Pool, Region, Stop
+from scheduler.model.state import RuleBroken
+from scheduler.policies.base import Policy, View
+from scheduler.policies.registry import create
+from scheduler.simulator.settings import Settings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Outcome, Record
 from tests.scheduler.audit import audit, starts
 from tests.scheduler.chaos import Chaos
 from tests.scheduler.worlds import WORLDS, LinearSpeed, World, run

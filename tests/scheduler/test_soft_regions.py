@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model import Cluster, Job, Known, Pool
-from scheduler.policies.soft_regions import SoftRegions, SoftRegionsParameters
-from scheduler.policy import View
-from scheduler.registry import create
-from scheduler.trace import Arrival
+from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.policies.base import View
+from scheduler.policies.regions.soft_regions import SoftRegions, SoftRegionsParameters
+from scheduler.policies.registry import create
+from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from tests.scheduler import brute
 from tests.scheduler.audit import audit, starts

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.availability import Availability
-from scheduler.clusters import parse_cluster
-from scheduler.metrics import Accumulator
-from scheduler.model import Cluster, Job, Placement, Pool, instant
-from scheduler.parameters import fill, split
-from scheduler.queue import IndexedQueue
-from scheduler.registry import create
-from scheduler.trace import Outcome, Segment
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.jobs import Cluster, Job, Placement, Pool, instant
+from scheduler.model.parameters import fill, split
+from scheduler.policies.backfill.availability import Availability
+from scheduler.policies.backfill.queue import IndexedQueue
+from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.trace import Outcome, Segment
 
 MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 UNITS, SECONDS = 8, 60

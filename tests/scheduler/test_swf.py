@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model import Cluster, Job, Known, Pool
-from scheduler.trace import Arrival
-from scheduler.workloads import Workload, load, swf
-from scheduler.workloads.files import WINDOW
+from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.simulator.trace import Arrival
+from scheduler.workloads import Workload, load
+from scheduler.workloads.logs import swf
+from scheduler.workloads.logs.files import WINDOW
 
 LINE = "{} {} -1 {} {} -1 {} {} {} {} 1 7 -1 3 -1 -1 -1 -1\n"
 FILES = settings(

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.clusters import parse_cluster
-from scheduler.model import Cluster, Known, Pool, Stop
-from scheduler.state import State
-from scheduler.trace import Arrival
+from scheduler.model.clusters import parse_cluster
+from scheduler.model.jobs import Cluster, Known, Pool, Stop
+from scheduler.model.state import State
+from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
-from scheduler.workloads.tasks import chosen
+from scheduler.workloads.logs.tasks import chosen
 
 EXCERPT = Path(__file__).parents[1] / "data" / "google2011-task_events-excerpt.csv"
 DATA = Path(os.environ.get("TENBIN_DATA", Path(__file__).parents[3] / "shared" / "data"))

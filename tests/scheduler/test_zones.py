@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.actions import Action, Repartition, Start
-from scheduler.engines.zones import Zones
-from scheduler.events import Event, Finished
-from scheduler.model import Cluster, Job, Pool, Region
-from scheduler.policies.regions import Regions, RegionsParameters
-from scheduler.policy import View
-from scheduler.trace import Arrival
+from scheduler.engines.region_placement import Zones
+from scheduler.model.actions import Action, Repartition, Start
+from scheduler.model.events import Event, Finished
+from scheduler.model.jobs import Cluster, Job, Pool, Region
+from scheduler.policies.base import View
+from scheduler.policies.regions.regions import Regions, RegionsParameters
+from scheduler.simulator.trace import Arrival
 from tests.scheduler.worlds import World, run
 
 LINES = ("fcfs", "easy", "first-fit")

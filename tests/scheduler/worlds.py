@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from scheduler.costs import Line, LinearCosts
-from scheduler.interference import Disturbed, PressureModel, load_pairs
-from scheduler.model import Cluster, Job, Known, Pool, Stop
-from scheduler.policy import Policy, View
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival, Outcome, Record
-from scheduler.world import Settings, Summary
+from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.interference import Disturbed, PressureModel, load_pairs
+from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
+from scheduler.policies.base import Policy, View
+from scheduler.simulator.settings import Settings, Summary
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, Outcome, Record
 
 
 @dataclass(frozen=True)

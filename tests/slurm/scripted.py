@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from scheduler.actions import Action, Migrate, Resume, Start, Suspend
-from scheduler.events import Event
-from scheduler.model import Job, Placement
-from scheduler.policy import Policy, View
+from scheduler.model.actions import Action, Migrate, Resume, Start, Suspend
+from scheduler.model.events import Event
+from scheduler.model.jobs import Job, Placement
+from scheduler.policies.base import Policy, View
 
 Told = tuple[str, int | None]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.coordination.coordinator import Coordinator
-from scheduler.coordination.journal import Journal
-from scheduler.coordination.specs import JobSpec
-from scheduler.model import Cluster, Job, Pool, Stop
-from scheduler.registry import POLICIES, PolicyEntry
-from scheduler.simulator import Simulator
-from scheduler.trace import Arrival
-from tenbin.machine import Machine, divide
-from tenbin.serve import make_engine
-from tenbin.slurm_machine import slurm_cluster
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Journal
+from scheduler.engines.local.discovery import Machine, divide
+from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Job, Pool, Stop
+from scheduler.policies.registry import POLICIES, PolicyEntry
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival
+from tenbin.server.serve import make_engine
 from tests.slurm.scripted import Scripted, Told
 
 SHORT_S, LONG_S = 1.0, 3.0

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from profiles.inventory import OpenCLDevice
-from scheduler.coordination.sizes import CORE
-from scheduler.engines.slurm.devices import Devices, Slot
-from scheduler.engines.slurm.parse import nodes as parsed
-from scheduler.engines.slurm.roster import Host, Roster
-from scheduler.model import Placement
-from tenbin.slurm_devices import Seen, classes
+from scheduler.engines.slurm.client.parse import nodes as parsed
+from scheduler.engines.slurm.nodes.devices import Devices, Slot
+from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
+from scheduler.engines.slurm.nodes.opencl_devices import Seen, classes
+from scheduler.jobs.sizes import CORE
+from scheduler.model.jobs import Placement
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.programs import opencl_devices, opencl_layer

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scheduler.coordination.coordinator import MOST_FAILURES
-from scheduler.coordination.journal import Entry, Journal, Stage
+from scheduler.coordinator.coordinator import MOST_FAILURES
+from scheduler.coordinator.journal import Entry, Journal, Stage
 from tenbin.errors import TenbinError
 from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab

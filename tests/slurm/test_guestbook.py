@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.engines.slurm.clerk import Outcome
-from scheduler.engines.slurm.guestbook import FIELDS, Guestbook, Seen, read, records
-from scheduler.engines.slurm.guests import REST_S, Guests, Visit
-from scheduler.engines.slurm.needs import Shape, Unclear, needs_of, seconds
-from scheduler.engines.slurm.parse import MIB
+from scheduler.engines.slurm.client.parse import MIB
+from scheduler.engines.slurm.client.poller import Outcome
+from scheduler.engines.slurm.external.external_jobs import REST_S, Guests, Visit
+from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of, seconds
+from scheduler.engines.slurm.external.sbatch_queue import FIELDS, Guestbook, Seen, read, records
 
 # As Slurm 22.05 prints it.
 RECORD = """JobId=12 ArrayJobId=12 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 JobName=a b NumNodes=7
@@ -151,7 +151,7 @@ def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -
 def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node refuses it in the second in which it was killed there, and Slurm says then that it failed."""
     now = 100.0
-    monkeypatch.setattr("scheduler.engines.slurm.guests.time.monotonic", lambda: now)
+    monkeypatch.setattr("scheduler.engines.slurm.external.external_jobs.time.monotonic", lambda: now)
     calls: list[str] = []
     looks: list[float] = []
     clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)

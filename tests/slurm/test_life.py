@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import lease
-from agent.jobs.folder import Attempt
-from agent.jobs.lease import MARGIN_S
+from agent.attempts.folder import Attempt
+from agent.multi_node import lease
+from agent.multi_node.lease import MARGIN_S
 from profiles.files import overwrite
-from scheduler.engines.slurm import parse
-from scheduler.engines.slurm.judging import should_run
-from scheduler.engines.slurm.life import SET_DOWN, Life, knock
-from scheduler.engines.slurm.parse import SlurmJob
-from scheduler.engines.slurm.strays import Strays
-from scheduler.engines.slurm.tools import Slurm
-from tenbin.slurm_machine import setting_down, slurm_cluster
+from scheduler.engines.slurm.attempts.attempt_state import should_run
+from scheduler.engines.slurm.attempts.orphaned_jobs import Strays
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.parse import SlurmJob
+from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
+from scheduler.engines.slurm.nodes.heartbeats import SET_DOWN, Life, knock
 from tests.coordinator.conftest import Up
 from tests.slurm.test_engine import START, run, stage
 from tests.slurm.test_mpi import BEATS, begun, submit

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenbin.client import Job
+from tenbin.client.client import Job
 from tests.coordinator.conftest import Up
 from tests.slurm.test_engine import START
 from tests.slurmlab import SlurmLab

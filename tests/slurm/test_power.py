@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from agent.emulated_tree import CREDIT_S, SWING_S
-from agent.emulation import MACHINES
+from agent.emulation.emulated_tree import CREDIT_S, SWING_S
+from agent.emulation.machines import MACHINES
 from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab
 
@@ -211,9 +211,9 @@ def supervises(process: Path, home: Path) -> bool:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return any(word.endswith(b"agent/jobs/relay_process.py") for word in words) and words[-2].startswith(
-        bytes(home)
-    )
+    return any(word.endswith(b"agent/multi_node/relay_process.py") for word in words) and words[
+        -2
+    ].startswith(bytes(home))
 
 
 def parent(pid: int) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.engines.slurm.parse import hosts
-from tenbin.slurm_machine import slurm_cluster
-from tenbin.slurm_partitions import partitioned
+from scheduler.engines.slurm.client.parse import hosts
+from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.engines.slurm.nodes.partition_check import partitioned
 from tests.coordinator.conftest import Up
 from tests.slurm.test_bad_input import refused
 from tests.slurmlab import SlurmLab, require_slurm, slurmlab

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs import relay, relay_process, tree
-from agent.jobs.folder import Attempt, Order, Request
+from agent.attempts.folder import Attempt, Order, Request
+from agent.multi_node import allocation_reuse, relay_process
+from agent.supervisor import tree
 from tests.coordinator.conftest import Up
 from tests.slurmlab import SlurmLab
 
@@ -46,13 +47,15 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     one, two = (tmp_path / name for name in ("one", "two"))
     one.mkdir(), two.mkdir()
     first, second = placed(one, "echo $PPID; exit 3"), placed(two, "echo $PPID; exit 4")
-    assert relay.pass_on(first.path, second.path)
-    assert not relay.pass_on(first.path, second.path) and not relay.pass_on(first.path, "")
+    assert allocation_reuse.pass_on(first.path, second.path)
+    assert not allocation_reuse.pass_on(first.path, second.path) and not allocation_reuse.pass_on(
+        first.path, ""
+    )
     assert carry(first).wait(LIMIT_S) == 4
     results = first.result(), second.result()
     assert [result and result.code for result in results] == [3, 4]
     assert (one / "out").read_text() != (two / "out").read_text()  # each has a supervisor
-    assert not relay.pass_on(second.path, first.path), "it has left"
+    assert not allocation_reuse.pass_on(second.path, first.path), "it has left"
 
 
 @pytest.mark.parametrize("script", ["kill -KILL $PPID; sleep 60 & sleep 60", "exit 3"])
@@ -74,7 +77,7 @@ def test_a_request_reaches_the_supervisor_through_it(tmp_path: Path) -> None:
     assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
     result = attempt.result()
     assert result is not None and result.how == "cancelled"
-    assert not (attempt.path / relay.NEXT).exists(), "after such an end nobody follows"
+    assert not (attempt.path / allocation_reuse.NEXT).exists(), "after such an end nobody follows"
 
 
 def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:
@@ -114,9 +117,9 @@ def test_who_ends_before_anybody_waits_is_not_taken_for_longer(tmp_path: Path) -
     program = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from agent.jobs.begin import begin\n"
-        "from agent.jobs.folder import Attempt\n"
-        "from agent.jobs.supervisor import go_on\n"
+        "from agent.attempts.begin import begin\n"
+        "from agent.attempts.folder import Attempt\n"
+        "from agent.supervisor.supervisor import go_on\n"
         "with begin(sys.argv[1]) as begun:\n"
         "    os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)\n"
         "    print(time.monotonic() - begun.at)\n"

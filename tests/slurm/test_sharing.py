@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.jobs.binding import cpus_of
-from agent.node_kind import node_kind
+from agent.node_profile.node_kind import node_kind
+from agent.supervisor.binding import cpus_of
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
-from scheduler.coordination.journal import read_forecasts
+from scheduler.coordinator.journal import read_forecasts
+from scheduler.engines.slurm.discovery import slurm_cluster
 from tenbin.errors import TenbinError
-from tenbin.slurm_machine import slurm_cluster
 from tests.conftest import require
 from tests.coordinator.conftest import Up
 from tests.jobs import make_job, samples

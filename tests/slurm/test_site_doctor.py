@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from agent.doctor.finding import Finding
-from scheduler.engines.slurm.tools import Slurm
-from scheduler.site import reach, rights, settings
-from scheduler.site.doctor import examine, usable
+from scheduler.engines.slurm.admin import reach, rights, settings
+from scheduler.engines.slurm.admin.doctor import examine, usable
+from scheduler.engines.slurm.client.tools import Slurm
 from tests.slurmlab import SlurmLab
 
 HOME = Path("/tmp")

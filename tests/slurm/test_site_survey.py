@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from probes.mpi import MpiInstall
+from probes.mpi.launchers import MpiInstall
 from profiles.clusters import ClusterStore
 from profiles.errors import BadInput
 from profiles.store import Store
-from scheduler.engines.slurm import parse
-from scheduler.site.allocation import explained
-from scheduler.site.exchange import rounds
-from scheduler.site.lines import existing
-from scheduler.site.selection import groups, named, sorted_out
+from scheduler.engines.slurm.admin.allocation import explained
+from scheduler.engines.slurm.admin.exchange import rounds
+from scheduler.engines.slurm.admin.lines import existing
+from scheduler.engines.slurm.admin.selection import groups, named, sorted_out
+from scheduler.engines.slurm.client import parse
 from tests.slurmlab import SlurmLab
 
 COMMAND = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()"]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import Unavailable
-from scheduler.engines.slurm import parse
-from scheduler.engines.slurm.tools import Batch, Slurm, SlurmError, SlurmSilent, error_of
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.tools import Batch, Slurm, SlurmError, SlurmSilent, error_of
 from tests.slurmlab import SlurmLab
 
 NODE = (

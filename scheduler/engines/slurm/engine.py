@@ -16,29 +16,30 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from agent.jobs.folder import Request, Want
+from agent.attempts.folder import Request, Want
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.coordination.journal import Entry
-from scheduler.coordination.sizes import CORE, Unit
-from scheduler.coordination.specs import JobSpec
+from scheduler.coordinator.journal import Entry
 from scheduler.engines import Report, spoiled
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.orders import Orders
-from scheduler.engines.slurm import judging, losses
-from scheduler.engines.slurm.clerk import BUSY_S, Clerk, Outcome, Picture
-from scheduler.engines.slurm.guests import Guests
-from scheduler.engines.slurm.life import NOBODY, Key
-from scheduler.engines.slurm.papers import Papers
-from scheduler.engines.slurm.partitions import Partitions
-from scheduler.engines.slurm.relays import Relays, passed_on_to
+from scheduler.engines.slurm.attempts import attempt_state
+from scheduler.engines.slurm.attempts.allocation_reuse import Relays, passed_on_to
+from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.attempts.batch_script import Papers
+from scheduler.engines.slurm.attempts.orphaned_jobs import Strays
+from scheduler.engines.slurm.attempts.signals import Steering
+from scheduler.engines.slurm.client.poller import BUSY_S, Clerk, Outcome, Picture
+from scheduler.engines.slurm.client.tools import SlurmSilent
+from scheduler.engines.slurm.external.external_jobs import Guests
+from scheduler.engines.slurm.nodes import node_failures
+from scheduler.engines.slurm.nodes.heartbeats import NOBODY, Key
+from scheduler.engines.slurm.nodes.partitions import Partitions
+from scheduler.engines.slurm.nodes.power_budget import Watts
 from scheduler.engines.slurm.site import Site
-from scheduler.engines.slurm.steering import Steering
-from scheduler.engines.slurm.strays import Strays
-from scheduler.engines.slurm.tools import SlurmSilent
-from scheduler.engines.slurm.watched import Watched
-from scheduler.engines.slurm.watts import Watts
-from scheduler.model import Cluster, Placement, Region
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Region
 
 NOT_TAKEN = "it was taken over from sbatch; go on with: tenbin up --engine slurm --take-over FILE"
 log = logging.getLogger("tenbin")
@@ -232,7 +233,7 @@ class SlurmEngine(JobFolders):
         """Its supervisor was killed: the caps that it left are put back on its nodes, if they are free."""
         power = self.site.power
         if power is not None:
-            program = [sys.executable, "-P", "-m", "agent.node_power", power.sysfs, str(power.states)]
+            program = [sys.executable, "-P", "-m", "agent.power.node_power", power.sysfs, str(power.states)]
             nodes, partition = tuple(watched.cpus), self.site.partition
             self.clerk.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
 
@@ -300,7 +301,7 @@ class SlurmEngine(JobFolders):
         if self.silent:
             log.warning("Slurm answers again")
         self.silent = ""
-        losses.see_nodes(self, picture)
+        node_failures.see_nodes(self, picture)
         self.partitions.see(picture.nodes, self.roster.regions(), self.watched.values())
         if self.guests is not None and picture.guests is not None:
             self.guests.see(picture.guests)
@@ -309,8 +310,8 @@ class SlurmEngine(JobFolders):
             with spoiled.of_one(watched.job_id):
                 if not (watched.calling and watched.slurm is None):  # else it may not be there yet
                     watched.pictures += 1
-                    judging.see(self, watched, ours.get(watched.comment))
-                losses.see_place(self, watched, picture)
+                    attempt_state.see(self, watched, ours.get(watched.comment))
+                node_failures.see_place(self, watched, picture)
         known = {watched.comment for watched in self.watched.values()} | self.relays.comments()
         for stray in self.strays.find(picture.jobs, known):
             log.warning("Slurm job %d is of no attempt any more: cancelled (%s)", stray.id, stray.comment)
@@ -353,7 +354,7 @@ class SlurmEngine(JobFolders):
     def _look(self, watched: Watched) -> None:
         """Look at an attempt; what cannot be looked at now is the next time."""
         with spoiled.of_one(watched.job_id):
-            judging.look(self, watched)
+            attempt_state.look(self, watched)
 
     def give_up(self, watched: Watched, trouble: str) -> None:
         """Its node is lost: what may run there must end before it runs elsewhere."""

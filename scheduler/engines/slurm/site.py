@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.jobs.lease import LEASE_S
-from scheduler.engines.slurm.devices import Devices
-from scheduler.engines.slurm.guestbook import Guestbook
-from scheduler.engines.slurm.roster import Roster
-from scheduler.engines.slurm.tools import Slurm
-from scheduler.engines.slurm.watts import SitePower
+from agent.multi_node.lease import LEASE_S
+from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.external.sbatch_queue import Guestbook
+from scheduler.engines.slurm.nodes.devices import Devices
+from scheduler.engines.slurm.nodes.node_inventory import Roster
+from scheduler.engines.slurm.nodes.power_budget import SitePower
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,148 @@
+"""Turns an order into a process, with all that has to hold before its first instruction.
+
+By ``posix_spawn``, not by a fork of this process: for every page that either of the two touches after a fork
+there is a fault, together more than two milliseconds. What it cannot do for the new process (working
+directory, cores) this process takes upon itself for that moment.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from agent.attempts.fast_imports import signal, suppress
+from agent.supervisor import tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from agent.attempts.folder import Order
+
+NO_READER = "nobody reads this pipe; start its reader first, or name a file"
+DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+
+
+def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
+    """Start the command, in a session of its own, so that it is killed should this process die.
+
+    Returns: its number, and descriptors to be closed when it is reaped.
+
+    Raises:
+        OSError: it cannot be started; ``filename`` is what of the order is to blame.
+    """
+    with _WorkingIn(order.folder), _Streams(order) as streams, _OnCores(cpus_for(order, order.places)):
+        given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
+        environment = {**given, **order.environment, tree.MARK: order.mark}
+        program = _find(order.command[0], environment.get("PATH", os.defpath))
+        try:
+            pid = os.posix_spawn(
+                program,
+                order.command,
+                environment,
+                file_actions=streams,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=DEFAULT,
+            )
+        except (OSError, ValueError) as error:  # of a name in the environment, for instance
+            number = error.errno if isinstance(error, OSError) else errno.EINVAL
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise OSError(number, reason, order.command[0]) from error
+    return pid, tree.die_with_me(pid)
+
+
+def cpus_for(order: Order | SimpleNamespace, places: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of the logical CPUs that the job is bound to now; empty: to none."""
+    if not order.places:
+        return tuple(order.cores)
+    from agent.supervisor.binding import cpus_of  # few jobs share nodes that are not this machine
+
+    return cpus_of(places)
+
+
+def _find(command: str, path: str) -> str:
+    """The program's file, as a shell finds it."""
+    if "/" in command:
+        return command
+    for folder in path.split(os.pathsep):  # most are found so, and shutil takes its time to be imported
+        file = f"{folder}/{command}"
+        if not folder:
+            break
+        if os.access(file, os.X_OK) and not os.path.isdir(file):  # noqa: PTH112
+            return file
+    import shutil
+
+    found = shutil.which(command, path=path)
+    if found is None:
+        number = errno.ENOENT if shutil.which(command, os.F_OK, path) is None else errno.EACCES
+        raise OSError(number, os.strerror(number), command or "''")
+    return found
+
+
+class _WorkingIn:
+    """This process has another working directory for a moment."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        self._before = os.open(".", os.O_PATH | os.O_CLOEXEC)
+        try:
+            os.chdir(self._folder)
+        except OSError:
+            os.close(self._before)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            os.fchdir(self._before)
+        finally:
+            os.close(self._before)
+
+
+class _Streams:
+    """Opens where a job reads and writes; as ``posix_spawn`` wants to be told of it."""
+
+    def __init__(self, order: Order | SimpleNamespace) -> None:
+        self._order = order
+        self._opened: list[int] = []
+
+    def __enter__(self) -> list[tuple[int, int, int]]:
+        appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+        streams = (os.devnull, os.O_RDONLY), (self._order.stdout, appends), (self._order.stderr, appends)
+        try:
+            for path, flags in streams:
+                self._opened.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+                os.set_blocking(self._opened[-1], True)
+        except OSError as error:
+            self.__exit__()
+            if error.errno == errno.ENXIO:  # to wait for a reader would be for ever, and deaf
+                raise OSError(errno.ENXIO, NO_READER, error.filename) from None
+            raise
+        return [(os.POSIX_SPAWN_DUP2, opened, number) for number, opened in enumerate(self._opened)]
+
+    def __exit__(self, *_: object) -> None:
+        for opened in self._opened:
+            os.close(opened)
+
+
+class _OnCores:
+    """This process runs on other cores for a moment; none given: where it does."""
+
+    def __init__(self, cores: tuple[int, ...]) -> None:
+        self._cores = cores
+
+    def __enter__(self) -> None:
+        if self._cores:
+            self._before = os.sched_getaffinity(0)
+            try:
+                os.sched_setaffinity(0, self._cores)
+            except OSError as error:
+                named = f"cores {', '.join(map(str, self._cores))}"
+                raise OSError(error.errno, error.strerror, named) from error
+
+    def __exit__(self, *_: object) -> None:
+        if self._cores:
+            with suppress(OSError):  # they may have been taken from us meanwhile
+                os.sched_setaffinity(0, self._before)

@@ -1,0 +1,235 @@
+"""Run time and energy of a program under power caps: run alone, over and over, under each cap.
+
+A repetition visits every cap once, in random order, and the limits as found; speeds are ratios within it. A
+cap is on every package of the node alike; power and energy are those of the packages that the job runs on,
+with what these draw at rest. On an emulated machine the program is stopped and continued to hold the cap.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from agent.emulation.machines import cores_of as emulated_cores
+from agent.emulation.machines import emulated_node, parse
+from agent.job_profile.start import as_ranks, plain
+from agent.job_profile.trial import Ended, Trial
+from agent.journal import Journal
+from agent.lock import node_lock
+from agent.paths import state_dir
+from probes.mpi.launchers import find_mpi
+from probes.power.caps import Caps, find_caps
+from probes.power.loads import MARK
+from probes.power.meters import Meter, Reading, choose_meter
+from probes.power.powercap import capped, cores_of, zones
+from probes.power.probe import HEADROOM, held
+from profiles.errors import TenbinError, Unavailable
+from profiles.records import Settings
+
+CAPS, QUICK_CAPS = 6, 5
+LEAST, QUICK, MOST = 2, 2, 5  # repetitions; a third and further ones while there is time
+LOOK_S = 0.02
+EMULATION_STARTS_S = 20.0
+
+
+class CapsFailed(TenbinError):
+    """The command cannot be measured under caps."""
+
+
+@dataclass(frozen=True)
+class UnderCapsOrder:
+    """What to run.
+
+    Attributes:
+        cpus: a logical CPU of each core that it gets.
+        limit_s: a run that takes longer is ended. budget_s: no third repetition is begun after this time.
+        load: what it is to an emulation: compute or memory. emulated: name of the machine; empty: this one.
+    """
+
+    command: tuple[str, ...]
+    folder: str
+    cpus: tuple[int, ...]
+    limit_s: float = 600.0
+    budget_s: float = 1200.0
+    quick: bool = False
+    seed: int = 1
+    mpi: bool = False
+    load: str = "compute"
+    emulated: str = ""
+
+
+@dataclass
+class _Bench:
+    """The meter, the caps (None: there are none), and what has been seen."""
+
+    order: UnderCapsOrder
+    meter: Meter
+    caps: Caps | None
+    packages: tuple[str, ...]
+    rows: list[dict[str, object]] = field(default_factory=list)
+
+    def run(self, cap_w: float | None, repetition: int) -> float:
+        """One run under a cap on each package (None: the limits as found); its mean power in W."""
+        if self.caps is not None:
+            self.caps.reset() if cap_w is None else self.caps.set_w(cap_w * len(self.caps.packages))
+        seen: list[tuple[float, Reading]] = []
+        with _trial(self.order) as trial:
+            while (ended := trial.ended(LOOK_S)) is None:
+                seen.append((time.monotonic(), self.meter.read()))
+        seen.append((time.monotonic(), self.meter.read()))
+        self._check(ended)
+        energy_j = self._energy_j(seen, ended)
+        power_w = None if energy_j is None else energy_j / ended.wall_s
+        self.rows.append(
+            {
+                "repetition": repetition,
+                "cap_w": cap_w,
+                "wall_s": ended.wall_s,
+                "cpu_s": ended.cpu_s,
+                "energy_j": energy_j,
+                "power_w": power_w,
+                "held": None if cap_w is None or power_w is None else self._held(cap_w, power_w),
+            }
+        )
+        if power_w is None:
+            raise Unavailable("the energy counters failed during a run", "see the kernel log (dmesg)")
+        return power_w
+
+    def _held(self, cap_w: float, power_w: float) -> bool:
+        return held(cap_w * len(self.packages), power_w)
+
+    def _energy_j(self, seen: Sequence[tuple[float, Reading]], ended: Ended) -> float | None:
+        """Between begin and end of the run; None where a counter jumped, stopped or vanished."""
+        first, last = seen[0][1], seen[-1][1]
+        if any(first.breaks[part] != last.breaks[part] for part in self.packages):
+            return None
+        at = [when for when, _ in seen]
+        sums = [sum(reading.energy_j[part] for part in self.packages) for _, reading in seen]
+        begin_j, end_j = np.interp([ended.started_s, ended.ended_s], at, sums)
+        # Before the first look it drew what it draws: the run begins a moment before we see it.
+        unseen = max(at[0] - ended.started_s, 0.0) / max(ended.wall_s, 1e-9)
+        return float(end_j - begin_j) / max(1.0 - unseen, 0.5)
+
+    def _check(self, ended: Ended) -> None:
+        if ended.trouble:
+            raise CapsFailed(f"the command cannot be started: {ended.trouble}", "check its path")
+        if ended.overdue:
+            what = f"the command still ran under a cap after {self.order.limit_s:g} s"
+            raise CapsFailed(what, "give it a longer --limit")
+        if ended.code or ended.left:
+            how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
+            raise CapsFailed(
+                f"the command ended with {how}, {ended.left} processes left: {ended.last_words}",
+                "try it by itself",
+            )
+
+
+def check(emulated: str) -> None:
+    """See, before minutes are spent, that there is a meter.
+
+    Raises:
+        BadInput: no such machine to emulate. Unavailable: no energy counter can be read here.
+    """
+    if emulated:
+        parse(emulated)
+        return
+    with choose_meter(Settings()):
+        pass
+
+
+def measure(
+    order: UnderCapsOrder, tell: Callable[[str], None] = lambda doing: None
+) -> tuple[pd.DataFrame, str]:
+    """Rows ``repetition``, ``cap_w`` (of each package; none: the limits as found), ``wall_s``, ``cpu_s``,
+    ``energy_j`` and ``power_w`` (of the packages that it runs on), ``held``; and why there are no caps ("").
+
+    Raises:
+        CapsFailed: a run fails. Busy: a profile is being measured on this node.
+        Unavailable: no meter, or its counters fail.
+    """
+    rng, doubt = np.random.default_rng(order.seed), ""
+    until_s = time.monotonic() + order.budget_s
+    with ExitStack() as stack:
+        stack.enter_context(node_lock())
+        sysfs = stack.enter_context(emulated_node(order.emulated)) if order.emulated else Path("/sys")
+        journal = stack.enter_context(Journal(state_dir() / "journal"))
+        meter = stack.enter_context(_meter(sysfs, order.emulated))
+        caps: Caps | None = None
+        try:
+            caps = find_caps(sysfs, journal.control)
+            caps.remember()
+        except Unavailable as error:
+            caps, doubt = None, str(error)
+        bench = _Bench(order, meter, caps, _packages(order, sysfs, meter))
+        tell("without a cap")
+        natural_w = bench.run(None, 1)
+        plan: list[float] = []
+        if caps is not None:
+            each_w = natural_w / len(bench.packages)
+            lowest_w = caps.lowest_w / len(caps.packages)
+            if lowest_w < each_w:
+                tell(f"under {lowest_w:.0f} W a package")
+                seen_w = bench.run(lowest_w, 1) / len(bench.packages)
+                bench.rows.pop()  # it may have drawn more than the cap: packages have a floor
+                plan = _plan(max(lowest_w, min(seen_w + 0.5, each_w)), each_w, caps, order.quick)
+            else:
+                doubt = f"uncapped it draws {each_w:.1f} W a package, less than the lowest cap: none slows it"
+        for repetition in range(1, (QUICK if order.quick else MOST) + 1):
+            if repetition > LEAST and time.monotonic() > until_s:
+                break
+            steps: list[float | None] = [*plan] if repetition == 1 else [None, *plan]
+            for i in rng.permutation(len(steps)):
+                cap_w = steps[i]
+                under = "without a cap" if cap_w is None else f"under {cap_w:.0f} W a package"
+                tell(f"repetition {repetition}: {under}")
+                bench.run(cap_w, repetition)
+    return pd.DataFrame(bench.rows), doubt
+
+
+def _meter(sysfs: Path, emulated: str) -> Meter:
+    """That of the machine; the counters of an emulated one may begin late, where others compute."""
+    until_s = time.monotonic() + (EMULATION_STARTS_S if emulated else 0.0)
+    while True:
+        try:
+            return choose_meter(Settings(sysfs=sysfs, emulated=emulated))
+        except Unavailable:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(LOOK_S)
+
+
+def _plan(lowest_w: float, natural_w: float, caps: Caps, quick: bool) -> list[float]:
+    """Caps from the lowest that holds to a little above what the job draws."""
+    top_w = min(HEADROOM * natural_w, caps.original_w / len(caps.packages))
+    lowest_w = min(math.ceil(lowest_w), top_w)
+    return [float(cap) for cap in np.linspace(lowest_w, top_w, QUICK_CAPS if quick else CAPS)]
+
+
+def _packages(order: UnderCapsOrder, sysfs: Path, meter: Meter) -> tuple[str, ...]:
+    """The packages that the job runs on; all where that cannot be said."""
+    cores: Mapping[str, Sequence[int]]
+    if order.emulated:
+        cores = emulated_cores(parse(order.emulated)[0])
+    else:
+        cores = cores_of(sysfs, capped(zones(sysfs)), os.sched_getaffinity(0))
+    used = tuple(part for part in meter.packages if set(cores.get(part, ())) & set(order.cpus))
+    return used or meter.packages
+
+
+@contextmanager
+def _trial(order: UnderCapsOrder) -> Iterator[Trial]:
+    start = plain(order.command, order.cpus)
+    if order.mpi:
+        start = as_ranks(find_mpi(), order.command, order.cpus, (), order.limit_s)
+    marked = {MARK: order.load} if order.emulated else {}
+    variables = {**start.variables, **marked}
+    with Trial(start.command, order.folder, start.cpus, order.limit_s, variables) as trial:
+        yield trial

@@ -1,0 +1,56 @@
+"""How long the ranks of a job are inside MPI, run by run (``probes.mpi.mpi_time``)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.paths import default_storage
+from probes.mpi import mpi_time
+
+
+@dataclass
+class MpiTime:
+    """A folder in which each run of the job leaves its counts, and the library that makes it do so."""
+
+    library: Path
+    folder: Path
+    run: int = 0
+
+    def variables(self) -> dict[str, str]:
+        """Of the environment of the next run."""
+        self.run += 1
+        self._folder.mkdir()
+        return mpi_time.variables(self.library, self._folder)
+
+    @property
+    def seen(self) -> int:
+        """How many ranks of the last run called MPI, and told so."""
+        return len(mpi_time.read(self._folder))
+
+    def share(self, wall_s: float) -> float | None:
+        """Share of the last run's ``wall_s`` that its ranks were inside; None: none called MPI."""
+        ranks = mpi_time.read(self._folder)
+        return mpi_time.share(ranks, wall_s) if ranks else None
+
+    @property
+    def _folder(self) -> Path:
+        return self.folder / str(self.run)
+
+
+@contextmanager
+def mpi_times(hosts: Sequence[str]) -> Iterator[MpiTime]:
+    """The library, built in a folder that the hosts share if home folders are; removed afterwards.
+
+    Raises:
+        Unavailable: it cannot be built.
+    """
+    above = default_storage() if hosts else None
+    if above:
+        above.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tenbin-mpi-", dir=above) as name:
+        folder = Path(name)
+        yield MpiTime(mpi_time.build(folder), folder)

@@ -1,0 +1,158 @@
+"""The network half of a job profile: the ranks of the job over several hosts, comprobe beside them on each.
+
+The job's ranks have the first cores of each host, comprobe's one rank the next. Hosts that share this kernel
+(namespaces) share its cores as well: the same cores then, on all of them, so that what a rank has does not
+depend on who is beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from probes.mpi.launchers import MpiInstall
+from probes.network.hosts import greet
+from probes.network.stream import Comprobe, Placement, Window
+from profiles.errors import BadInput, Unavailable
+
+REFERENCE_WINDOWS = 5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the ranks of a job and of comprobe lie.
+
+    Attributes:
+        job_cores: of each rank, in their order.
+        job, probe: comprobe's places: on the job's first core of each host, and beside the job.
+        here: whether this machine is one of the hosts, so that memprobe can be put beside the job.
+        one_kernel: the hosts are namespaces of one machine.
+    """
+
+    hosts: tuple[str, ...]
+    each: int
+    job_cores: tuple[int, ...]
+    job: Placement
+    probe: Placement
+    here: bool
+    one_kernel: bool
+
+
+def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
+    """Ask every host, and choose the cores.
+
+    Raises:
+        BadInput: fewer ranks than hosts, or a host named twice. Unavailable: a host lacks something.
+    """
+    if ranks < len(hosts):
+        raise BadInput(f"-n {ranks}: fewer ranks than the {len(hosts)} hosts", "give each host one at least")
+    of_host, boots = cores_of(hosts, mpi)
+    each = -(-ranks // len(hosts))
+    if ranks <= each * (len(hosts) - 1):
+        raise BadInput(f"-n {ranks}: {each} ranks a host leave {hosts[-1]} none", "give every host as many")
+    for host, cores in zip(hosts, of_host, strict=True):
+        if len(cores) <= each:
+            raise Unavailable(
+                f"host {host} has {len(cores)} cores for {each} ranks, and comprobe needs one beside them",
+                f"-n {(len(cores) - 1) * len(hosts)} at most",
+            )
+    here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Layout(
+        hosts=tuple(hosts),
+        each=each,
+        job_cores=tuple([cores[i] for cores in of_host for i in range(each)][:ranks]),
+        job=Placement(tuple(hosts), tuple(cores[0] for cores in of_host)),
+        probe=Placement(tuple(hosts), tuple(cores[each] for cores in of_host)),
+        here=here in boots,
+        one_kernel=len(set(boots)) < len(boots),
+    )
+
+
+def cores_of(hosts: Sequence[str], mpi: MpiInstall) -> tuple[list[tuple[int, ...]], list[str]]:
+    """One CPU of each core of each host, and which boot each one is of.
+
+    Raises:
+        BadInput, Unavailable: see ``probes.network.hosts.greet``.
+    """
+    answers = greet(hosts, mpi.library)
+    cores = [tuple(int(core) for core in answer["cores"].split(",")) for answer in answers]
+    return cores, [answer["boot"] for answer in answers]
+
+
+@dataclass
+class Network:
+    """comprobe beside a job, and beside itself; ``windows`` is what it saw (see ``profiles.fits.job``)."""
+
+    mpi: MpiInstall
+    layout: Layout
+    windows: list[dict[str, object]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """See that messages leave the hosts, before the job is run.
+
+        Raises:
+            RanksFailed, Unavailable: they do not.
+        """
+        with Comprobe(self.mpi, self.layout.probe, 1.0, preflight=True) as comprobe:
+            self.doubts = comprobe.doubts
+
+    def refer(self, repetition: int, intensities: Sequence[float]) -> None:
+        """comprobe beside nobody (0 %), and beside itself where the job's ranks would be.
+
+        Raises:
+            RanksFailed: comprobe has ended.
+        """
+        with Comprobe(self.mpi, self.layout.probe, 1.0) as measured:
+            for intensity in intensities:
+                if not intensity:
+                    measured.windows()
+                    self._note(measured.windows(REFERENCE_WINDOWS), repetition, intensity)
+                    continue
+                with Comprobe(self.mpi, self.layout.job, intensity / 100) as other:
+                    measured.windows()
+                    self._note(measured.windows(REFERENCE_WINDOWS), repetition, intensity)
+                    self._note(other.windows(1), repetition, intensity, measured=False)
+
+    @contextmanager
+    def beside(self, repetition: int, intensity: float) -> Iterator[list[tuple[float, float]]]:
+        """comprobe at work; the times (begin, end) of the job's run, to be put into what is yielded.
+
+        Raises:
+            RanksFailed: comprobe has ended.
+        """
+        times: list[tuple[float, float]] = []
+        with Comprobe(self.mpi, self.layout.probe, intensity / 100) as comprobe:
+            yield times
+            seen = comprobe.windows()
+        for begin, end in times:
+            inside = [w for w in seen if begin <= w.ended_s - w.wall_s and w.ended_s <= end]
+            self._note(inside, repetition, intensity, phase="run", begin_s=begin)
+
+    def _note(
+        self,
+        rows: Sequence[Window],
+        repetition: int,
+        intensity: float,
+        phase: str = "reference",
+        measured: bool = True,
+        begin_s: float | None = None,
+    ) -> None:
+        for row in rows:
+            self.windows.append(
+                {
+                    "repetition": repetition,
+                    "probe": "network",
+                    "phase": phase,
+                    "measured": measured,
+                    "intensity_percent": intensity,
+                    "core": (self.layout.probe if measured else self.layout.job).cores[0],
+                    "start_s": row.ended_s - row.wall_s,
+                    "at_s": None if begin_s is None else row.ended_s - row.wall_s - begin_s,
+                    "wall_s": row.wall_s,
+                    "thread_cpu_s": row.inside_s,
+                    "bytes": row.bytes,
+                }
+            )

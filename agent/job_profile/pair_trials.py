@@ -1,0 +1,204 @@
+"""Runs pairs of programs side by side for real, to hold predicted slow-downs against.
+
+One repetition: each program twice alone, because every pair that it is in is held against that, and each
+pair, in random order. In a pair both start together and each is started again when it ends, until each has
+once run from its beginning to its end beside the other. A program beside itself would stay in step with
+itself: there one starts at a random time of the other's run, and counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from agent.job_profile.session import CommandFailed
+from agent.job_profile.start import Start, as_ranks, plain
+from agent.job_profile.trial import Ended, Trial
+from agent.lock import node_lock
+from probes.mpi.launchers import MpiInstall
+from profiles.jobs import Clock, JobProfile
+
+POLL_S = 0.02
+RUNS_ALONE = 2  # in a repetition
+
+
+class Program(NamedTuple):
+    """What to run, and its name.
+
+    Attributes:
+        cores: that it has, on each host.
+        mpi: it is started as ``ranks`` ranks. hosts: over these, on cores among ``host_cores`` of each.
+        run_s: its run time alone, as far as known; 0: not.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    folder: str
+    cores: int
+    mpi: MpiInstall | None = None
+    ranks: int = 1
+    hosts: tuple[str, ...] = ()
+    host_cores: tuple[tuple[int, ...], ...] = ()
+    run_s: float = 0.0
+
+    def start(self, cpus: Sequence[int], first: int, limit_s: float) -> Start:
+        """How, from the ``first`` of ``cpus`` (over hosts: of each one's cores) on."""
+        mine = slice(first, first + self.cores)
+        if self.mpi is None:
+            return plain(self.command, cpus[mine])
+        of_hosts = [core for cores in self.host_cores for core in cores[mine]]
+        cores = (of_hosts if self.hosts else list(cpus[mine]))[: self.ranks]
+        return as_ranks(self.mpi, self.command, cores, self.hosts, limit_s)
+
+
+@dataclass
+class Times:
+    """Seconds of each run, by repetition: run time and CPU time of each program alone and beside another.
+
+    Attributes:
+        alone: ``RUNS_ALONE`` in each repetition.
+    """
+
+    alone: dict[str, list[dict[Clock, float]]] = field(default_factory=dict)
+    beside: dict[tuple[str, str], list[dict[Clock, float]]] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def add(self, later: Times) -> None:
+        """The repetitions of another time, of the same programs."""
+        for program, runs in later.alone.items():
+            self.alone.setdefault(program, []).extend(runs)
+        for pair, runs in later.beside.items():
+            self.beside.setdefault(pair, []).extend(runs)
+        self.interrupted = self.interrupted or later.interrupted
+
+    def slowdowns(self, program: str, beside: str, clock: Clock) -> list[float]:
+        """Time beside / mean time alone of each complete repetition."""
+        alone = [run[clock] for run in self.alone.get(program, ())]
+        complete = range(RUNS_ALONE, len(alone) + 1, RUNS_ALONE)
+        means = [sum(alone[end - RUNS_ALONE : end]) / RUNS_ALONE for end in complete]
+        there = [run[clock] for run in self.beside.get((program, beside), ())]
+        return [time / mean for time, mean in zip(there, means, strict=False) if mean > 0]
+
+    def noise(self, program: str, clock: Clock) -> float:
+        """Median change between two runs alone that follow each other: no prediction can be better."""
+        times = [run[clock] for run in self.alone.get(program, ())]
+        changes = [abs(b / a - 1) for a, b in pairwise(times) if a > 0]
+        return float(np.median(changes)) if changes else 0.0
+
+
+def program_of(
+    job: JobProfile, mpi: MpiInstall | None = None, host_cores: tuple[tuple[int, ...], ...] = ()
+) -> Program:
+    """What was measured for a job profile. ``mpi``, ``host_cores``: where it was started as ranks."""
+    run = job.need("run_s")
+    ranks = job.ranks or 1
+    run_s = run.value if run else 0.0
+    return Program(job.name, job.command, job.folder, job.cores, mpi, ranks, job.hosts, host_cores, run_s)
+
+
+def run_pairs(
+    programs: Sequence[Program],
+    pairs: Iterable[tuple[int, int]],
+    cpus: Sequence[int],
+    repetitions: int,
+    limit_s: float,
+    tell: Callable[[str], None] = lambda doing: None,
+    seed: int = 1,
+) -> Times:
+    """Run all of it; Ctrl-C ends it early with what was measured.
+
+    Args:
+        pairs: places in ``programs``; a program beside itself is a pair as well.
+        cpus: one of each core; the first program of a pair gets the first ones.
+
+    Raises:
+        CommandFailed: a program fails, or takes longer than ``limit_s``.
+        Busy: another profile is measuring this node.
+    """
+    times, rng = Times(), np.random.default_rng(seed)
+    alone = [(i,) for i in range(len(programs)) for _ in range(RUNS_ALONE)]
+    work: list[tuple[int, ...]] = [*alone, *pairs]
+    with node_lock():
+        try:
+            for repetition in range(1, repetitions + 1):
+                for place in rng.permutation(len(work)):
+                    members = [programs[i] for i in work[place]]
+                    names = [one.name for one in members]
+                    what = " beside ".join(names) if len(names) > 1 else f"{names[0]} alone"
+                    tell(f"repetition {repetition} of {repetitions}: {what}")
+                    ahead_s = (
+                        rng.uniform(0, members[0].run_s) if len(set(work[place])) < len(members) else 0.0
+                    )
+                    _note(times, names, _together(members, cpus, limit_s, ahead_s))
+        except KeyboardInterrupt:
+            times.interrupted = True
+    return times
+
+
+def _note(times: Times, names: Sequence[str], runs: Sequence[Sequence[Ended]]) -> None:
+    """The first run of each one that was there; of a program beside itself that of the first is enough."""
+    first = [_by_clock(of_one[0]) for of_one in runs[: len(set(names))]]
+    if len(names) == 1:
+        times.alone.setdefault(names[0], []).append(first[0])
+        return
+    a, b = names
+    times.beside.setdefault((a, b), []).append(first[0])
+    if a != b:
+        times.beside.setdefault((b, a), []).append(first[1])
+
+
+def _by_clock(ended: Ended) -> dict[Clock, float]:
+    return {"wall": ended.wall_s, "cpu": ended.cpu_s}
+
+
+def _together(
+    programs: Sequence[Program], cpus: Sequence[int], limit_s: float, ahead_s: float = 0.0
+) -> list[list[Ended]]:
+    """The complete runs of each, one at least, all of them with the others at work.
+
+    Args:
+        ahead_s: the last one starts so long before the others; then its own runs are not waited for.
+    """
+    runs: list[list[Ended]] = [[] for _ in programs]
+    awaited = runs[:-1] if ahead_s else runs
+    with ExitStack() as stack:
+        firsts = [sum(program.cores for program in programs[:i]) for i in range(len(programs))]
+        starts = [one.start(cpus, first, limit_s) for one, first in zip(programs, firsts, strict=True)]
+
+        def start(i: int) -> Trial:
+            how, one = starts[i], programs[i]
+            own = not one.hosts
+            trial = Trial(how.command, one.folder, how.cpus, limit_s, how.variables, own_folder=own)
+            return stack.enter_context(trial)
+
+        running = {len(programs) - 1: start(len(programs) - 1)} if ahead_s else {}
+        others_from = time.monotonic() + ahead_s
+        while not all(awaited):
+            if len(running) < len(programs) and time.monotonic() >= others_from:
+                running |= {i: start(i) for i in range(len(programs)) if i not in running}
+            for i, trial in running.items():
+                ended = trial.ended()
+                if ended is None:
+                    continue
+                _check(programs[i], ended)
+                runs[i].append(ended)
+                if not all(awaited):
+                    running[i] = start(i)
+            time.sleep(POLL_S)
+    return runs
+
+
+def _check(program: Program, ended: Ended) -> None:
+    if ended.trouble or ended.code or ended.overdue or ended.left:
+        why = ended.trouble or ended.last_words or f"code {ended.code}"
+        why = "it took too long" if ended.overdue else why
+        raise CommandFailed(
+            f"{program.name}: the command of its job profile did not succeed ({why})",
+            f"measure it again: tenbin job profile {program.name} -- CMD...",
+        )

@@ -1,0 +1,203 @@
+"""Makes a job profile: a command run over and over, alone and beside probes at graded intensities.
+
+How the runs go says ``agent.job_profile.session``; here is what they need: cores, memory, hosts, and a clock
+to judge by.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import pandas as pd
+
+from agent.inventory import read_machine
+from agent.job_profile.devices import DeviceWatch
+from agent.job_profile.mpi_time import MpiTime, mpi_times
+from agent.job_profile.network import Network, lay_out
+from agent.job_profile.session import JobOrder, Listener, Session
+from agent.job_profile.start import as_ranks, plain
+from agent.lock import node_lock
+from agent.node_profile.conditions import Watch
+from agent.node_profile.node_kind import node_kind
+from probes.memory.plan import Missing, choose_area
+from probes.memory.pool import Pool, Spot
+from probes.mpi.launchers import find_mpi
+from probes.topology import Topology, free_memory_mb, read_topology
+from profiles.errors import BadInput, Unavailable
+from profiles.fits.job import Fitted, fit
+from profiles.jobs import Clock, JobProfile
+from profiles.records import Absent, Condition, Settings
+
+LEAST_AREA_MB = 8.0
+BUSY = 0.05  # share of all CPU time that others may take before wall times mean little
+
+
+def make_job_profile(
+    order: JobOrder, listener: Listener = lambda progress: None
+) -> tuple[JobProfile, dict[str, pd.DataFrame]]:
+    """Measure the job; Ctrl-C ends it early with what was measured, if that is a repetition at least.
+
+    Returns:
+        The profile, and the samples: tables ``runs`` and ``windows`` (see ``profiles.fits.job``).
+
+    Raises:
+        CommandFailed: the command fails, ends too soon, or does not end.
+        BadInput: it needs more cores than there are, with one for the probe.
+        Unavailable: this machine has no room for a probe.
+        Busy: another profile is measuring this node.
+    """
+    settings = Settings(quick=order.quick, seed=order.seed)
+    topology = read_topology(settings.sysfs, os.sched_getaffinity(0))
+    mpi = find_mpi() if order.mpi else None
+    layout = lay_out(order.hosts, order.cores, mpi) if mpi and order.hosts else None
+    job: list[Spot]
+    probes: list[Spot]
+    if layout and not layout.here:
+        job, probes = [Spot(core, 0, core) for core in layout.job_cores[: layout.each]], []
+    else:
+        job, probes = choose_cpus(topology, layout.each if layout else order.cores)
+    cores = layout.job_cores if layout else tuple(spot.core for spot in job)
+    start = plain(order.command, cores)
+    if mpi:
+        start = as_ranks(mpi, order.command, cores, order.hosts, order.limit_s)
+    created, began = datetime.now(UTC), time.monotonic()
+    with node_lock(), ExitStack() as stack:
+        inventory = read_machine(settings)
+        free_mb = free_memory_mb(settings.sysfs, settings.procfs) / 2
+        area_mb, amiss = choose_areas(topology, job, probes, free_mb) if probes else (0.0, [])
+        network = Network(mpi, layout) if mpi and layout else None
+        if network:
+            network.check()
+        absent = [Absent(probe="job", what=m.what, reason=m.reason) for m in amiss]
+        mpi_time = _counting(order, stack, absent)
+        watch = Watch.begin("job", 0)
+        with Pool(area_mb, topology.line_bytes) as pool, DeviceWatch() as devices:
+            session = Session(order, start, pool, devices, job, probes, listener, network, mpi_time)
+            session.absent += absent
+            session.run()
+        condition = watch.ended()
+    runs, windows = pd.DataFrame(session.runs), pd.DataFrame(session.windows)
+    fitted = fit(runs, windows)
+    if network and layout and fitted.network:
+        note = "; ".join(network.doubts)
+        half = fitted.network.model_copy(update={"emulated": layout.one_kernel, "note": note})
+        fitted = fitted._replace(network=half)
+    clock, doubt = choose_clock(condition, fitted)
+    profile = JobProfile(
+        name=order.name,
+        id=created.strftime("%Y%m%dT%H%M%SZ"),
+        node=inventory.hostname,
+        kind=node_kind(inventory),
+        created=created,
+        duration_s=round(time.monotonic() - began, 1),
+        tenbin_version=version("tenbin"),
+        command=order.command,
+        folder=order.folder,
+        cpus=tuple(spot.core for spot in job),
+        probe_cpus=tuple(spot.core for spot in probes),
+        quick=order.quick,
+        seed=order.seed,
+        repetitions=len(set(runs["repetition"])),
+        clock=clock,
+        **fitted._asdict(),
+        mpi=order.mpi,
+        ranks=order.cores if order.mpi else None,
+        hosts=order.hosts,
+        condition=condition,
+        absent=(*session.absent, *_left_out(order, bool(probes))),
+        interrupted=session.interrupted,
+        note="; ".join(filter(None, dict.fromkeys((*session.notes, session.built_anew(fitted), doubt)))),
+    )
+    return profile, {"runs": runs, "windows": windows}
+
+
+def _counting(order: JobOrder, stack: ExitStack, absent: list[Absent]) -> MpiTime | None:
+    """What counts the time inside MPI; where it cannot be, and the job is known to be MPI's, that is said."""
+    try:
+        return stack.enter_context(mpi_times(order.hosts))
+    except Unavailable as error:
+        if order.mpi:
+            what = "share of time inside MPI"
+            absent.append(Absent(probe="job", what=what, reason=error.what, remedy=error.remedy))
+    return None
+
+
+def _left_out(order: JobOrder, beside_memory: bool) -> Iterator[Absent]:
+    if not order.hosts:
+        yield Absent(
+            probe="job",
+            what="pressure on the network (comprobe)",
+            reason="on one host there is no network between ranks",
+            remedy="name the hosts of an MPI job: --hosts a,b",
+        )
+    if not beside_memory:
+        yield Absent(
+            probe="job",
+            what="pressure on memory (memprobe)",
+            reason="this machine is none of the hosts",
+            remedy="measure from one of them",
+        )
+
+
+def choose_areas(
+    topology: Topology, job: Sequence[Spot], probes: Sequence[Spot], free_mb: float
+) -> tuple[float, list[Missing]]:
+    """Size of each writer's area in MB, and what is amiss with it.
+
+    Those that write together through one last-level cache need an area of 4 times that all together: with one
+    each, as in the probe of the node, many cores would need more memory than there is.
+
+    Raises:
+        Unavailable: that does not fit into ``free_mb``.
+    """
+    area_mb, amiss = choose_area(topology, free_mb)
+    cache_of = {cpu.index: cpu.llc for cpu in topology.cpus}
+    together = [Counter(cache_of[spot.core] for spot in side) for side in (job, probes)]
+    each_mb = max(area_mb / min(min(side.values()) for side in together), LEAST_AREA_MB)
+    needed_mb = each_mb * (len(job) + len(probes))
+    remedy = "free some memory, or give the job fewer cores"
+    if not area_mb:
+        raise Unavailable(f"no memory for memprobe ({amiss[-1].reason})", remedy)
+    if needed_mb > free_mb:
+        what = f"memprobe needs {needed_mb:.0f} MB for {len(job) + len(probes)} writers"
+        raise Unavailable(f"{what}, {free_mb:.0f} MB can be taken", remedy)
+    return each_mb, amiss
+
+
+def choose_clock(condition: Condition, fitted: Fitted) -> tuple[Clock, str]:
+    """The clock to predict by, and why it is not the wall's: others had the cores meanwhile.
+
+    Of a job over hosts it is the wall's: ranks that wait for messages are not at work, or poll. Where the
+    hosts are one machine, what the kernel does for messages looks like work of others.
+    """
+    network = fitted.network
+    busy = condition.steal_ratio + (0.0 if network and network.emulated else condition.others_ratio)
+    if busy <= BUSY:
+        return "wall", ""
+    doubt = f"others took {busy:.0%} of this machine's CPU time meanwhile: measure while nothing else runs"
+    if network or not any(curve.clock == "cpu" for curve in fitted.sensitivity):
+        return "wall", doubt
+    return "cpu", f"{doubt}; until then predictions go by CPU time"
+
+
+def choose_cpus(topology: Topology, cores: int) -> tuple[list[Spot], list[Spot]]:
+    """One CPU of each core: the first ones for the job, as many next to them for memprobe, or those left.
+
+    Raises:
+        BadInput: none is left. Unavailable: there is one core only.
+    """
+    usable = [Spot(cpu.index, cpu.node, cpu.index) for cpu in topology.cores]
+    if len(usable) < 2:
+        raise Unavailable("this process may use one core only", "a probe needs one beside the job")
+    if cores >= len(usable):
+        raise BadInput(
+            f"-n {cores}: this process may use {len(usable)} cores, and memprobe needs one beside the job",
+            f"give it {len(usable) - 1} at most",
+        )
+    return usable[:cores], usable[cores : 2 * cores]

@@ -1,0 +1,189 @@
+"""How a program speeds up over cores: run over and over, alone, with more and fewer of them.
+
+Counts alternate in random order, so that a slow minute of the machine does not fall on one only. The program
+finds the count wherever ``{n}`` stands in its command, in ``TENBIN_TASKS`` and in ``OMP_NUM_THREADS``; it may
+run on the first so many cores only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from agent.job_profile.network import cores_of
+from agent.job_profile.start import Start, as_ranks, plain
+from agent.job_profile.trial import Ended, Trial
+from agent.lock import node_lock
+from probes.mpi.launchers import MpiInstall, find_mpi
+from profiles.errors import BadInput, TenbinError
+from profiles.models import downey
+from profiles.records import Model
+from profiles.stats import narrow_enough
+
+LEAST, QUICK, MOST = 2, 3, 8  # repetitions of each count
+TOLERANCE = 0.03
+
+
+class ScalingFailed(TenbinError):
+    """The command cannot be measured on so many cores."""
+
+
+class Hosts(NamedTuple):
+    """Where ranks can lie.
+
+    Attributes:
+        cores: a logical CPU of each core, host by host. boots: hosts of one boot share one machine's cores.
+    """
+
+    names: tuple[str, ...]
+    cores: tuple[tuple[int, ...], ...]
+    boots: tuple[str, ...]
+
+    @property
+    def most(self) -> int:
+        """Ranks, as many on each, one a core."""
+        return len(self.names) * min(len(cores) for cores in self.cores)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether some are namespaces of one machine."""
+        return len(set(self.boots)) < len(self.boots)
+
+    def ranks(self, n: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The hosts of ``n`` ranks, as many on each but the last, and the core of each rank.
+
+        Hosts that share cores take them in turns, so that ranks share none before they must.
+        """
+        each = -(-n // len(self.names))
+        used, taken, chosen = -(-n // each), Counter[str](), list[int]()
+        for boot, cores, begin in zip(self.boots, self.cores, range(0, n, each), strict=False):
+            there = min(each, n - begin)
+            chosen += [cores[(taken[boot] + i) % len(cores)] for i in range(there)]
+            taken[boot] += there
+        return self.names[:used], tuple(chosen)
+
+
+class Scaling(NamedTuple):
+    """What to run.
+
+    Attributes:
+        counts: of cores, ascending from 1. cpus: a logical CPU of each core of this node.
+        limit_s: a run that takes longer is ended.
+        budget_s: no third repetition is begun after this time.
+        mpi: the command is started as so many ranks. hosts: on these hosts; None: on this node.
+    """
+
+    command: tuple[str, ...]
+    folder: str
+    counts: tuple[int, ...]
+    cpus: tuple[int, ...]
+    limit_s: float = 600.0
+    budget_s: float = 1200.0
+    quick: bool = False
+    seed: int = 1
+    mpi: bool = False
+    hosts: Hosts | None = None
+
+
+def ask(names: Sequence[str]) -> Hosts:
+    """The cores of each host.
+
+    Raises:
+        BadInput, Unavailable: a host lacks something, or there is no MPI.
+    """
+    cores, boots = cores_of(names, find_mpi())
+    return Hosts(tuple(names), tuple(cores), tuple(boots))
+
+
+def check_counts(counts: Sequence[int], cores: int, where: str = "this process may use") -> tuple[int, ...]:
+    """The counts in ascending order.
+
+    Raises:
+        BadInput: 1 is not among them, or there are not so many cores.
+    """
+    found = tuple(sorted(set(counts)))
+    if len(found) < 2 or found[0] != 1:
+        raise BadInput(f"--scale {','.join(map(str, counts))}: needs 1 and larger counts", "such as 1,2,4")
+    if found[-1] > cores:
+        raise BadInput(f"--scale {found[-1]}: {where} {cores} cores", f"go up to {cores}")
+    return found
+
+
+def on_cores(command: Sequence[str], n: int) -> tuple[str, ...]:
+    """The command for ``n`` cores."""
+    return tuple(word.replace("{n}", str(n)) for word in command)
+
+
+def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> pd.DataFrame:
+    """Rows ``cores``, ``repetition``, ``wall_s``, ``cpu_s``: of each count ``LEAST`` repetitions, then more
+    until the medians are known to 3 %, or the time is up.
+
+    Raises:
+        ScalingFailed: a run fails, or takes too long.
+        Busy: a profile is being measured on this node.
+        Unavailable: ranks without an MPI.
+    """
+    rng, rows = np.random.default_rng(what.seed), list[dict[str, float]]()
+    mpi = find_mpi() if what.mpi else None
+    until_s = time.monotonic() + what.budget_s
+    with node_lock():
+        for repetition in range(1, (QUICK if what.quick else MOST) + 1):
+            if repetition > LEAST and (time.monotonic() > until_s or _narrow(rows, what.counts)):
+                break
+            for n in (int(count) for count in rng.permutation(np.array(what.counts))):
+                tell(f"scaling, repetition {repetition}: alone on {n} core{'s' * (n > 1)}")
+                ended = _run(what, n, mpi)
+                times = {"wall_s": ended.wall_s, "cpu_s": ended.cpu_s}
+                rows.append({"cores": n, "repetition": repetition, **times})
+    return pd.DataFrame(rows)
+
+
+def fit(samples: pd.DataFrame, hosts: Hosts | None = None) -> Model:
+    """Downey's T1, A and sigma of the run times over cores; ``hosts``: of these."""
+    times = samples["cores"].tolist(), samples["wall_s"].tolist()
+    labels = {"hosts": ",".join(hosts.names)} if hosts else {}
+    emulated = hosts is not None and hosts.emulated
+    return downey.fit(*times, probe="job", quantity="run_s", labels=labels, emulated=emulated)
+
+
+def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> Ended:
+    counts = {"TENBIN_TASKS": str(n), "OMP_NUM_THREADS": str(n)}
+    start = _start(what, n, mpi)
+    variables = {**start.variables, **counts}
+    where = what.folder, start.cpus, what.limit_s
+    with Trial(start.command, *where, variables, own_folder=what.hosts is None) as trial:
+        while (ended := trial.ended(1.0)) is None:
+            pass
+    on = f"on {n} core{'s' * (n > 1)}"
+    if ended.trouble:
+        raise ScalingFailed(f"the command cannot be started {on}: {ended.trouble}", "check its path")
+    if ended.overdue:
+        raise ScalingFailed(
+            f"the command still ran {on} after {what.limit_s:g} s", "give it a longer --limit"
+        )
+    if ended.code or ended.left:
+        how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
+        raise ScalingFailed(
+            f"the command ended {on} with {how}, {ended.left} processes left: {ended.last_words}",
+            "try it by itself; {n} in it is the count of cores",
+        )
+    return ended
+
+
+def _start(what: Scaling, n: int, mpi: MpiInstall | None) -> Start:
+    command = on_cores(what.command, n)
+    if mpi and what.hosts:
+        names, cores = what.hosts.ranks(n)
+        return as_ranks(mpi, command, cores, names, what.limit_s)
+    start = plain(command, what.cpus[:n])
+    return as_ranks(mpi, start.command, start.cpus, (), what.limit_s) if mpi else start
+
+
+def _narrow(rows: Sequence[dict[str, float]], counts: Sequence[int]) -> bool:
+    times = {n: [row["wall_s"] for row in rows if row["cores"] == n] for n in counts}
+    return all(narrow_enough(values, TOLERANCE) for values in times.values())

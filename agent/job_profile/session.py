@@ -1,0 +1,417 @@
+"""The runs of a job profile: the command over and over, alone and beside graded memprobe and comprobe.
+
+One repetition visits every intensity of each probe once, in random order, so that drift falls on all alike.
+Each probe is measured beside itself too, the reference of the job's pressure: memprobe in short rounds
+between the runs, because memory that others use as well can be half as fast a second later, and what is
+compared must lie side by side. The pressure costs no runs of its own: the probes beside the job tell how fast
+they were.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from agent.job_profile.devices import DeviceWatch
+from agent.job_profile.mpi_time import MpiTime
+from agent.job_profile.network import Network
+from agent.job_profile.start import Start
+from agent.job_profile.trial import Ended, Trial
+from probes.memory.pool import Pool, Spot, WriterLost
+from probes.memory.stream import WINDOW_S, Row, Stream
+from probes.mpi.rank_segments import sweep_segments
+from profiles.errors import TenbinError
+from profiles.fits.job import Fitted
+from profiles.records import Absent
+from profiles.stats import narrow_enough
+
+INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
+QUICK_INTENSITIES = (0.0, 50.0, 100.0)
+ALONE, MEMORY, NETWORK = "", "memory", "network"
+LEAST_RUN_S = 5 * WINDOW_S
+REFERENCES, QUICK_REFERENCES = (2, 2), (1, 3)  # so often in a repetition, each of so many rounds
+WARM_UP = 5  # windows, until a writer that has rested is as fast as one beside the job
+LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
+FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
+QUICK_LEAST, QUICK_MOST = 2, 3
+QUICK_S = 50.0  # a quick profile begins no third repetition that ends later: a minute in all, of 5 s runs
+RUNS = 34  # a full one has the time of so many: three minutes in all, of 5 s runs
+SHORTEST_S, LONGEST_S = 170.0, 1200.0  # but so much at least and at most
+TOLERANCE = 0.05
+NOTABLE_S = 0.05  # of building kernels
+COMPROBE_S = 2.0  # to start one, and its windows
+
+
+class CommandFailed(TenbinError):
+    """The command cannot be measured as it is."""
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """What to measure.
+
+    Attributes:
+        quick: at 50 and 100 % only, two repetitions or three: the intervals are as wide as that makes them.
+        cores: how many the job gets, pinned; memprobe writes on as many beside it, or on those left. With
+            ``mpi``: its ranks, one a core.
+        mpi: the command is started as so many ranks.
+        hosts: where they lie; empty: here.
+        limit_s: a run that takes longer is ended.
+        budget_s: no further repetition is begun that would end later, once the least number is done; None: by
+            the length of a run.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    folder: str
+    cores: int = 1
+    quick: bool = False
+    limit_s: float = 600.0
+    budget_s: float | None = None
+    seed: int = 1
+    mpi: bool = False
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """What a listener is told."""
+
+    doing: str
+    fraction: float
+    left_s: float
+
+
+Listener = Callable[[JobProgress], None]
+
+
+@dataclass
+class Session:
+    """What has been seen so far.
+
+    Attributes:
+        job, probes: the cores of the job and of memprobe; no probes: without memprobe.
+        network: comprobe, where the job has hosts.
+        mpi_time: looks how long ranks are inside MPI; None where it cannot.
+    """
+
+    order: JobOrder
+    start: Start
+    pool: Pool
+    devices: DeviceWatch
+    job: Sequence[Spot]
+    probes: Sequence[Spot]
+    listener: Listener
+    network: Network | None = None
+    mpi_time: MpiTime | None = None
+    runs: list[dict[str, object]] = field(default_factory=list)
+    windows: list[dict[str, object]] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    most_threads: int = 0  # in runs that had too few cores for them
+    run_s: float = 0.0
+    fraction: float = 0.0
+    first_compile_s: float | None = None
+
+    def run(self) -> None:
+        """All of it.
+
+        Raises:
+            CommandFailed: the command cannot be measured. KeyboardInterrupt: before anything was.
+        """
+        self.began = time.monotonic()
+        self.rng = np.random.default_rng(self.order.seed)
+        self._tell("a first run, alone", 0.0)
+        first = self._trial(ALONE, 0.0)
+        self._check(first)
+        self.run_s = first.wall_s
+        self._look_at_device()
+        if self.mpi_time and not (ranks := self.mpi_time.seen):
+            self.mpi_time = None  # no MPI program: its later runs are left as they are
+        elif self.mpi_time and self.order.mpi and ranks < self.order.cores:
+            self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
+        repetition = 0
+        try:
+            while goes_on(self.order, self.run_s, repetition, time.monotonic() - self.began, self._narrow):
+                repetition += 1
+                self._repeat(repetition)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except (TenbinError, WriterLost) as error:
+            self.absent.append(
+                Absent(probe="job", what=f"from repetition {repetition} on", reason=str(error), failed=True)
+            )
+        if self.most_threads:
+            self.notes.append(
+                f"up to {self.most_threads} threads on {len(self.job)} core(s): give it more with -n"
+            )
+        self._drop_incomplete(repetition)
+
+    def _look_at_device(self) -> None:
+        """After the first run, in which kernels may have to be built anew."""
+        self.first_compile_s = self._on_devices().get("compile_s")
+        if self.devices.trouble:
+            what = "OpenCL: device memory, kernels, building, draining"
+            self.absent.append(Absent(probe="job", what=what, reason=self.devices.trouble))
+
+    def _on_devices(self) -> dict[str, float | None]:
+        """What the last run did on OpenCL devices; over hosts that is not looked at."""
+        return {} if self.order.hosts else self.devices.seen()
+
+    def built_anew(self, fitted: Fitted) -> str:
+        """A note on kernels that the driver keeps from run to run; "" if it does not."""
+        later = next((need.value for need in fitted.alone if need.name == "compile_s"), None)
+        first = self.first_compile_s
+        if first is None or later is None or first < max(2 * later, NOTABLE_S):
+            return ""
+        return (
+            f"building kernels took {first:.3g} s in the first run, then {later:.3g} s: the driver keeps them"
+        )
+
+    @property
+    def steps(self) -> list[tuple[str, float]]:
+        """What the job is run beside in one repetition: probe and intensity."""
+        probes = [probe for probe, there in ((MEMORY, self.probes), (NETWORK, self.network)) if there]
+        return [(ALONE, 0.0), *((probe, i) for probe in probes for i in self.intensities[1:])]
+
+    @property
+    def intensities(self) -> tuple[float, ...]:
+        """Of each probe, from 0."""
+        return QUICK_INTENSITIES if self.order.quick else INTENSITIES
+
+    def _narrow(self) -> bool:
+        times = pd.DataFrame(self.runs).pivot(
+            index="repetition", columns=["beside", "intensity_percent"], values="wall_s"
+        )
+        alone = times[self.steps[0]]
+        return all(narrow_enough(times[step] / alone, TOLERANCE) for step in self.steps[1:])
+
+    def _repeat(self, repetition: int) -> None:
+        """One repetition: the job once beside each intensity of each probe, the references between."""
+        if self.network:
+            self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
+            self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
+        steps = self.steps
+        times, _ = self._references
+        runs_between = math.ceil(len(steps) / times)
+        for place, i in enumerate(self.rng.permutation(len(steps))):
+            if self.probes and place % runs_between == 0:
+                self._refer(repetition, place)
+            beside, intensity = steps[i]
+            words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
+            where = f"{words} at {intensity:g} %" if intensity else words
+            self._tell(f"repetition {repetition}: {where}", self._fraction(repetition, place))
+            ended = self._trial(beside, intensity, repetition)
+            self._check(ended)
+            self.runs.append(
+                {
+                    "repetition": repetition,
+                    "beside": beside,
+                    "intensity_percent": intensity,
+                    "wall_s": ended.wall_s,
+                    "cpu_s": ended.cpu_s,
+                    "peak_memory_mb": ended.peak_memory_mb,
+                    "read_mb": ended.read_mb,
+                    "written_mb": ended.written_mb,
+                    "disk_read_mb": ended.disk_read_mb,
+                    "disk_written_mb": ended.disk_written_mb,
+                    "mpi_share": self.mpi_time.share(ended.wall_s) if self.mpi_time else None,
+                    **self._on_devices(),
+                }
+            )
+
+    def _refer(self, repetition: int, place: int) -> None:
+        """memprobe at full intensity where it is beside the job, and at each intensity where the job is.
+
+        Before run number ``place`` of the repetition, in rounds of all intensities.
+        """
+        self._tell(f"repetition {repetition}: memprobe beside itself", self._fraction(repetition, place))
+        self.pool.prepare([*self.probes, *self.job])  # all at once: gigabytes take seconds to come to be
+        with Stream(self.pool, dict.fromkeys(self.probes, 1.0), most=WARM_UP) as stream:
+            for _ in range(WARM_UP):
+                stream.step()
+        _, rounds = self._references
+        for number in range(place * rounds, (place + 1) * rounds):
+            for intensity in self.rng.permutation(self.intensities):
+                shares = dict.fromkeys(self.probes, 1.0)
+                shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
+                with Stream(self.pool, shares, most=1) as stream:
+                    rows = stream.step()
+                self._note(rows, repetition, "reference", float(intensity), number=number)
+
+    def _trial(self, beside: str, intensity: float, repetition: int = 0) -> Ended:
+        """One run of the command beside that probe at ``intensity``."""
+        since_s = time.time()
+        if beside == NETWORK and self.network:
+            with self.network.beside(repetition, intensity) as times:
+                ended = self._run_beside(None)[0]
+                times.append((ended.started_s, ended.ended_s))
+        else:
+            with self._memprobe(beside, intensity) as stream:
+                ended, rows = self._run_beside(stream)
+            inside = [
+                row
+                for row in rows
+                if ended.started_s <= row.written.start_s
+                and row.written.start_s + row.written.wall_s <= ended.ended_s
+            ]
+            self._note(inside, repetition, "run", intensity, ended.started_s)
+        if self.order.mpi and (ended.code or ended.overdue):
+            sweep_segments(since_s)
+        return ended
+
+    @contextmanager
+    def _memprobe(self, beside: str, intensity: float) -> Iterator[Stream | None]:
+        shares = dict.fromkeys(self.probes, intensity / 100)
+        with Stream(self.pool, shares) if beside == MEMORY else nullcontext() as stream:
+            if stream is not None:
+                stream.step()  # they are at work when it starts
+            yield stream
+
+    def _run_beside(self, stream: Stream | None) -> tuple[Ended, list[Row]]:
+        """One run of the command, and what the writers of ``stream`` do meanwhile."""
+        rows: list[Row] = []
+        variables = dict(self.start.variables)
+        if not self.order.hosts:  # which need not share the folder
+            variables |= self.devices.variables()
+        if self.mpi_time:
+            variables |= self.mpi_time.variables()
+        where = self.order.folder, self.start.cpus, self.order.limit_s
+        with Trial(self.start.command, *where, variables, own_folder=False) as trial:  # it is the devices'
+            while (ended := trial.ended(0.0 if stream else WINDOW_S)) is None:
+                rows += stream.step() if stream else []
+        return ended, rows
+
+    def _note(
+        self,
+        rows: Sequence[Row],
+        repetition: int,
+        phase: str,
+        intensity: float,
+        begin_s: float | None = None,
+        number: int | None = None,
+    ) -> None:
+        for row in rows:
+            self.windows.append(
+                {
+                    "repetition": repetition,
+                    "round": number,
+                    "probe": MEMORY,
+                    "phase": phase,
+                    "measured": row.spot in self.probes,
+                    "intensity_percent": intensity,
+                    "core": row.spot.core,
+                    "start_s": row.written.start_s,
+                    "at_s": None if begin_s is None else row.written.start_s - begin_s,
+                    "wall_s": row.written.wall_s,
+                    "thread_cpu_s": row.written.thread_cpu_s,
+                    "bytes": row.written.bytes,
+                }
+            )
+
+    def _check(self, ended: Ended) -> None:
+        """Raise what makes a run unusable; note what makes it doubtful."""
+        check(ended, self.order.limit_s)
+        if ended.strayed:
+            self.notes.append("the job took other CPUs than it was given, and was put back")
+        if (
+            not self.order.mpi
+            and ended.most_threads > 2 * len(self.job)
+            and ended.cpu_s > 0.9 * ended.wall_s * len(self.job)
+        ):
+            self.most_threads = max(self.most_threads, ended.most_threads)
+
+    def _drop_incomplete(self, repetition: int) -> None:
+        """Forget a repetition that was cut short; say so if nothing is left."""
+        if self.network:
+            self.windows += self.network.windows
+        complete = len([1 for row in self.runs if row["repetition"] == repetition]) == len(self.steps)
+        last = repetition if complete else repetition - 1
+        self.runs = [row for row in self.runs if int(str(row["repetition"])) <= last]
+        self.windows = [row for row in self.windows if 0 < int(str(row["repetition"])) <= last]
+        if not self.runs:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            raise CommandFailed(self.absent[-1].reason)
+
+    @property
+    def _references(self) -> tuple[int, int]:
+        """How often memprobe is measured beside itself in a repetition, and in how many rounds each time."""
+        return QUICK_REFERENCES if self.order.quick else REFERENCES
+
+    @property
+    def _planned(self) -> int:
+        """Repetitions at least, unless the time runs out."""
+        return QUICK_LEAST if self.order.quick else FULL_REPETITIONS
+
+    def _fraction(self, repetition: int, step: int) -> float:
+        """Of the least work that is still to be done."""
+        least, steps = self._planned, len(self.steps)
+        return min(((repetition - 1) * steps + step) / (max(least, repetition) * steps), 1.0)
+
+    def _tell(self, doing: str, fraction: float) -> None:
+        one_s = len(self.steps) * (self.run_s + 3 * WINDOW_S)
+        times, rounds = self._references
+        windows = times * (WARM_UP + rounds * len(self.intensities))
+        one_s += windows * WINDOW_S if self.probes else 0.0
+        one_s += 2 * len(self.intensities) * COMPROBE_S if self.network else 0.0
+        self.fraction = max(self.fraction, fraction)  # one more repetition than planned takes nothing back
+        left_s = one_s * self._planned * (1 - self.fraction)
+        self.listener(JobProgress(doing, self.fraction, left_s if self.run_s else 0.0))
+
+
+def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, narrow: Callable[[], bool]) -> bool:
+    """Whether another repetition is worth its time, after so many in so many seconds.
+
+    Args:
+        run_s: of the first run, alone.
+        narrow: whether every slow-down is known well enough; asked only where that decides.
+    """
+    least, most = (QUICK_LEAST, QUICK_MOST) if order.quick else (LEAST_REPETITIONS, MOST_REPETITIONS)
+    longest_s = min(max(RUNS * run_s, SHORTEST_S), LONGEST_S) if order.budget_s is None else order.budget_s
+    if order.quick:
+        longest_s = min(longest_s, QUICK_S)
+    if done < least:
+        return True
+    if done >= most or spent_s * (done + 1) / done > longest_s:
+        return False
+    return order.quick or done < FULL_REPETITIONS or not narrow()
+
+
+def check(ended: Ended, limit_s: float) -> None:
+    """See that a run can be used.
+
+    Raises:
+        CommandFailed: it failed, did not end, left something behind, or was too short.
+    """
+    said = f": {ended.last_words}" if ended.last_words else ""
+    if ended.trouble:
+        raise CommandFailed(f"the command cannot be started: {ended.trouble}", "check its path")
+    if ended.overdue:
+        raise CommandFailed(
+            f"the command still ran after {limit_s:g} s (--limit) and was ended",
+            "give it less to do (fewer steps), or a longer --limit",
+        )
+    if ended.code:
+        how = f"exit code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
+        raise CommandFailed(
+            f"the command failed with {how}{said}",
+            "try it by itself; what it reads from the terminal is empty here (use < in sh -c)",
+        )
+    if ended.left:
+        raise CommandFailed(
+            f"the command ended and left {ended.left} processes running",
+            "keep it in the foreground: its own end must be the end of its work",
+        )
+    if ended.wall_s < LEAST_RUN_S:
+        raise CommandFailed(
+            f"the command ended after {ended.wall_s:.3g} s, too soon to measure",
+            f"give it work for {LEAST_RUN_S:g} s at least, better {10 * LEAST_RUN_S:g} s",
+        )

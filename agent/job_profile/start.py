@@ -1,0 +1,33 @@
+"""How the command of a job is started: as it is on its cores, or as ranks, here or over hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from probes.mpi.launchers import MpiInstall
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command on ``cpus``; where among them its ranks are is mpiexec's business."""
+
+    command: tuple[str, ...]
+    cpus: tuple[int, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def plain(command: Sequence[str], cpus: Sequence[int]) -> Start:
+    """The command itself."""
+    return Start(tuple(command), tuple(cpus))
+
+
+def as_ranks(
+    mpi: MpiInstall, command: Sequence[str], cores: Sequence[int], hosts: Sequence[str], limit_s: float
+) -> Start:
+    """The command as ranks, one on each of ``cores``, in their order over the hosts (empty: here)."""
+    started = mpi.job_command(len(cores), command, [[core] for core in cores], hosts)
+    # Hosts that are namespaces of this machine have their ranks below mpiexec, wherever they are bound to.
+    allowed = sorted(os.sched_getaffinity(0)) if hosts else cores
+    return Start(tuple(started), tuple(allowed), mpi.environment(limit_s))

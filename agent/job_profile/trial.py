@@ -1,0 +1,247 @@
+"""One run of a command to its end, measured: time, CPU time, memory and I/O of its whole process tree.
+
+The command runs below a small process of its own (``python -P -m agent.job_profile.trial PARENT <
+order.json``), a subreaper, so that what forks away is found, counted and killed. It dies with its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from agent.supervisor import tree
+from agent.supervisor.samples import look
+from probes.mpi.rank_failure import LAUNCHER_SPEAKS, obituary
+from probes.mpi.rank_guard import RankEnd
+
+SAMPLE_S = 0.05
+LINGER_S = 0.5  # helpers of a library may end a little later than the main process
+AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run went.
+
+    Attributes:
+        trouble: why the command could not be started; "" if it ran.
+        code: exit code; -signal if it was killed by one.
+        started_s, ended_s: on the monotonic clock.
+        peak_memory_mb: resident, summed over its processes, looked at 20 times a second.
+        read_mb, written_mb: what it asked the system for; disk_*: what reached storage.
+        left: processes that it left running. strayed: it changed the CPUs that it was given.
+        most_threads: in all its processes at once.
+        overdue: it was killed at the time limit.
+        last_words: the last line that it wrote to standard error; of ranks, which died and of what.
+    """
+
+    trouble: str = ""
+    code: int = 0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_mb: float = 0.0
+    read_mb: float = 0.0
+    written_mb: float = 0.0
+    disk_read_mb: float = 0.0
+    disk_written_mb: float = 0.0
+    left: int = 0
+    strayed: bool = False
+    most_threads: int = 0
+    overdue: bool = False
+    last_words: str = ""
+
+    @property
+    def wall_s(self) -> float:
+        return self.ended_s - self.started_s
+
+
+class Trial:
+    """The parent's end of one run; leaving its context ends the run, whatever state it is in.
+
+    Args:
+        variables: of the command's environment, besides those of this process.
+        own_folder: make it an empty ``TENBIN_JOB_FOLDER``, so that one with ``tenbin.Checkpoint`` begins anew
+            and leaves nothing beside itself. Not for ranks over hosts, which need not share it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        cpus: Sequence[int],
+        limit_s: float,
+        variables: Mapping[str, str] | None = None,
+        *,
+        own_folder: bool = True,
+    ) -> None:
+        self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-") if own_folder else None
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agent.job_profile.trial", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us
+        )
+        assert self._process.stdin is not None
+        order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
+        own = {"TENBIN_JOB_FOLDER": self._aside.name} if self._aside else {}
+        order["variables"] = {**own, **(variables or {})}
+        self._process.stdin.write(json.dumps(order).encode())
+        self._process.stdin.close()
+
+    def ended(self, within_s: float = 0.0) -> Ended | None:
+        """How it went; None while it runs, after waiting ``within_s`` for it."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], within_s)
+        if not readable:
+            return None
+        line = self._process.stdout.readline()
+        self._process.wait()
+        return Ended(**json.loads(line)) if line else Ended(trouble="its supervisor was killed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdout is not None
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+        self._process.stdout.close()
+        if self._aside:
+            self._aside.cleanup()
+
+
+def main() -> int:
+    """Carry out the order on standard input; the answer is one line on standard output."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    tree.end_with_parent(int(sys.argv[1]))
+    tree.adopt_orphans()
+    order = json.loads(sys.stdin.read())
+    with tempfile.TemporaryFile() as errors:
+        ended = _run(order, errors.fileno())
+        if ended is None:
+            return 1
+        errors.seek(0)
+        words = _last_words(errors.read().decode(errors="replace").splitlines(), ended.code)
+    print(json.dumps({**asdict(ended), "last_words": words[:500]}), flush=True)
+    return 0
+
+
+def _last_words(lines: list[str], code: int) -> str:
+    """The last line; where guards of ranks reported, which rank died and of what."""
+    if ends := [end for line in lines if (end := RankEnd.from_line(line))]:
+        return obituary(code, lines, ends, len(ends) + 1, ())
+    words = [line.strip() for line in lines if line.strip() and not LAUNCHER_SPEAKS.search(line)]
+    return words[-1] if words else ""
+
+
+def _run(order: dict[str, Any], errors: int) -> Ended | None:
+    """Run the command to its end; None if this process was told to end."""
+    me, cpus = os.getpid(), tuple(order["cpus"])
+    before, reaped = _io_mb(), tree.Reaped()
+    started = time.monotonic()
+    try:
+        child = _start(order, errors)
+    except OSError as error:
+        return Ended(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
+    peak_mb, threads, strayed, overdue = 0.0, 0, False, False
+    while (status := tree.reap(child.pid, reaped)) is None:
+        if tree.await_signal(AWAITED, SAMPLE_S) not in (None, signal.SIGCHLD):
+            tree.kill(me)
+            return None
+        pids = tree.descendants(me)
+        seen = look(me, reaped)
+        peak_mb, threads = max(peak_mb, seen.memory_mb), max(threads, seen.threads)
+        if any(not _keeps(pid, cpus) for pid in pids):
+            strayed = True
+            tree.pin(pids, cpus)
+        if not overdue and time.monotonic() - started > order["limit_s"]:
+            overdue = True
+            tree.send(pids, signal.SIGKILL)
+    ended = time.monotonic()
+    left = _linger(me, reaped)
+    tree.kill(me, reaped)
+    io_mb = [after - was for after, was in zip(_io_mb(), before, strict=True)]
+    return Ended(
+        code=os.waitstatus_to_exitcode(status),
+        started_s=started,
+        ended_s=ended,
+        cpu_s=reaped.user_s + reaped.system_s,
+        peak_memory_mb=max(peak_mb, reaped.peak_mb),
+        read_mb=io_mb[0],
+        written_mb=io_mb[1],
+        disk_read_mb=io_mb[2],
+        disk_written_mb=io_mb[3],
+        left=left,
+        strayed=strayed,
+        most_threads=threads,
+        overdue=overdue,
+    )
+
+
+def _start(order: dict[str, Any], errors: int) -> subprocess.Popen[bytes]:
+    """The command, on its CPUs; it dies with this process.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    me, cpus = os.getpid(), tuple(order["cpus"])
+
+    def become() -> None:
+        tree.die_with_parent(me)
+        os.sched_setaffinity(0, cpus)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    return subprocess.Popen(
+        order["command"],
+        cwd=order["folder"],
+        env=os.environ | order["variables"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+        preexec_fn=become,  # noqa: PLW1509 (one thread only)
+    )
+
+
+def _linger(me: int, reaped: tree.Reaped) -> int:
+    """How many processes are left a moment after the end of the main one."""
+    deadline = time.monotonic() + LINGER_S
+    while tree.descendants(me):
+        tree.reap(0, reaped)
+        if time.monotonic() > deadline:
+            return len(tree.descendants(me))
+        time.sleep(0.005)
+    return 0
+
+
+def _keeps(pid: int, cpus: tuple[int, ...]) -> bool:
+    try:
+        return os.sched_getaffinity(pid) <= set(cpus)
+    except OSError:  # it has just ended
+        return True
+
+
+def _io_mb() -> list[float]:
+    """Read, written, from storage, to storage: by this process and its descendants that have ended."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:  # a kernel without I/O accounting
+        lines = []
+    counts = {name: int(value) / 1e6 for name, value in (line.split(": ") for line in lines)}
+    return [counts.get(name, 0.0) for name in ("rchar", "wchar", "read_bytes", "write_bytes")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What is particular about a job that is started by mpiexec: its ranks.
+
+Between the supervisor and a rank are mpiexec, its proxy and the rank's guard (``probes.mpi.rank_guard``),
+which reports in the attempt's folder how its rank ended.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from agent.supervisor import tree
+from probes.mpi import rank_guard
+from probes.mpi.rank_guard import RankEnd
+from profiles.files import read_plain
+
+REPORTS = "rank-ends"  # in the attempt's folder, of each node
+LAST_WORDS_BYTES = 8192
+MOST_BYTES = 1 << 20  # of the reports of a node
+
+
+def programs(root: int) -> list[int]:
+    """The ranks proper below ``root``, with all that they started: neither mpiexec nor guards.
+
+    A signal for the job is for these: mpiexec, or a guard, would at once take their ranks with them.
+    """
+    found: list[int] = []
+    guard = [b"-I", b"-S", os.fsencode(rank_guard.__file__)]  # mpiexec has these words too, further on
+    for pid in tree.descendants(root):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:4] == guard:
+                found += tree.descendants(pid)
+    return found
+
+
+def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
+    """How the rank ended whose death ended the others, and a sentence about it.
+
+    Returns:
+        its exit code, or minus the signal that killed it (``code``, mpiexec's own, if no guard saw it).
+    """
+    from probes.mpi.rank_failure import cause_first, obituary
+
+    lines: list[str] = []
+    for file in attempt.glob(f"{REPORTS}-*"):
+        with suppress(OSError):
+            lines += read_plain(file, MOST_BYTES, last=True).decode(errors="replace").splitlines()
+    ends = [end for line in lines if (end := _end(line))]
+    sentence = obituary(code, _last_lines(stderr), ends, len(ends) + 1, ())
+    return os.waitstatus_to_exitcode(cause_first(ends)[0].wait_status) if ends else code, sentence
+
+
+def _end(line: str) -> RankEnd | None:
+    with suppress(ValueError, OverflowError):  # no guard has written it
+        end = RankEnd.from_line(line)
+        if end is not None:
+            os.waitstatus_to_exitcode(end.wait_status)
+        return end
+    return None
+
+
+def _last_lines(path: Path) -> list[str]:
+    with suppress(OSError):  # also of what is no file
+        end = read_plain(os.path.realpath(path), LAST_WORDS_BYTES, last=True)
+        return end.decode(errors="replace").splitlines()
+    return []

@@ -1,0 +1,1 @@
+"""Node profiles: each probe runs in a process of its own, and its samples are fitted and stored."""

@@ -1,0 +1,199 @@
+"""Makes a profile: inventory, every probe in rounds, fits. Whatever breaks costs its own part only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import pandas as pd
+
+from agent.inventory import gather
+from agent.lock import node_lock
+from agent.node_profile.child import Ended, run_child
+from agent.node_profile.conditions import Watch
+from agent.node_profile.fingerprint import fingerprint
+from agent.paths import default_storage
+from probes.folders import look
+from probes.registry import PROBES
+from probes.run import Event
+from profiles.errors import BadInput, Unavailable
+from profiles.fits import fit_samples
+from profiles.inventory import Inventory
+from profiles.records import Absent, Condition, Model, Profile, Settings
+
+FULL_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One visit to one probe."""
+
+    probe: str
+    round: int
+    budget_s: float
+
+    @property
+    def limit_s(self) -> float:
+        """When a step counts as hung; generous, because a slow disk is not a hang."""
+        return 3 * self.budget_s + 60
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a listener is told: which step, what it does right now, how far it is, how long the rest takes."""
+
+    step: Step
+    doing: str
+    fraction: float
+    left_s: float
+
+
+Listener = Callable[[Progress], None]
+
+
+def plan(settings: Settings) -> list[Step]:
+    """The steps in order: quick, one round; full, several, so that each probe sees several minutes.
+
+    Raises:
+        BadInput: a probe in ``settings.only`` does not exist.
+    """
+    names = settings.only or tuple(PROBES)
+    for name in names:
+        if name not in PROBES:
+            raise BadInput(f"--only: no probe '{name}'", f"choose from {', '.join(PROBES)}")
+    if settings.quick:
+        return [Step(name, 0, PROBES[name].quick_s) for name in PROBES if name in names]
+    return [
+        Step(name, number, PROBES[name].full_s / FULL_ROUNDS)
+        for number in range(FULL_ROUNDS)
+        for name in PROBES
+        if name in names
+    ]
+
+
+def make_profile(
+    settings: Settings, listener: Listener = lambda progress: None
+) -> tuple[Profile, dict[str, pd.DataFrame]]:
+    """Measure this node; Ctrl-C ends it early with what was measured so far (``profile.interrupted``).
+
+    Returns:
+        The profile and the raw samples of each probe.
+
+    Raises:
+        Busy: another profile is measuring this node.
+        BadInput: ``settings`` name a probe that does not exist.
+    """
+    steps = plan(settings)
+    created, began = datetime.now(UTC), time.monotonic()
+    if not settings.storage:
+        folder = default_storage()
+        with suppress(OSError, Unavailable):  # the checkpoint probe says what is wrong with it
+            look(folder)  # where a lost server does not answer, mkdir would wait for ever
+            folder.mkdir(parents=True, exist_ok=True)
+        settings = settings.model_copy(update={"storage": (folder,)})
+    with node_lock():
+        inventory = gather(settings)
+        session = _Session(settings, listener)
+        session.run(steps)
+    samples = {probe: pd.DataFrame(rows) for probe, rows in session.rows.items() if rows}
+    models = session.fit(samples)
+    profile = Profile(
+        id=created.strftime("%Y%m%dT%H%M%SZ"),
+        node=_node_name(inventory, settings),
+        created=created,
+        duration_s=round(time.monotonic() - began, 1),
+        tenbin_version=version("tenbin"),
+        settings=settings,
+        fingerprint=fingerprint(inventory),
+        inventory=inventory,
+        models=tuple(models),
+        absent=tuple(session.absent),
+        conditions=tuple(session.conditions),
+        samples={probe: len(table) for probe, table in samples.items()},
+        interrupted=session.interrupted,
+        emulated=bool(settings.emulated),
+    )
+    return profile, samples
+
+
+def _node_name(inventory: Inventory, settings: Settings) -> str:
+    # Emulated hardware is another node, so that its numbers can never be taken for this one's.
+    return inventory.hostname + (f"+emulated-{settings.emulated}" if settings.emulated else "")
+
+
+@dataclass
+class _Session:
+    """What has been seen so far."""
+
+    settings: Settings
+    listener: Listener
+    rows: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    absent: list[Absent] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    interrupted: bool = False
+
+    def run(self, steps: Iterable[Step]) -> None:
+        left = list(steps)
+        while left and not self.interrupted:
+            step = left.pop(0)
+            try:
+                again = self._visit(step, sum(s.budget_s for s in left))
+            except KeyboardInterrupt:  # between two probes
+                self.interrupted = True
+                return
+            if not again:
+                left = [s for s in left if s.probe != step.probe]
+
+    def _visit(self, step: Step, after_s: float) -> bool:
+        """One round of one probe; whether a further round makes sense."""
+        rows = self.rows.setdefault(step.probe, [])
+        before, doing = len(rows), "starting"
+        self.listener(Progress(step, doing, 0.0, step.budget_s + after_s))
+
+        def hear(event: Event) -> None:
+            nonlocal doing
+            if event["event"] == "sample":
+                rows.append(event["row"])
+            elif event["event"] == "absent":
+                self._add_absent(Absent(**event["absent"]))
+            else:
+                doing, fraction = event["doing"], event["fraction"]
+                self.listener(Progress(step, doing, fraction, (1 - fraction) * step.budget_s + after_s))
+
+        settings = self.settings.model_copy(update={"round": step.round, "budget_s": step.budget_s})
+        watch = Watch.begin(step.probe, step.round)
+        ended = run_child(step.probe, settings, hear, step.limit_s)
+        self.conditions.append(watch.ended())
+        self.interrupted = ended.interrupted
+        self._note_trouble(step, ended, doing)
+        self.listener(Progress(step, "done", 1.0, after_s))
+        return len(rows) > before and not ended.timed_out
+
+    def _note_trouble(self, step: Step, ended: Ended, doing: str) -> None:
+        if ended.trouble:
+            what = f"part of round {step.round + 1}"
+            reason = f"the probe {ended.trouble} while at: {doing}"
+            remedy = f"see what it says by itself: tenbin profile --only {step.probe}"
+            self._add_absent(Absent(probe=step.probe, what=what, reason=reason, remedy=remedy, failed=True))
+
+    def _add_absent(self, absent: Absent) -> None:
+        if all((absent.probe, absent.what) != (a.probe, a.what) for a in self.absent):
+            self.absent.append(absent)
+
+    def fit(self, samples: dict[str, pd.DataFrame]) -> list[Model]:
+        """The models of all probes; a fit that fails costs its own models, the samples stay."""
+        models: list[Model] = []
+        for probe, table in samples.items():
+            try:
+                models += fit_samples(probe, table)
+            except Exception as error:
+                reason = f"the fit failed ({type(error).__name__}: {error})"
+                remedy = "the raw samples are kept; please report this with 'tenbin export --format parquet'"
+                self._add_absent(
+                    Absent(probe=probe, what="models", reason=reason, remedy=remedy, failed=True)
+                )
+        return models

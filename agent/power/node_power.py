@@ -1,0 +1,88 @@
+"""What a node of a cluster can say of its power caps: ``python -P -m agent.power.node_power SYSFS STATES``.
+
+Puts back first what a crash has left, then looks for a second how much the node draws at rest. Prints one
+line of JSON: ``NodePower``, or ``{"trouble": ..., "remedy": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agent.journal import restore_leftovers
+from agent.multi_node.node_name import here
+from agent.paths import node_journal
+from agent.power.cap_keeper import on_this_node
+from agent.power.energy import Energy
+from probes.power.caps import find_caps
+from probes.power.powercap import Zone
+from profiles.errors import TenbinError, Unavailable
+
+LOOKS_S = 1.0
+EMULATED = "emulated"  # file beside emulated zones, with the machine's name
+
+
+@dataclass(frozen=True)
+class NodePower:
+    """The packages of a node, all together.
+
+    Attributes:
+        lowest_w, highest_w: caps that can be set.
+        rest_w: what packages and memory drew while nothing ran; beside_w: of that, beside the packages.
+        emulated: the machine that is emulated; empty: it is real.
+    """
+
+    lowest_w: float
+    highest_w: float
+    rest_w: float
+    beside_w: float
+    emulated: str = ""
+
+
+def look(sysfs: str, states: str) -> NodePower:
+    """Of this node.
+
+    Raises:
+        Unavailable: it has no caps that this user may set, or no energy counter.
+    """
+    restore_leftovers(node_journal(Path(states), here()))
+    root = on_this_node(sysfs)
+    marked = root / "class" / "powercap" / EMULATED
+    caps = find_caps(root, lambda path, value: None)
+    rest_w, packages_w = _draws_w(root, caps.packages)
+    return NodePower(
+        caps.lowest_w,
+        caps.original_w,
+        rest_w,
+        rest_w - packages_w,
+        marked.read_text().strip() if marked.exists() else "",
+    )
+
+
+def _draws_w(root: Path, packages: list[Zone]) -> tuple[float, float]:
+    """Watts of packages with their memory, and of the packages alone, over a second."""
+    whole, alone = Energy(root), Energy(root / "nothing")  # which finds no memory there
+    whole.begin(packages)
+    alone.begin(packages)
+    began = time.monotonic()
+    time.sleep(LOOKS_S)
+    joules, alone_j, seconds = whole.joules, alone.joules, time.monotonic() - began
+    if joules is None or alone_j is None:
+        raise Unavailable("its energy counters cannot be read", "run as root")
+    return joules / seconds, alone_j / seconds
+
+
+def main() -> int:
+    try:
+        found = asdict(look(*sys.argv[1:]))
+    except TenbinError as error:
+        found = {"trouble": error.what, "remedy": error.remedy}
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""The whole nodes that a job of a cluster has: capped while it runs, and their energy counted for it.
+
+The supervisor caps its own node itself and has a keeper (``agent.power.cap_keeper``) on each other one,
+through a step of Slurm's in the job's allocation. It confirms a cap when it is in force on all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from agent.attempts.begin import LOG
+from agent.attempts.folder import Attempt, Order
+from agent.multi_node.node_name import here
+from agent.power import caps
+from agent.power.cap_keeper import CapKeeper
+from agent.power.caps import Held
+from profiles.errors import TenbinError, Unavailable
+
+ANSWERS_S = 30.0
+
+
+class NodesPower:
+    """The supervisor's part; made before it adopts orphans, which a step of Slurm's must not be.
+
+    Args:
+        lost: called from another thread when a node's keeper is gone: the job must end.
+    """
+
+    def __init__(self, attempt: Attempt, order: Order, lost: Callable[[], None]) -> None:
+        self.attempt = attempt
+        self._own = CapKeeper(order.sysfs, order.states)
+        others = [node for node in order.capped_nodes if node != here()]
+        self._others = Others(attempt, order, others, lost) if others else None
+        self._number = 0
+        self._cap_w: float | None = None
+
+    def begin(self) -> None:
+        """Cap the nodes as wished, and count from now on.
+
+        Raises:
+            Unavailable, Busy: a limit cannot be written, or somebody else has changed it.
+        """
+        wanted = caps.wished(self.attempt)
+        if wanted is not None:
+            self._hold(wanted.cap_w)
+            self._confirm(wanted.number)
+
+    def follow(self) -> None:
+        """Bring about what is wished by now, if the job has its nodes; what fails stays as it was."""
+        wanted = caps.wished(self.attempt)
+        if wanted is None or self._cap_w is None or wanted.number <= self._number:
+            return
+        try:
+            if wanted.cap_w != self._cap_w:
+                self._hold(wanted.cap_w)
+            self._confirm(wanted.number)
+        except (TenbinError, OSError) as error:
+            print(f"power cap: {error}", file=sys.stderr, flush=True)
+
+    def release(self) -> None:
+        """Put everything back, and count no more."""
+        self._own.release()
+        if self._others is not None:
+            self._others.tell(None)
+        self._cap_w = None
+        with suppress(OSError):  # a full disk: the result follows
+            caps.tell(self.attempt, Held(self._number, None))
+
+    def close(self) -> None:
+        """After the last ``release``."""
+        if self._others is not None:
+            self._others.close()
+
+    @property
+    def energy_j(self) -> float | None:
+        own, others = self._own.energy_j, self._others.energy_j if self._others else 0.0
+        return None if own is None or others is None else own + others
+
+    def _hold(self, cap_w: float) -> None:
+        self._own.hold(cap_w)
+        if self._others is not None:
+            self._others.tell(cap_w)
+        self._cap_w = cap_w
+
+    def _confirm(self, number: int) -> None:
+        self._number = number
+        caps.tell(self.attempt, Held(number, self._cap_w))
+
+
+class Others:
+    """The keepers on the job's other nodes."""
+
+    def __init__(
+        self, attempt: Attempt, order: Order, nodes: Sequence[str], lost: Callable[[], None]
+    ) -> None:
+        self.nodes, self._lost = tuple(nodes), lost
+        self._answers: dict[str, tuple[float | None, str]] = {}
+        self._energy: dict[str, float | None] = {}
+        self._news = threading.Condition()
+        self._closing = self._gone = False
+        program = [
+            sys.executable,
+            "-P",
+            "-m",
+            "agent.power.cap_keeper",
+            order.sysfs,
+            order.states,
+            order.mark,
+        ]
+        command = [
+            *("srun", f"--jobid={os.environ.get('SLURM_JOB_ID', '')}", "--overlap", "--mem=0", "--quiet"),
+            *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--cpus-per-task=1"),
+            *(f"--nodelist={','.join(nodes)}", "--cpu-bind=none", "--mpi=none", "--chdir=/", "--export=ALL"),
+            *program,
+        ]
+        with (attempt.path / LOG).open("ab") as log:
+            # Through a shell that ends at once: so it is nobody's child here, and no part of the job.
+            starter = subprocess.Popen(
+                ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "keepers", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),  # noqa: PLW1509
+            )
+        starter.wait()
+        assert starter.stdin is not None and starter.stdout is not None
+        self._in, self._out = starter.stdin, starter.stdout
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def tell(self, cap_w: float | None) -> None:
+        """Have all of them cap their nodes, or put back; returns when all have.
+
+        Raises:
+            Unavailable: one cannot, or does not answer. What could not be put back is told to nobody: its
+                keeper does it, or who uses the node next.
+        """
+        with self._news:
+            self._answers.clear()
+        with suppress(OSError):
+            self._in.write(json.dumps({"cap_w": cap_w}).encode() + b"\n")
+            self._in.flush()
+        with self._news:
+            done = self._news.wait_for(lambda: self._gone or len(self._answers) == len(self.nodes), ANSWERS_S)
+            said = dict(self._answers)
+        if cap_w is None:
+            return
+        if self._gone or not done:
+            silent = ", ".join(node for node in self.nodes if node not in said)
+            raise Unavailable(
+                f"{silent}: the step that caps its power does not answer", "see its slurmd's log"
+            )
+        for node, (held, trouble) in said.items():
+            if held != cap_w:
+                raise Unavailable(f"{node}: {trouble}", "see: tenbin doctor, on that node")
+
+    @property
+    def energy_j(self) -> float | None:
+        found = [self._energy.get(node) for node in self.nodes]
+        return None if None in found else sum(one for one in found if one is not None)
+
+    def close(self) -> None:
+        self._closing = True
+        with suppress(OSError):
+            self._in.close()
+
+    def _listen(self) -> None:
+        for line in self._out:
+            with suppress(ValueError, KeyError):
+                answer = json.loads(line)
+                with self._news:
+                    self._energy[answer["node"]] = answer["energy_j"]
+                    if "cap_w" in answer or "trouble" in answer:
+                        self._answers[answer["node"]] = answer.get("cap_w"), answer.get("trouble", "")
+                    self._news.notify_all()
+        with self._news:
+            self._gone = True
+            self._news.notify_all()
+        if not self._closing:
+            self._lost()

@@ -1,0 +1,201 @@
+"""A job's memory limit as the kernel holds it: a control group of its own, where one may be made.
+
+The kernel counts every page once, also of what forks away, and kills within the group at the limit. Where no
+group may be made the supervisor looks at the resident memory instead. Control groups of versions 1 and 2.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Literal
+
+from agent.supervisor import tree
+
+PREFIX = "tenbin-"
+UNLIMITED = "max"
+Version = Literal["cgroup v1", "cgroup v2"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A control group that holds a memory limit.
+
+    Attributes:
+        path: its folder; not there before ``make``.
+        home: the group that this process is in.
+    """
+
+    path: Path
+    version: Version
+    home: Path
+
+    def make(self, limit_mb: float) -> None:
+        """Make it, with its limit. OSError if it cannot be made."""
+        self.path.mkdir()
+        self.limit(limit_mb)
+
+    def limit(self, limit_mb: float) -> None:
+        """Set the limit of one that is there; what it holds is not swapped out."""
+        limit = str(round(limit_mb * 1e6))
+        if self.version == "cgroup v1":
+            _write(self.path / "memory.limit_in_bytes", limit)
+            swap, value = "memory.memsw.limit_in_bytes", limit
+        else:
+            _write(self.path / "memory.max", limit)
+            swap, value = "memory.swap.max", "0"
+        with suppress(FileNotFoundError):  # a kernel that does not count swapped pages
+            _write(self.path / swap, value)
+
+    def enter(self) -> None:
+        """Move this process into it. OSError if that may not be, or not back."""
+        _write(self.home / "cgroup.procs", "0")  # it is there: nothing moves, but the way back is open
+        _write(self.path / "cgroup.procs", "0")
+
+    def leave(self) -> None:
+        """Move this process back; what it has started meanwhile stays."""
+        _write(self.home / "cgroup.procs", "0")
+
+    def kills(self) -> int:
+        """How many processes the kernel has killed at the limit."""
+        name = "memory.oom_control" if self.version == "cgroup v1" else "memory.events"
+        with suppress(OSError):
+            for line in (self.path / name).read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key == "oom_kill":
+                    return int(value)
+        return 0
+
+    def peak_mb(self) -> float:
+        """The most that it held, with its share of the page cache; 0 where the kernel does not tell."""
+        name = "memory.max_usage_in_bytes" if self.version == "cgroup v1" else "memory.peak"
+        with suppress(OSError):
+            return int((self.path / name).read_text()) / 1e6
+        return 0.0
+
+
+def confine(limit_mb: float, name: str, tell: Callable[[Path], None]) -> Group | None:
+    """Make a group with that limit; None where this process may not.
+
+    Args:
+        tell: called with its folder before it is made, so that it is found whatever happens.
+    """
+    group = place(name)
+    if group is None:
+        return None
+    try:
+        tell(group.path)
+        group.make(limit_mb)
+    except OSError:
+        remove(group.path)
+        return None
+    return group
+
+
+def place(name: str, root: Path = Path("/")) -> Group | None:
+    """Where this process may make a group with a memory limit; None where it may not.
+
+    Args:
+        name: of the group, behind ``tenbin-``.
+        root: of the file system in which ``proc`` and what is mounted are looked for.
+    """
+    here = _own_folders(root)
+    if "cgroup v1" in here:  # the memory controller is bound to one version only
+        folder, _ = here["cgroup v1"]
+        allowed = os.access(folder, os.W_OK)
+        return Group(folder / (PREFIX + name), "cgroup v1", folder) if allowed else None
+    if "cgroup v2" not in here:
+        return None
+    home, top = here["cgroup v2"]
+    folder = home
+    # A group with processes has no groups below it: ours is made beside the one that this process is in.
+    while True:
+        if "memory" in _words(folder / "cgroup.subtree_control"):
+            allowed = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
+            return Group(folder / (PREFIX + name), "cgroup v2", home) if allowed else None
+        if folder == top or _words(folder / "memory.max") not in ([], [UNLIMITED]):
+            return None  # what is beside it would not be held by the limit that holds us
+        folder = folder.parent
+
+
+def known(group: Path, root: Path = Path("/")) -> bool:
+    """Whether the path is one of a control group: a folder that only looks like one may name any process."""
+    mounts = (line.partition(" - ") for line in _lines(root / "proc/self/mountinfo"))
+    points = [mount.split(" ")[4] for mount, _, kind in mounts if kind.startswith("cgroup")]
+    return ".." not in group.parts and any(group.is_relative_to(root / one.lstrip("/")) for one in points)
+
+
+def remove(group: Path, limit_s: float = 1.0) -> bool:
+    """Kill what is left in a group and in those below it, and remove them; whether it is gone."""
+    deadline = time.monotonic() + limit_s
+    while group.name.startswith(PREFIX):
+        for folder in _below(group):
+            with suppress(OSError):
+                folder.rmdir()
+        if not group.exists():
+            return True
+        if time.monotonic() > deadline:
+            return False
+        for folder in _below(group):
+            tree.send(_members(folder), signal.SIGKILL)
+        time.sleep(0.002)
+    return False
+
+
+def _own_folders(root: Path) -> dict[Version, tuple[Path, Path]]:
+    """For each version that can count memory: the folder of this process's group, and the topmost one."""
+    paths: dict[Version, str] = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            paths["cgroup v1"] = path
+        elif not controllers:
+            paths["cgroup v2"] = path
+    found: dict[Version, tuple[Path, Path]] = {}
+    for line in _lines(root / "proc/self/mountinfo"):
+        mount, _, system = line.partition(" - ")
+        kind, _, options = system.split(" ", 2)
+        version: Version = "cgroup v1" if kind == "cgroup" else "cgroup v2"
+        if kind not in ("cgroup", "cgroup2") or version not in paths:
+            continue
+        if kind == "cgroup" and "memory" not in options.split(","):
+            continue
+        shown, point = mount.split(" ")[3:5]
+        if PurePath(paths[version]).is_relative_to(shown):
+            top = root / point.lstrip("/")
+            found[version] = (top / PurePath(paths[version]).relative_to(shown), top)
+    return found
+
+
+def _write(file: Path, value: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)  # never made by us
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _below(group: Path) -> Iterator[Path]:
+    """A group and all below it, the lowest first."""
+    for folder, _, _ in os.walk(group, topdown=False):
+        yield Path(folder)
+
+
+def _members(group: Path) -> list[int]:
+    return [int(word) for word in _words(group / "cgroup.procs")]
+
+
+def _words(path: Path) -> list[str]:
+    return " ".join(_lines(path)).split()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,201 @@
+"""What a job uses over time: a line each second, in a file of bounded length beside the job.
+
+Everything below the supervisor counts, and everything that it or its descendants have reaped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.attempts.checked import MOST
+from agent.supervisor import tree
+from profiles.files import read_plain
+
+FIRST_S, LATER_S = 0.1, 1.0  # the first look, and how far apart they are when doubling has come to an end
+SHARE = 0.005  # of a core that looking may take: a large tree is looked at less often
+MOST_ROWS = 1000  # then every two rows become one, and rows come half as often
+MOST_BYTES = 1 << 20  # of a file that is read; all that a sampler writes is less
+TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+class Sample(NamedTuple):
+    """One look at a job.
+
+    Attributes:
+        at_s: when, in seconds since 1970.
+        cpu_s: processor time so far.
+        memory_mb: resident memory, the most since the row before; pages that processes share count for each.
+        read_mb, written_mb: from and to storage so far, also what is still on its way there.
+        processes, threads: how many there are.
+        energy_j: so far; None without a meter.
+    """
+
+    at_s: float
+    cpu_s: float
+    memory_mb: float
+    read_mb: float
+    written_mb: float
+    processes: int
+    threads: int
+    energy_j: float | None = None
+
+
+def look(root: int, reaped: tree.Reaped, energy_j: float | None = None) -> Sample:
+    """Look at all below ``root``; what ends meanwhile may be missed."""
+    ticks = pages = threads = bytes_read = bytes_written = 0
+    below = tree.descendants(root)
+    for pid in below:
+        with suppress(OSError, ValueError, IndexError):
+            stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # from the third field on, proc(5)
+            ticks += sum(map(int, stat[11:15]))  # with what it has reaped itself
+            threads += int(stat[17])
+            pages += int(stat[21])
+            for line in _read(f"/proc/{pid}/io").splitlines():  # the same
+                name, value = line.split()
+                bytes_read += int(value) if name == b"read_bytes:" else 0
+                bytes_written += int(value) if name == b"write_bytes:" else 0
+    return Sample(
+        time.time(),
+        reaped.user_s + reaped.system_s + ticks * TICK_S,
+        pages * PAGE_MB,
+        reaped.read_mb + bytes_read / 1e6,
+        reaped.written_mb + bytes_written / 1e6,
+        len(below),
+        threads,
+        energy_j,
+    )
+
+
+class Sampler:
+    """Looks at a job when it is time to, and keeps what it saw.
+
+    Args:
+        file: where to.
+        root: this process, below which the job is.
+        reaped: what of it was reaped.
+        meter: joules that the job has used so far; None: not known.
+        steady: look every second, however large the job.
+
+    Attributes:
+        due: when to look next (``time.monotonic``).
+        peak_mb: the most resident memory that was seen.
+        rows: how many are in the file.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        root: int,
+        reaped: tree.Reaped,
+        meter: Callable[[], float | None] = lambda: None,
+        steady: bool = False,
+    ) -> None:
+        self.file, self.root, self.reaped, self.meter, self.steady = file, root, reaped, meter, steady
+        self.wait_s = FIRST_S
+        self.due = time.monotonic() + FIRST_S
+        self.peak_mb = 0.0
+        self.rows = 0
+        self._last: Sample | None = None
+        self._since_row_mb = 0.0
+        self._row_s = 0.0  # rows are at least so far apart
+        self._written_at = 0.0
+
+    def look(self) -> Sample:
+        """Look now; what is counted never falls."""
+        began = time.thread_time()
+        found, last = look(self.root, self.reaped, self.meter()), self._last
+        if last is not None:
+            found = found._replace(
+                cpu_s=max(found.cpu_s, last.cpu_s),
+                read_mb=max(found.read_mb, last.read_mb),
+                written_mb=max(found.written_mb, last.written_mb),
+            )
+        self._last = found
+        self.peak_mb = max(self.peak_mb, found.memory_mb)
+        self._since_row_mb = max(self._since_row_mb, found.memory_mb)
+        now = time.monotonic()
+        if now >= self._written_at + self._row_s:
+            self._append(found, now)
+        slow_s = 0.0 if self.steady else (time.thread_time() - began) / SHARE
+        self.due = now + max(self.wait_s, slow_s)
+        self.wait_s = min(2 * self.wait_s, LATER_S)
+        return found
+
+    def end(self) -> Sample:
+        """Look for the last time: the last row has the totals, if the job was long enough to have rows."""
+        self._row_s = 0.0
+        if self.rows:
+            return self.look()
+        return look(self.root, self.reaped, self.meter())
+
+    def _append(self, found: Sample, now: float) -> None:
+        head = "" if self.rows else ",".join(Sample._fields) + "\n"
+        with suppress(OSError):  # no room: the job has gaps in its samples
+            _append(self.file, head + _line(found._replace(memory_mb=self._since_row_mb)))
+            self.rows += 1
+            self._since_row_mb, self._written_at = 0.0, now
+            if self.rows >= MOST_ROWS:
+                self._thin()
+
+    def _thin(self) -> None:
+        rows = read(self.file)
+        pairs = zip_longest(rows[::2], rows[1::2])
+        kept = [b._replace(memory_mb=max(a.memory_mb, b.memory_mb)) if b else a for a, b in pairs]
+        aside = self.file.with_suffix(".aside")
+        try:
+            aside.write_text(",".join(Sample._fields) + "\n" + "".join(map(_line, kept)))
+            aside.replace(self.file)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+        self.rows = len(kept)
+        self._row_s = 1.9 * LATER_S if self._row_s == 0 else 2 * self._row_s
+
+
+def read(file: Path) -> list[Sample]:
+    """The rows of a file, none if there is none; a line that was not written whole, or is none, is left
+    out."""
+    rows: list[Sample] = []
+    with suppress(OSError):
+        text = read_plain(file, MOST_BYTES, last=True).decode(errors="replace")
+        for line in text.splitlines(keepends=True):
+            with suppress(ValueError):  # among them the line of names
+                at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
+                counts = int(processes), int(threads), float(energy) if energy.strip() else None
+                row = Sample(float(at), float(cpu), float(memory), float(read_mb), float(written), *counts)
+                known = all(value is None or 0.0 <= value <= MOST for value in row)
+                rows += [row] if known and line.endswith("\n") else []
+    return rows
+
+
+def _line(sample: Sample) -> str:
+    return ",".join("" if value is None else str(value) for value in sample) + "\n"
+
+
+def _append(file: Path, text: str) -> None:
+    """Append all of it, or nothing and OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(file, flags, 0o600)
+    try:
+        size, content = os.fstat(descriptor).st_size, text.encode()
+        if os.write(descriptor, content) < len(content):
+            os.ftruncate(descriptor, size)
+            raise OSError("no room")
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc; Path and buffering are four times slower."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)

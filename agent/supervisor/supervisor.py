@@ -1,0 +1,351 @@
+"""Supervises one attempt to run a job, from its claim to its durable result.
+
+It outlives the coordinator. If it is killed itself the job's main process dies with it (the kernel sees to
+that) and no result is written: the coordinator then kills what is left and runs the job again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.attempts.begin import AWAITED, Begun, GivenUp, begin
+from agent.attempts.folder import Attempt, How, Request, Result, RunState, Usage, as_order, until_it_can
+from agent.attempts.launch import cpus_for
+from agent.multi_node import ranks
+from agent.multi_node.node_name import here
+from agent.supervisor import limits, tree
+from agent.supervisor.samples import Sampler
+from probes.mpi.rank_segments import sweep_segments
+from profiles.errors import TenbinError
+
+if TYPE_CHECKING:
+    from agent.multi_node.spread import Spread, Wish
+    from agent.power.nodes_power import NodesPower
+    from agent.power.power import Power
+
+TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
+MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
+LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
+LONG_S = 3600.0  # nothing is awaited but signals
+Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
+
+
+def supervise(attempt: Attempt, report: Report) -> bool:
+    """Run the attempt's order if nobody has claimed it, until its result is on disk.
+
+    Returns: whether this process is as it was before, so that it can run another one.
+    """
+    begun = begin(str(attempt.path))
+    return begun is None or go_on(attempt, begun, report)
+
+
+def go_on(attempt: Attempt, begun: Begun, report: Report) -> bool:
+    """Supervise what was begun; as ``supervise``."""
+    try:
+        return Supervisor(attempt, begun, report).run()
+    finally:
+        os.close(begun.alive)
+
+
+class Supervisor:
+    """The one who waits for a job; ``run`` it once, in a process of its own."""
+
+    def __init__(self, attempt: Attempt, begun: Begun, report: Report) -> None:
+        self.attempt, self.begun, self.report = attempt, begun, report
+        self.order = as_order(begun.order)
+        self.me = os.getpid()
+        self.reaped = tree.Reaped()
+        self.ran_s = 0.0  # up to the last pause
+        self.runs_since: float | None = None  # None: paused
+        self.sampler = Sampler(attempt.samples, self.me, self.reaped, self._energy_j)
+        self.group: limits.Group | None = None  # holds the memory limit; None: by looking
+        self.ending: How | None = None
+        self.kill_at: float | None = None
+        self.checkpoint_wanted = False  # and not yet asked for
+        self.done = 0
+        self.started_s = 0.0
+        self.power: Power | NodesPower | None = None
+        self.spread: Spread | None = None
+
+    def run(self) -> bool:
+        """From the start of the command to its result; whether it has left nothing in this process."""
+        reserved, trouble = self.begun.reserved, ""
+        self._meet_nodes()
+        how: How = "not-started"
+        try:
+            self._start()
+        except OSError as error:
+            node = f" (on {here()})" if self.order.lease_s is not None else ""  # paths are those of the node
+            trouble = f"{error.filename or self.attempt.path}: {error.strerror}{node}"
+        except TenbinError as error:
+            how, trouble = "interrupted" if isinstance(error, GivenUp) else how, str(error)
+        if trouble:
+            tree.kill(self.me)
+            self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
+        else:
+            self._keep_lease()
+            self.report("started")
+            self._obey()  # a request may have come before there was anybody to obey it
+            result = self._result(self._wait())
+            if self.spread is not None:
+                result = self.spread.finish(result)
+            self.attempt.note(reserved, result)
+            tree.kill(self.me)
+            if self.order.mpi and result.code != 0:
+                sweep_segments(self.started_s)
+        self._release()
+        if self.power is not None:
+            self.power.release()
+            self.power.close()
+        until_it_can(lambda: self.attempt.publish(reserved))
+        self.report("ended")
+        until_it_can(lambda: self.attempt.settle(reserved))
+        for descriptor in (reserved, *self.begun.ties):
+            os.close(descriptor)
+        again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.begun.mask)
+        return again
+
+    def _reach_out(self) -> None:
+        if self.order.hosts:
+            from agent.multi_node.spread import Spread, of_this_node  # few jobs need it
+
+            self.spread = Spread(self.attempt, self.order)
+            self.order = of_this_node(self.order)
+
+    def _keep_lease(self) -> None:
+        if self.order.lease_s is not None:
+            from agent.multi_node.lease import Lease
+
+            Lease(self.attempt, self.order.lease_s, self._lose).begin()
+
+    def _lose(self) -> None:
+        """From another thread: nothing of the job may go on."""
+        self.ending = "interrupted"
+        tree.send(tree.descendants(self.me), signal.SIGKILL)
+
+    def _meet_nodes(self) -> None:
+        if self.order.capped_nodes:
+            from agent.power.nodes_power import NodesPower
+
+            self.power = NodesPower(self.attempt, self.order, self._lose)
+
+    def _take_packages(self) -> None:
+        if self.order.sysfs and self.power is None:
+            from agent.power.power import Power  # most jobs have none, and start the sooner
+
+            self.power = Power(self.attempt, Path(self.order.sysfs))
+        if self.power is not None:
+            self.power.begin()
+
+    def _energy_j(self) -> float | None:
+        return None if self.power is None else self.power.energy_j
+
+    def _wait(self) -> int:
+        """Do what is asked and mind the limits until the main process has ended; its status."""
+        status = tree.reap(self.begun.pid, self.reaped)  # it may have ended before this was there to wait
+        while status is None:
+            got = tree.await_signal(AWAITED, self._patience())
+            status = tree.reap(self.begun.pid, self.reaped)
+            if status is not None:
+                if status and self.ending is None and TO_END & {got, *signal.sigpending()}:
+                    self.ending = "interrupted"  # so was the job itself, which ended by that, and the sooner
+                break
+            if got in ASKS:
+                self._obey()
+            elif got not in (None, signal.SIGCHLD):
+                self._terminate("interrupted")
+            self._mind_limits()
+        return status
+
+    def _confine(self) -> None:
+        """Let the kernel hold the memory limit, where it may."""
+        if self.order.memory_limit_mb is not None:
+            name = f"{self.order.job_id}-{self.order.attempt}-{self.me}"
+            self.group = limits.confine(self.order.memory_limit_mb, name, self.attempt.keep_group)
+
+    def _release(self) -> None:
+        if self.group is not None:
+            limits.remove(self.group.path)
+            self.group = None
+
+    def _start(self) -> None:
+        """See to it that the command runs. OSError, TenbinError if it cannot."""
+        begun = self.begun
+        if begun.error is not None:
+            raise begun.error
+        if not begun.pid:
+            self._reach_out()
+            self._confine()
+            self._take_packages()
+            with self._held():
+                begun.start(self.order)
+        self.runs_since, self.started_s = begun.at, begun.at_s
+        steady = self.order.memory_limit_mb is not None and self.group is None
+        self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady)
+        self._tell()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Within the group that holds the memory limit: what is started meanwhile stays there."""
+        if self.group is not None:
+            try:
+                self.group.enter()
+            except OSError:
+                self._release()
+        try:
+            yield
+        finally:
+            if self.group is not None:
+                self.group.leave()
+
+    def _obey(self) -> None:
+        """Carry out the last request, once; and the last cap that is wished."""
+        if self.power is not None:
+            self.power.follow()
+        request = self.attempt.request()
+        if request is None or request.number <= self.done:
+            return
+        self._carry_out(request)
+        self.done = request.number
+        self._tell()
+        self.report("changed")
+
+    def _carry_out(self, request: Request) -> None:
+        if request.want == "pause" and self.runs_since is not None:
+            tree.stop(self.me)
+            self._tell_keepers("pause")
+            if self.power is not None:
+                self.power.release()
+            self.ran_s += time.monotonic() - self.runs_since
+            self.runs_since = None
+        elif request.want == "run":
+            cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
+            tree.pin(tree.descendants(self.me), cores)
+            if self.power is not None and self.runs_since is None:
+                tree.stop(self.me)  # Slurm lets go on whatever it had suspended
+                self.power.begin()
+            self._go_on()
+        elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:
+            self._go_on()
+            self.checkpoint_wanted = True
+        elif request.want == "end":
+            self._terminate("cancelled")
+
+    def _go_on(self) -> None:
+        if self.runs_since is None:
+            self.runs_since = time.monotonic()
+            tree.send(tree.descendants(self.me), signal.SIGCONT)
+            self._tell_keepers("run")
+
+    def _tell_keepers(self, wish: Wish) -> None:
+        if self.spread is not None:
+            self.spread.tell(wish)
+
+    def _terminate(self, why: How) -> None:
+        """Ask the job to end; after its grace it is killed."""
+        if self.ending is None:
+            self.ending = why
+            self.kill_at = time.monotonic() + self.order.grace_s
+            below = tree.descendants(self.me)
+            addressed = ranks.programs(self.me) if self.order.mpi else below
+            tree.send(addressed or below, signal.SIGTERM)
+            tree.send(below, signal.SIGCONT)
+            self._tell_keepers("term")
+            if self.runs_since is None:
+                self.runs_since = time.monotonic()
+
+    def _mind_limits(self) -> None:
+        number = self.order.checkpoint_signal
+        if self.checkpoint_wanted and number is not None and tree.catches(self.begun.pid, number):
+            tree.send([self.begun.pid], number)
+            self.checkpoint_wanted = False
+        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+            tree.send(tree.descendants(self.me), signal.SIGKILL)
+            self._tell_keepers("end")
+            self.kill_at = time.monotonic() + 1.0
+        if self.runs_since is None:
+            return
+        if self.spread is not None and self.spread.stuck():
+            tree.send(tree.descendants(self.me), signal.SIGKILL)
+        if self.order.time_limit_s is not None and self._running_s() >= self.order.time_limit_s:
+            self._terminate("time-limit")
+        if time.monotonic() >= self.sampler.due:
+            used, limit_mb = self.sampler.look(), self.order.memory_limit_mb
+            if limit_mb is not None and (
+                self.group.kills() > 0 if self.group is not None else used.memory_mb > limit_mb
+            ):
+                self._terminate("memory-limit")
+
+    def _running_s(self, until: float | None = None) -> float:
+        until = time.monotonic() if until is None else until
+        return max(0.0, self.ran_s + (until - self.runs_since if self.runs_since is not None else 0.0))
+
+    def _patience(self) -> float:
+        """Seconds until something is to be looked at."""
+        wait = LISTENS_S if self.checkpoint_wanted else LONG_S
+        if self.runs_since is not None:
+            wait = min(wait, self.sampler.due - time.monotonic())
+        if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
+            wait = min(wait, self.order.time_limit_s - self._running_s())
+        if self.kill_at is not None:
+            wait = min(wait, self.kill_at - time.monotonic())
+        return max(wait, 0.001)
+
+    def _result(self, status: int) -> Result:
+        until, ended_s = self.begun.ended or (time.monotonic(), time.time())
+        last = self.sampler.end()
+        peak_mb = max(self.sampler.peak_mb, self.reaped.peak_mb)
+        code = os.waitstatus_to_exitcode(status)
+        how: How = "exited" if code >= 0 else "signalled"
+        if self.ending is not None:
+            how = self.ending
+        elif self.group is not None and self.group.kills():
+            how = "memory-limit"
+        elif self.order.checkpoint_signal is not None and code == self.order.checkpoint_code:
+            how = "checkpointed"
+        if how == "memory-limit" and self.group is not None:
+            peak_mb = self.group.peak_mb() or peak_mb
+        used = Usage(
+            wall_s=until - self.begun.since,
+            running_s=self._running_s(until),
+            user_s=self.reaped.user_s,
+            system_s=self.reaped.system_s,
+            peak_memory_mb=peak_mb,
+            read_mb=last.read_mb,
+            written_mb=last.written_mb,
+            memory_limit_by=self._limit_by(),
+            energy_j=self._energy_j(),
+            emulated=self.order.emulated,
+        )
+        trouble = ""
+        if self.order.mpi and code and how in ("exited", "signalled"):
+            code, trouble = ranks.first_death(code, self.attempt.path, Path(self.order.stderr))
+            how = "exited" if code >= 0 else "signalled"
+        number = -code if code < 0 else None
+        return Result(how, ended_s, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)
+
+    def _tell(self) -> None:
+        with suppress(OSError):  # the result has its room reserved; this is told again at the next change
+            paused, by = self.runs_since is None, self._limit_by()
+            self.attempt.tell(RunState(self.me, self.begun.pid, self.started_s, paused, self.done, by))
+
+    def _limit_by(self) -> str:
+        if self.order.memory_limit_mb is None:
+            return ""
+        return "looking" if self.group is None else self.group.version
+
+
+def _told_to_end() -> bool:
+    """Whether a signal says so that came when there was no job any more; others were about the job."""
+    told = False
+    while (got := signal.sigtimedwait(AWAITED, 0)) is not None:
+        told = told or got.si_signo in TO_END
+    return told

@@ -1,0 +1,1 @@
+"""Costs of checkpoints and restarts of each OpenCL device and storage folder."""

@@ -1,0 +1,249 @@
+"""Processes with one OpenCL session each, forked from a nursery that has the libraries loaded but no driver.
+
+A restart begins in a new process whose driver has seen nothing yet. Starting Python anew for each one would
+take longer than most restarts; a fork of the nursery takes 2 ms. A driver that crashes or hangs costs one
+such process, which the nursery kills and reaps. When the nursery's own parent ends, however it ends, the
+nursery sees the end of its socket and ends too, with everything it forked.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Literal
+
+from profiles.errors import Unavailable
+
+FailureKind = Literal["storage", "memory", "queue", "data", "device", "hung"]
+
+
+class Failure(Exception):
+    """An operation that failed in a device's process.
+
+    Attributes:
+        kind: storage (OSError), memory (device too small), queue (it cannot be filled), data (they
+            differ), device (an OpenCL error, or the process died), hung (no answer in time).
+        device: key of the device whose process it was.
+        errno: of a storage failure, else 0.
+    """
+
+    def __init__(self, kind: FailureKind, text: str, device: str, errno: int = 0) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.device = device
+        self.errno = errno
+
+
+class DeviceProcess:
+    """A process that carries out the methods of one ``DeviceSession``."""
+
+    def __init__(self, nursery: Nursery, device: str, pid: int, connection: Connection) -> None:
+        self.device = device
+        self._nursery = nursery
+        self._pid = pid
+        self._connection = connection
+
+    def call(self, method: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
+        """The result of one operation.
+
+        Raises:
+            Failure: it failed; after ``device`` and ``hung`` this process is of no further use.
+            Unavailable: there is no OpenCL device.
+        """
+        try:
+            self._connection.send((method, arguments))
+            deadline = time.monotonic() + timeout_s
+            while not self._connection.poll(0.5):
+                self._nursery.waiting()
+                if time.monotonic() > deadline:
+                    raise Failure("hung", f"no answer to '{method}' within {timeout_s:.0f} s", self.device)
+            outcome, value = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            text = f"the process using the device died in '{method}'"
+            raise Failure("device", text, self.device) from error
+        if outcome == "unavailable":
+            raise Unavailable(*value)
+        if outcome == "failed":
+            kind, text, code = value
+            raise Failure(kind, text, self.device, code)
+        return value
+
+    def close(self) -> None:
+        """End the process; it holds nothing that needs saving."""
+        self._connection.close()
+        self._nursery.kill(self._pid)
+
+    def __enter__(self) -> DeviceProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Nursery:
+    """Forks device processes; leaving the context ends them all.
+
+    Args:
+        environment: set in every process before any driver is loaded.
+        waiting: called about twice a second while an operation takes long.
+    """
+
+    def __init__(self, environment: Mapping[str, str], waiting: Callable[[], None] = lambda: None) -> None:
+        self.environment = dict(environment)
+        self.waiting = waiting
+
+    def __enter__(self) -> Nursery:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            # A session of its own: Ctrl-C goes to the probe alone, which then ends this in good order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "probes.checkpoint.device_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=os.environ | {"PYOPENCL_NO_CACHE": "1", "OPENBLAS_NUM_THREADS": "1"},
+            )
+            self._connection = Connection(ours.detach())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def fork(self, device: str = "", environment: Mapping[str, str] | None = None) -> DeviceProcess:
+        """A new process without any OpenCL state; ``environment`` is added to the nursery's.
+
+        With the key of a device its session is to be opened by ``call("open", key)``.
+
+        Raises:
+            Failure: the nursery is gone, or cannot fork.
+        """
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            try:
+                self._connection.send(("fork", self.environment | dict(environment or {})))
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as channel:
+                    socket.send_fds(channel, [b"s"], [theirs.fileno()])
+                pid = self._connection.recv()
+            except (EOFError, ConnectionError) as error:
+                text = "the process that starts device processes is gone"
+                raise Failure("device", text, device) from error
+            return DeviceProcess(self, device, pid, Connection(ours.detach()))
+
+    def kill(self, pid: int) -> None:
+        """End and reap a process that ``fork`` gave."""
+        with suppress(EOFError, ConnectionError):  # the nursery is gone, and its children with it
+            self._connection.send(("kill", pid))
+            self._connection.recv()
+
+
+def _serve_nursery(descriptor: int) -> None:
+    """Fork and kill as asked, until the asking side is gone."""
+    # Loaded here once, so that no forked process needs to.
+    from probes.checkpoint import device_session  # noqa: F401
+
+    gc.freeze()
+    connection = Connection(descriptor)
+    children: set[int] = set()
+    try:
+        while True:
+            order, value = connection.recv()
+            if order == "fork":
+                with socket.socket(fileno=os.dup(descriptor)) as channel:
+                    _, (theirs,), _, _ = socket.recv_fds(channel, 1, 1)
+                pid = os.fork()
+                if pid == 0:
+                    connection.close()
+                    _live(theirs, value)
+                os.close(theirs)
+                children.add(pid)
+                connection.send(pid)
+            else:
+                _end(value)
+                children.discard(value)
+                connection.send(value)
+    except (EOFError, ConnectionError):
+        pass
+    finally:
+        for pid in children:
+            _end(pid)
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)  # a child that died already is a zombie until reaped: the id is still ours
+    for _ in range(500):  # a process that waits for dead storage cannot be killed: do not wait with it
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.01)
+
+
+def _live(descriptor: int, environment: dict[str, str]) -> None:
+    """The life of a forked process; never returns."""
+    status = 1
+    try:
+        os.environ.update(environment)
+        _serve_session(Connection(descriptor))
+    except (EOFError, ConnectionError):
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)  # no exit handlers: they are the nursery's
+
+
+def _serve_session(connection: Connection) -> None:
+    import pyopencl as cl
+
+    from probes.checkpoint.device_session import (
+        DeviceMemoryTooSmall,
+        DeviceSession,
+        QueueNotFilled,
+        list_devices,
+    )
+
+    session: DeviceSession | None = None
+    while True:
+        method, arguments = connection.recv()
+        reply: tuple[str, Any]
+        try:
+            if method == "devices":
+                reply = ("done", list_devices())
+            elif method == "open":
+                session = DeviceSession(*arguments)
+                reply = ("done", session.opened())
+            else:
+                reply = ("done", getattr(session, method)(*arguments))
+        except Unavailable as error:
+            reply = ("unavailable", (error.what, error.remedy))
+        except DeviceMemoryTooSmall as error:
+            reply = ("failed", ("memory", str(error), 0))
+        except QueueNotFilled as error:
+            reply = ("failed", ("queue", str(error), 0))
+        except OSError as error:
+            reply = ("failed", ("storage", str(error), error.errno or 0))
+        except cl.Error as error:
+            reply = ("failed", ("device", str(error), 0))
+        connection.send(reply)
+
+
+if __name__ == "__main__":
+    _serve_nursery(int(sys.argv[1]))

@@ -1,0 +1,255 @@
+"""Carries out one item of a checkpoint plan and records what it saw; a failure costs what failed, no more."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probes.checkpoint.device_process import Failure, Nursery
+from probes.checkpoint.plan import QUEUE_LENGTHS, SMALLEST_MB, Item
+from probes.checkpoint.subjects import START_S, Subject, cache_environment
+from probes.run import Run
+from probes.scratch import is_full, storage_remedy
+from profiles.records import MB
+
+_SLOWEST_MB_S = 5.0  # below this an operation counts as hung
+
+
+@dataclass
+class Place:
+    """A storage folder, what it has room for, and the sizes measured there."""
+
+    folder: str
+    scratch: Path
+    room_mb: float
+    sizes: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Bench:
+    """Everything that items need; subjects and places that failed are taken out."""
+
+    run: Run
+    nursery: Nursery
+    caches: Path
+    places: dict[str, Place]
+    subjects: dict[str, Subject] = field(default_factory=dict)
+    repetition: int = 0
+    recording: bool = True
+    doing: str = "looking for OpenCL devices"
+    queue_lengths: list[int] = field(default_factory=lambda: list(QUEUE_LENGTHS))
+
+    def measured(self) -> list[Subject]:
+        """The devices that are measured by themselves; of identical twins one."""
+        return [subject for subject in self.subjects.values() if subject.measured]
+
+    def possible(self, item: Item) -> bool:
+        """Whether nothing that ``item`` needs has been lost or found too small."""
+        devices = [key for key in (item.device, item.to_device) if key]
+        if any(key not in self.subjects for key in devices):
+            return False
+        rooms = [self.subjects[key].room_mb for key in devices]
+        if item.storage:
+            if item.storage not in self.places:
+                return False
+            rooms.append(self.places[item.storage].room_mb)
+        return all(item.size_mb <= room for room in rooms)
+
+    def say(self, doing: str = "") -> None:
+        """Tell the user what is going on (still going on, where ``doing`` is empty)."""
+        self.doing = doing or self.doing
+        self.run.progress(self.doing)
+
+    def attempt(self, item: Item) -> None:
+        """Measure ``item``; what cannot be measured is said and left out from then on."""
+        measures: dict[str, Callable[[Item], None]] = {
+            "trip": self._trip,
+            "migration": self._migration,
+            "io": self._io,
+            "copy": self._copy,
+            "compile": self._compile,
+            "drain": self._drain,
+        }
+        self.say(describe(item))
+        try:
+            measures[item.kind](item)
+        except Failure as failure:
+            self._lose(item, failure)
+
+    def hold(self, subject: Subject, size_mb: int) -> None:
+        """Put data on a device, less than ``size_mb`` where it has no room for that."""
+        self.say(f"filling {subject.key} with {size_mb} MB")
+        subject.digests.clear()
+        while size_mb >= 1:
+            try:
+                subject.process.call(
+                    "hold", size_mb * MB, self.run.settings.seed, timeout_s=_limit_s(size_mb)
+                )
+                return
+            except Failure as failure:
+                self._lose(Item("copy", subject.key, size_mb=size_mb), failure)
+                if failure.kind != "memory":
+                    return
+            size_mb //= 2
+
+    def _trip(self, item: Item) -> None:
+        """Checkpoint, then restart on the same device: what a preempted job pays."""
+        with self._file(item) as path:
+            saved = self._checkpoint(item, path)
+            restarted = self._restart(item, path)
+        where = {"device": item.device, "storage": item.storage, "memory_mb": item.size_mb}
+        self._sample(kind="checkpoint", **where, seconds=saved["seconds"], io=saved["io"])
+        self._sample(kind="restart", **where, seconds=restarted["seconds"], io=restarted["io"])
+        self._sample(kind="compile", cache="warm", device=item.device, seconds=restarted["compile_s"])
+        self._sample(kind="phase", phase="context", device=item.device, seconds=restarted["context_s"])
+
+    def _migration(self, item: Item) -> None:
+        """Checkpoint on one device, restart on another: from asking until the new device is ready."""
+        with self._file(item) as path:
+            saved = self._checkpoint(item, path)
+            restarted = self._restart(item, path)
+        self._sample(
+            kind="migration",
+            device=item.device,
+            to_device=item.to_device,
+            costs_of=self.subjects[item.device].costs_of,
+            to_costs_of=self.subjects[item.to_device].costs_of,
+            storage=item.storage,
+            memory_mb=item.size_mb,
+            seconds=restarted["ended"] - saved["started"],
+            io=saved["io"],
+        )
+
+    def _io(self, item: Item) -> None:
+        with self._file(item) as path:
+            size = item.size_mb * MB
+            times = self._call(item.device, "write_and_read", str(path), size, size_mb=item.size_mb)
+        where = {"storage": item.storage, "memory_mb": item.size_mb, "io": times["io"]}
+        self._sample(kind="phase", phase="write", **where, seconds=times["write_s"])
+        self._sample(kind="phase", phase="read", **where, seconds=times["read_s"])
+
+    def _copy(self, item: Item) -> None:
+        times = self._call(item.device, "copy", item.size_mb * MB, size_mb=item.size_mb)
+        where = {"device": item.device, "memory_mb": item.size_mb}
+        for phase in ("copy_out", "copy_in", "copy_new"):
+            self._sample(kind="phase", phase=phase, **where, seconds=times[f"{phase}_s"])
+
+    def _compile(self, item: Item) -> None:
+        """Build the program with nothing in any cache, in a new process."""
+        folder = self.caches / f"cold-{item.device}-{self.repetition}"
+        try:
+            with self.nursery.fork(item.device, cache_environment(folder)) as process:
+                opened = process.call("open", item.device, timeout_s=START_S)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._sample(kind="compile", cache="cold", device=item.device, seconds=opened["compile_s"])
+        self._sample(kind="phase", phase="context", device=item.device, seconds=opened["context_s"])
+
+    def _drain(self, item: Item) -> None:
+        for kernels in self.run.rng.permutation(self.queue_lengths):
+            seconds = self._call(item.device, "drain", int(kernels))
+            self._sample(kind="drain", device=item.device, queued_kernels=int(kernels), seconds=seconds)
+
+    def _checkpoint(self, item: Item, path: Path) -> dict[str, Any]:
+        saved: dict[str, Any] = self._call(
+            item.device, "checkpoint", str(path), item.size_mb * MB, size_mb=item.size_mb
+        )
+        return saved
+
+    def _restart(self, item: Item, path: Path) -> dict[str, Any]:
+        """Restart in a new process, and compare what arrived with what was saved.
+
+        Raises:
+            Failure: of kind ``data`` where they differ.
+        """
+        size, limit_s = item.size_mb * MB, _limit_s(item.size_mb)
+        with self.nursery.fork(item.to_device) as process:
+            process.call("open", item.to_device, timeout_s=START_S)
+            restarted: dict[str, Any] = process.call("restart", str(path), size, timeout_s=limit_s)
+            arrived = process.call("digest", size, timeout_s=limit_s)
+        digests = self.subjects[item.device].digests
+        if size not in digests:
+            digests[size] = self._call(item.device, "digest", size, size_mb=item.size_mb)
+        if arrived != digests[size]:
+            raise Failure("data", "the restarted data differ from the checkpointed data", item.to_device)
+        return restarted
+
+    def _call(self, key: str, method: str, *arguments: Any, size_mb: int = 0) -> Any:
+        return self.subjects[key].process.call(method, *arguments, timeout_s=_limit_s(size_mb))
+
+    @contextmanager
+    def _file(self, item: Item) -> Iterator[Path]:
+        path = self.places[item.storage].scratch / "checkpoint.bin"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _sample(self, **row: Any) -> None:
+        if self.recording:
+            self.run.sample(**row, repetition=self.repetition)
+
+    def _lose(self, item: Item, failure: Failure) -> None:
+        """Say what failed, and leave out what would fail again."""
+        match failure.kind:
+            case "storage":
+                self._lose_storage(item, failure)
+            case "memory":
+                subject = self.subjects[failure.device]
+                subject.room_mb = item.size_mb - 1
+                what = f"{item.size_mb} MB and more on {failure.device}"
+                self.run.absent(
+                    what, f"device memory too small ({failure})", "close other users of the device"
+                )
+            case "queue":
+                self.queue_lengths = self.queue_lengths[:-1]
+                self.run.absent(f"longer queues on {item.device}", str(failure))
+            case "data":
+                what = f"{describe(item)}, verified"
+                remedy = "do not trust this storage or device; check its memory"
+                self.run.absent(what, str(failure), remedy, failed=True)
+            case "device" | "hung":
+                if failure.device in self.subjects:
+                    self.subjects.pop(failure.device).close()
+                text = f"lost during {describe(item)} ({failure})"
+                remedy = "see the driver's messages (dmesg), try again"
+                self.run.absent(f"more of {failure.device}", text, remedy, failed=True)
+
+    def _lose_storage(self, item: Item, failure: Failure) -> None:
+        place = self.places.get(item.storage)
+        if place is None:  # a system call failed that has nothing to do with a folder
+            self.run.absent(describe(item), str(failure), "")
+            return
+        error = OSError(failure.errno, str(failure))
+        if is_full(error) and item.size_mb > SMALLEST_MB:
+            place.room_mb = item.size_mb - 1
+            what = f"{item.size_mb} MB and more in {place.folder}"
+        else:
+            del self.places[item.storage]
+            what = f"more of storage {place.folder}"
+        self.run.absent(what, str(failure), storage_remedy(error, Path(place.folder)))
+
+
+def describe(item: Item) -> str:
+    """``checkpoint and restart, 64 MB, pocl-0, /scratch``"""
+    kinds = {
+        "trip": "checkpoint and restart",
+        "migration": "migration",
+        "io": "write and read",
+        "copy": "copies",
+        "compile": "cold compilation",
+        "drain": "draining the queue",
+    }
+    to = f" to {item.to_device}" if item.kind == "migration" else ""
+    size = f"{item.size_mb} MB" if item.size_mb else ""
+    device = "" if item.kind == "io" else f"{item.device}{to}"
+    return ", ".join(part for part in (kinds[item.kind], size, device, item.storage) if part)
+
+
+def _limit_s(size_mb: int) -> float:
+    """When an operation counts as hung."""
+    return START_S / 2 + size_mb / _SLOWEST_MB_S

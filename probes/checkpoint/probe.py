@@ -1,0 +1,189 @@
+"""What it costs to checkpoint a job on one OpenCL device and to restart it on the same or another one.
+
+Paper A, eq. 2-5: checkpoint ``C = alpha_C * M + beta_C``, restart ``R = alpha_R * M + beta_R + K``; the
+coefficients belong to device and storage, K, the compile time, to the program. Measured here, for every
+device and storage folder and over sizes that double:
+
+- each phase by itself: draining the queue (also one with thousands of short kernels, the paper's exception),
+  device to host, write and sync, read, host to device, context, program build with a cold and a warm cache;
+- checkpoint and restart as a job does them: copies and file overlapped, the restart in a new process;
+- whole migrations between every ordered pair of devices, which the fits of checkpoint and restart do not see,
+  so that predictions can be held against them.
+
+After every restart the data on the device are compared with the data at the checkpoint, by a checksum that
+each device computes over its own memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from probes.checkpoint.device_process import Nursery
+from probes.checkpoint.direct_io import free_bytes
+from probes.checkpoint.items import Bench, Place
+from probes.checkpoint.plan import FULL, QUICK, Estimates, Item, Limits, Rotation, affordable_mb, ladder
+from probes.checkpoint.subjects import cache_environment, find_devices, pairs, start
+from probes.run import Run
+from probes.scratch import scratch
+from profiles.errors import Unavailable
+from profiles.records import MB
+
+_MIGRATIONS = 4  # of all pairs, folders and sizes, in one sweep
+_PILOTS_MB = (4, 16, 64)
+_PILOT_SHARE = 0.03  # of the budget: a longer pilot is not followed by a larger one
+_OVERDRAFT = 0.5  # of the budget, so that on a slow machine everything is seen at least once
+
+
+def measure(run: Run) -> None:
+    """Measure as much as ``run.settings.budget_s`` allows, every part once before any is repeated.
+
+    Raises:
+        Unavailable: no OpenCL device, or no storage folder that can be used.
+    """
+    with ExitStack() as stack:
+        places = _places(run, stack)
+        caches = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenbin-opencl-")))
+        nursery = stack.enter_context(Nursery(cache_environment(caches / "warm")))
+        bench = Bench(run, nursery, caches, places)
+        nursery.waiting = bench.say
+        _start_subjects(bench)
+        estimates = _choose_sizes(bench)
+        _warm_up(bench)
+        _sweeps(bench, estimates)
+
+
+def _places(run: Run, stack: ExitStack) -> dict[str, Place]:
+    """The folders that can be used, each with a folder inside that ``stack`` removes."""
+    places = {}
+    for folder in run.settings.storage or (Path(tempfile.gettempdir()),):
+        try:
+            inside = stack.enter_context(scratch(folder))
+        except Unavailable as error:
+            run.absent(f"storage {folder}", error.what, error.remedy)
+            continue
+        room_mb = 0.8 * free_bytes(inside) / MB
+        places[str(folder)] = Place(str(folder), inside, room_mb)
+    if not places:
+        raise Unavailable("no storage folder can be used", "name one that can be written with --storage DIR")
+    return places
+
+
+def _start_subjects(bench: Bench) -> None:
+    for record in find_devices(bench.run, bench.nursery):
+        bench.say(f"starting {record.key}")
+        subject = start(bench.run, bench.nursery, record, list(bench.subjects.values()))
+        if subject is not None:
+            bench.subjects[record.key] = subject
+
+
+def _choose_sizes(bench: Bench) -> Estimates:
+    """Sizes for every place, as large as time and room allow, found by two trips that are not recorded."""
+    limits = _limits(bench)
+    # What one size takes, in trips: the trips themselves, copies, write and read, its share of migrations.
+    share = _MIGRATIONS / limits.sizes if len(bench.subjects) > 1 else 0
+    weight = 1.3 * len(bench.measured()) + 0.6 + share
+    slowest = (0.0, 0.0)
+    for place in list(bench.places.values()):
+        for subject in bench.measured():
+            cost = _pilot(bench, Item("trip", subject.key, subject.key, place.folder))
+            slowest = max(slowest, cost)
+        per_mb_s, each_s = weight * slowest[0], weight * slowest[1]
+        room_mb = min(place.room_mb, max((s.room_mb for s in bench.subjects.values()), default=0))
+        share_s = 0.9 * bench.run.left_s() / len(bench.places)
+        place.sizes = ladder(affordable_mb(limits, room_mb, per_mb_s, each_s, share_s), limits.sizes)
+    return Estimates(*slowest)
+
+
+def _pilot(bench: Bench, item: Item) -> tuple[float, float]:
+    """Seconds per MB and seconds of a trip, from small ones that grow while they are quick."""
+    bench.hold(bench.subjects[item.device], _PILOTS_MB[-1])
+    seconds: dict[int, float] = {}
+    for size_mb in _PILOTS_MB:  # twice each: the first one in a process or folder may be slow
+        seconds[size_mb] = min(_unrecorded(bench, item._replace(size_mb=size_mb)) for _ in range(2))
+        if seconds[size_mb] > _PILOT_SHARE * bench.run.settings.budget_s:
+            break
+    (smallest, first_s), (largest, last_s) = min(seconds.items()), max(seconds.items())
+    if smallest == largest:
+        return first_s / smallest, 0.0
+    per_mb_s = max(last_s - first_s, 0.0) / (largest - smallest)
+    return per_mb_s, max(first_s - per_mb_s * smallest, 0.0)
+
+
+def _unrecorded(bench: Bench, item: Item) -> float:
+    """Seconds that ``item`` takes, all included; nothing is recorded."""
+    began = time.monotonic()
+    if bench.possible(item):
+        bench.recording = False
+        try:
+            bench.attempt(item)
+        finally:
+            bench.recording = True
+    return time.monotonic() - began
+
+
+def _warm_up(bench: Bench) -> None:
+    """Data for the largest size on every device, and that size once through every folder."""
+    largest = max((place.sizes[-1] for place in bench.places.values() if place.sizes), default=0)
+    for subject in list(bench.subjects.values()):
+        bench.hold(subject, largest)
+    for place in list(bench.places.values()):
+        for subject in bench.measured():
+            for size_mb in place.sizes[-1:]:
+                _unrecorded(bench, Item("trip", subject.key, subject.key, place.folder, size_mb))
+
+
+def _sweeps(bench: Bench, estimates: Estimates) -> None:
+    """Everything in random order, over and over, until nothing fits into the time that is left."""
+    run = bench.run
+    migrations = Rotation(_migrations(bench), run.rng)
+    overdraft_s = _OVERDRAFT * run.settings.budget_s
+    done = 1
+    while done:
+        items = _sweep(bench) + migrations.take(_MIGRATIONS)
+        done = 0
+        for index in run.rng.permutation(len(items)):
+            item = items[index]
+            if not bench.possible(item) or estimates[item] > run.left_s() + overdraft_s:
+                continue
+            began = time.monotonic()
+            bench.attempt(item)
+            estimates.note(item, time.monotonic() - began)
+            done += 1
+        overdraft_s = 0.0
+        bench.repetition += 1
+
+
+def _sweep(bench: Bench) -> list[Item]:
+    """Every item once, the migrations apart."""
+    items = []
+    for subject in bench.measured():
+        key = subject.key
+        items.append(Item("drain", key))
+        if bench.repetition < _limits(bench).builds:
+            items.append(Item("compile", key))
+        items += [Item("copy", key, size_mb=size) for size in _all_sizes(bench)]
+    for place in bench.places.values():
+        for size in place.sizes:
+            items += [Item("trip", s.key, s.key, place.folder, size) for s in bench.measured()]
+            items += [Item("io", s.key, "", place.folder, size) for s in bench.measured()[:1]]
+    return items
+
+
+def _migrations(bench: Bench) -> list[Item]:
+    return [
+        Item("migration", start.key, end.key, place.folder, size)
+        for start, end in pairs(list(bench.subjects.values()))
+        for place in bench.places.values()
+        for size in place.sizes
+    ]
+
+
+def _all_sizes(bench: Bench) -> list[int]:
+    return sorted({size for place in bench.places.values() for size in place.sizes})
+
+
+def _limits(bench: Bench) -> Limits:
+    return QUICK if bench.run.settings.quick else FULL

@@ -1,0 +1,1 @@
+"""Memory bandwidth, and how much writers slow each other down (memprobe)."""

@@ -1,0 +1,189 @@
+"""What memprobe measures on a given machine: which cores write where, alone and side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from probes.memory.pool import Spot
+from probes.topology import Cpu, Topology
+
+AREA_IN_CACHES = 4
+LEAST_AREA_MB = 64.0
+ASSUMED_CACHE_MB = 64.0
+MOST_COUNTS = 8
+
+
+class Missing(NamedTuple):
+    """What will not be measured; the arguments of ``Run.absent``."""
+
+    what: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Window:
+    """``spots`` write together and are measured, while ``beside`` writes all the while."""
+
+    spots: tuple[Spot, ...]
+    beside: Spot | None = None
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure: the windows of one repetition, and the columns that all of them share."""
+
+    title: str
+    windows: tuple[Window, ...]
+    labels: dict[str, Any]
+
+    @property
+    def spots(self) -> set[Spot]:
+        needed = {spot for window in self.windows for spot in window.spots}
+        return needed | {window.beside for window in self.windows if window.beside}
+
+
+def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[Missing]]:
+    """Size in MB of each writer's area (0: no memory for a meaningful one), and what is amiss with it."""
+    missing = []
+    cache_mb = topology.llc_mb
+    if cache_mb is None:
+        cache_mb = ASSUMED_CACHE_MB
+        missing.append(
+            Missing(
+                "size of the last-level cache",
+                f"not shown by sysfs (usual in virtual machines); {ASSUMED_CACHE_MB:.0f} MB assumed",
+            )
+        )
+    wanted_mb = max(AREA_IN_CACHES * cache_mb, LEAST_AREA_MB)
+    if wanted_mb <= free_mb:
+        return wanted_mb, missing
+    need = f"{AREA_IN_CACHES} x {cache_mb:.0f} MB of cache wanted for one area, {free_mb:.0f} MB can be taken"
+    if free_mb >= 2 * cache_mb:
+        shrunk = f"{need}; measured with {free_mb:.0f} MB, so the cache holds part of it and flatters"
+        return free_mb, [*missing, Missing("memory beyond the cache", shrunk, "free some memory")]
+    return 0.0, [*missing, Missing("memory bandwidth and interference", need, "free some memory")]
+
+
+def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[Missing]]:
+    """The points that can be measured with ``most_areas`` areas, most important first; and what cannot."""
+    missing = []
+    if len(topology.cores) < 2:
+        missing.append(Missing("memory interference between cores", "one core only"))
+    if len(topology.memory_nodes) < 2:
+        missing.append(Missing("remote memory bandwidth", "one NUMA node: no remote access"))
+    for node in topology.memory_nodes:
+        if not topology.cores_of(node):
+            missing.append(
+                Missing(
+                    f"memory bandwidth to NUMA node {node}",
+                    "this process may use none of its CPUs, so cannot place memory there by first touch",
+                )
+            )
+    points: list[Point] = []
+    refused: list[Point] = []
+    spots: set[Spot] = set()
+    for point in [*_local(topology), *_pairs(topology), *_between_nodes(topology)]:
+        if len(spots | point.spots) <= most_areas:
+            points.append(point)
+            spots |= point.spots
+        else:
+            refused.append(point)
+    if most_areas and refused:
+        need = f"memory for {most_areas} areas can be taken, {len(refused[-1].spots | spots)} are needed"
+        missing.append(Missing("; ".join(p.title for p in refused), need, "free some memory"))
+    return points, missing
+
+
+def core_counts(n: int) -> list[int]:
+    """1, 2, 4, ... and n; at most 8 of them."""
+    counts = [2**i for i in range(n.bit_length()) if 2**i < n] + [n]
+    while len(counts) > MOST_COUNTS:
+        del counts[-2]
+    return counts
+
+
+def _local(topology: Topology) -> Iterator[Point]:
+    """Cores filled up node by node and cache by cache, each writing to its own node."""
+    cores = topology.cores
+    for count in core_counts(len(cores)) if cores else []:
+        spots = tuple(_spot(topology, cpu, cpu) for cpu in cores[:count])
+        yield _bandwidth(spots, "local")
+
+
+def _between_nodes(topology: Topology) -> Iterator[Point]:
+    """Every ordered pair of NUMA nodes, first by one core and then by all cores of the first."""
+    nodes = [node for node in topology.memory_nodes if topology.cores_of(node)]
+    if len(nodes) < 2:
+        return
+    for alone in (True, False):
+        for source in sorted({cpu.node for cpu in topology.cores}):
+            cores = topology.cores_of(source)
+            if not alone and len(cores) == 1:
+                continue
+            for target in nodes:
+                touch = topology.cores_of(target)[0]
+                spots = tuple(_spot(topology, cpu, touch) for cpu in (cores[:1] if alone else cores))
+                yield _bandwidth(spots, f"{source}->{target}")
+
+
+def _pairs(topology: Topology) -> Iterator[Point]:
+    """The first core beside the nearest CPU of each kind."""
+    first, *others = topology.cpus
+    seen = set()
+    for other in others:
+        kind = pair_kind(first, other)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        spot, beside = _spot(topology, first, first), _spot(topology, other, other)
+        yield Point(
+            title=f"CPU {first.index} beside CPU {other.index} ({kind})",
+            windows=(
+                Window((spot,), None, {"condition": "alone"}),
+                Window((spot,), beside, {"condition": "beside"}),
+            ),
+            labels={
+                "kind": "pair",
+                "pair_kind": kind,
+                "cores": 1,
+                "cpus": f"{first.index},{other.index}",
+                "other_core": other.index,
+            },
+        )
+
+
+def pair_kind(a: Cpu, b: Cpu) -> str:
+    """What two CPUs share: ``smt`` a core, ``same-cache``, ``other-cache`` or ``same-socket`` (cache unknown)
+    a socket, ``other-socket`` the machine."""
+    if a.core == b.core:
+        return "smt"
+    if a.package != b.package:
+        return "other-socket"
+    if a.llc is None or b.llc is None:
+        return "same-socket"
+    return "same-cache" if a.llc == b.llc else "other-cache"
+
+
+def _spot(topology: Topology, cpu: Cpu, touch: Cpu) -> Spot:
+    """``cpu`` writing to memory of the node of ``touch``; its own if that is where it is.
+
+    The placement is checked where it could be wrong: several nodes, and this one has memory of its own.
+    """
+    check = len(topology.memory_nodes) > 1 and touch.node in topology.memory_nodes
+    touch = cpu if cpu.node == touch.node else touch
+    return Spot(cpu.index, touch.node, touch.index, check)
+
+
+def _bandwidth(spots: tuple[Spot, ...], numa: str) -> Point:
+    cpus = ",".join(str(spot.core) for spot in spots)
+    plural = "core" if len(spots) == 1 else "cores"
+    where = "local memory" if numa == "local" else f"memory of NUMA node {numa.replace('->', ' -> ')}"
+    return Point(
+        title=f"bandwidth of {len(spots)} {plural}, {where}",
+        windows=(Window(spots),),
+        labels={"kind": "bandwidth", "cores": len(spots), "cpus": cpus, "numa": numa},
+    )

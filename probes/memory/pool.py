@@ -1,0 +1,245 @@
+"""Writers at work together: one process a core, all measured in the same window of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from probes.memory.writer import Written
+
+PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays it, a lost writer never gives it
+TOUCHED_MBS = 20.0  # so slowly an area of a gigabyte comes to be on a machine that is taken
+MOST_TOUCH_S = 600.0
+WARM_S = 0.005
+SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class WriterLost(Exception):
+    """A writer ended, or could not do what it was told."""
+
+    def __init__(self, core: int, reason: str) -> None:
+        super().__init__(f"the writer on CPU {core} {reason}")
+        self.core = core
+
+
+@dataclass(frozen=True)
+class Spot:
+    """CPU ``core`` writing to memory of NUMA node ``node``, placed there by first touch on ``touch_core``.
+
+    ``check``: look, after every window, whether the pages still are on that node.
+    """
+
+    core: int
+    node: int
+    touch_core: int
+    check: bool = False
+
+
+class Writer:
+    """The parent's end of one writer process; each order gets one answer.
+
+    Raises:
+        WriterLost: the system starts no more processes.
+    """
+
+    def __init__(self, core: int, line_bytes: int) -> None:
+        self.core = core
+        command = [sys.executable, "-P", "-m", "probes.memory.writer", "--serve"]
+        try:
+            self._process = subprocess.Popen(
+                [*command, f"--core={core}", f"--line-bytes={line_bytes}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | SINGLE_THREAD,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise WriterLost(core, f"could not start: {error}") from error
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def order(self, do: str, **arguments: Any) -> None:
+        """Send an order.
+
+        Raises:
+            WriterLost: the process has ended.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        except BrokenPipeError:
+            raise self._lost() from None
+
+    def answer(self, within_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The answer to the oldest order.
+
+        Raises:
+            WriterLost: the process has ended, is silent, or refused.
+        """
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], within_s)
+        if not readable:
+            raise WriterLost(self.core, f"gave no answer in {within_s:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._lost()
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WriterLost(self.core, f"failed: {answer['error']}")
+        return answer
+
+    def _lost(self) -> WriterLost:
+        assert self._process.stderr is not None
+        code = self._process.wait(PATIENCE_S)
+        said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        last = f": {said[-1]}" if said else ""
+        return WriterLost(self.core, f"ended with {'signal' if code < 0 else 'exit code'} {abs(code)}{last}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def kill(self) -> None:
+        """End the process at once, in the middle of an order."""
+        self._process.kill()
+
+    def close(self, within_s: float = 2.0) -> None:
+        """End the process; by force if it does not go by itself."""
+        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            for stream in streams:
+                if stream is not None:
+                    stream.close()
+
+
+class Pool:
+    """Writers, started when first needed; a context that leaves no process behind."""
+
+    def __init__(self, area_mb: float, line_bytes: int = 64) -> None:
+        self.area_mb = area_mb
+        self._line_bytes = line_bytes
+        self._writers: dict[int, Writer] = {}
+        self._ready: set[Spot] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._discard(list(self._writers))
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process id of the writer on each CPU."""
+        return {core: writer.pid for core, writer in self._writers.items()}
+
+    def prepare(self, spots: Iterable[Spot]) -> None:
+        """Have a writer with its area ready at every spot, all at once.
+
+        Raises:
+            WriterLost: a writer could not start, or found no memory.
+        """
+        wanted = [spot for spot in spots if spot not in self._ready]
+        cores = sorted({spot.core for spot in wanted})
+        with self._all_or_none(cores):
+            new = [core for core in cores if core not in self._writers]
+            for core in new:
+                self._writers[core] = Writer(core, self._line_bytes)
+            for core in new:
+                self._writers[core].answer()
+            for spot in wanted:
+                self._writers[spot.core].order(
+                    "place", node=spot.node, touch_core=spot.touch_core, size_mb=self.area_mb
+                )
+            for spot in wanted:
+                self._writers[spot.core].answer(PATIENCE_S + min(self.area_mb / TOUCHED_MBS, MOST_TOUCH_S))
+        self._ready.update(wanted)
+
+    def write(
+        self, spots: Sequence[Spot], seconds: float, *, beside: Spot | None = None
+    ) -> tuple[list[Written], float]:
+        """Have all ``spots`` write in one window of ``seconds``, with ``beside`` at it all the while.
+
+        Returns what each spot wrote, and the share of the window in which really all of them wrote.
+
+        Raises:
+            WriterLost: one of them is gone; all of them are started anew when needed again.
+        """
+        everyone = [*spots, *([beside] if beside else [])]
+        self.prepare(everyone)
+        start = time.monotonic() + 0.003 + 0.0002 * len(everyone) + 2 * WARM_S
+        with self._all_or_none([spot.core for spot in everyone]):
+            for spot in everyone:
+                margin = WARM_S if spot is beside else 0.0
+                self._writers[spot.core].order(
+                    "write",
+                    node=spot.node,
+                    start_s=start - margin,
+                    warm_s=WARM_S,
+                    seconds=seconds + 2 * margin,
+                    check=spot.check,
+                )
+            done = [Written(**self._writers[spot.core].answer(PATIENCE_S + seconds)) for spot in everyone]
+        return done[: len(spots)], overlap(done[: len(spots)], done)
+
+    def order(self, spot: Spot, **arguments: Any) -> None:
+        """Tell a writer to write at a spot that is prepared; ``answer`` must follow.
+
+        Raises:
+            WriterLost: it is gone; all writers are started anew when needed again.
+        """
+        with self._all_or_none(list(self._writers)):
+            self._writers[spot.core].order("write", node=spot.node, check=spot.check, **arguments)
+
+    def answer(self, spot: Spot, within_s: float) -> Written:
+        """What the oldest order to that writer gave; WriterLost as for ``order``."""
+        with self._all_or_none(list(self._writers)):
+            return Written(**self._writers[spot.core].answer(within_s))
+
+    def discard(self) -> None:
+        """End all writers, whatever they are at; they are started anew when needed again."""
+        for writer in self._writers.values():
+            writer.kill()
+        self._discard(list(self._writers))
+
+    @contextmanager
+    def _all_or_none(self, cores: Sequence[int]) -> Iterator[None]:
+        """Of writers that work together, one that fails leaves orders of the others unanswered: end all."""
+        try:
+            yield
+        except BaseException:
+            self._discard(cores)
+            raise
+
+    def _discard(self, cores: Sequence[int]) -> None:
+        self._ready = {spot for spot in self._ready if spot.core not in cores}
+        for core in cores:
+            if writer := self._writers.pop(core, None):
+                writer.close()
+
+
+def overlap(measured: Sequence[Written], everyone: Sequence[Written]) -> float:
+    """Share of the longest ``measured`` window in which ``everyone`` was writing (0-1)."""
+    begin = max(w.start_s for w in everyone)
+    end = min(w.start_s + w.wall_s for w in everyone)
+    longest = max(w.wall_s for w in measured)
+    return max(end - begin, 0.0) / longest if longest > 0 else 0.0

@@ -1,0 +1,1 @@
+"""All-to-all communication between cores or hosts (comprobe)."""

@@ -1,0 +1,197 @@
+"""comprobe: all-to-all between the cores of this node, and between nodes (Settings.hosts).
+
+After "comprobe" of paper D: one process a node, all-to-all over and over. What is measured is one
+``MPI_Alltoall`` of 8 B to 8 MiB from each rank to each other; ``probes.network.rank`` says how it is timed.
+On this node the ranks are bound to cores of their own; over hosts there is one rank on each, left to the
+host's scheduler, and nothing is measured before it is seen that every host answers with the same tenbin and
+MPI (``probes.network.hosts``), that the ranks are on different hosts, and that their messages left them.
+
+Samples, one row an iteration:
+
+- ``scope``: ``node`` or ``hosts``; ``ranks``; ``hosts``: their names with commas, empty on this node
+- ``library``: the MPI
+- ``message_bytes``: from each rank to each other
+- ``repetition``: one visit of one size, of some tens of ``iteration`` each; sizes come in random order
+- ``batch``: all-to-alls between two readings of the clock
+- ``alltoall_s``: time of one all-to-all on the slowest rank
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from probes.mpi.launchers import MpiInstall, RanksFailed, find_mpi, run_ranks
+from probes.network.hosts import greet
+from probes.network.rank import Plan
+from probes.run import Run
+from probes.topology import read_topology
+from profiles.errors import TenbinError, Unavailable
+
+SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)  # bytes from each rank to each other
+MOST_RANKS = 4
+START_S = 0.5  # mpiexec and Python, before the first message; not part of what is measured
+GRACE_S = 30.0  # over its budget before a run is given up
+
+
+def measure(run: Run) -> None:
+    """Sample all-to-alls: on this node with two ranks and with up to four, then over the hosts."""
+    run.progress("looking for MPI")
+    try:
+        mpi = find_mpi()
+    except Unavailable as error:
+        run.absent("all-to-all communication", error.what, error.remedy)
+        return
+    cores = separate_cores(run.settings.sysfs)
+    counts = sorted({2, min(len(cores), MOST_RANKS)}) if len(cores) > 1 else []
+    if not counts:
+        run.absent("all-to-all on this node", "only one core may be used", "allow two (taskset, cgroup)")
+    parts = len(counts) + bool(run.settings.hosts)
+    for i, ranks in enumerate(counts):
+        _attempt(run, mpi, f"all-to-all of {ranks} ranks", ranks, parts - i, cores=cores[:ranks])
+    if hosts := run.settings.hosts:
+        _attempt(run, mpi, f"all-to-all over {', '.join(hosts)}", len(hosts), 1, hosts=hosts)
+
+
+def _attempt(
+    run: Run,
+    mpi: MpiInstall,
+    what: str,
+    ranks: int,
+    parts_left: int,
+    cores: Sequence[int] | None = None,
+    hosts: Sequence[str] = (),
+) -> None:
+    """One part; its failure is told and does not cost the other parts."""
+    run.progress(what)
+    try:
+        if hosts:
+            greet(hosts, mpi.library)
+        budget_s = max(run.left_s() / parts_left - START_S, 0.5)
+        listener = Listener(run, what, ranks, hosts, mpi.library)
+        plan = Plan(
+            ranks=ranks,
+            sizes=SIZES,
+            budget_s=budget_s,
+            limit_s=round(budget_s + GRACE_S),
+            seed=int(run.rng.integers(2**31)),
+            hosts=bool(hosts),
+        )
+        program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
+        run_ranks(
+            mpi, program, ranks, timeout_s=budget_s + GRACE_S, on_line=listener.line, hosts=hosts, cores=cores
+        )
+        listener.ended()
+    except TenbinError as error:
+        run.absent(what, error.what, error.remedy, failed=bool(hosts))
+
+
+class Listener:
+    """Turns what rank 0 says into samples, and stops the run when it says something is wrong."""
+
+    def __init__(self, run: Run, what: str, ranks: int, hosts: Sequence[str], library: str) -> None:
+        self.run, self.what, self.done = run, what, False
+        self.labels = {
+            "scope": "hosts" if hosts else "node",
+            "ranks": ranks,
+            "hosts": ",".join(hosts),
+            "library": library,
+        }
+
+    def line(self, text: str) -> None:
+        """One line of the ranks' output; lines that are not theirs (an MPI's warnings) are passed over."""
+        if not text.startswith('{"event": '):
+            return
+        event = json.loads(text)
+        match event.pop("event"):
+            case "visit":
+                self._visit(**event)
+            case "preflight":
+                check_path(self.run, event["ranks"], event["expected"])
+                self.run.progress(f"{self.what}: hosts and path checked")
+            case "skipped":
+                self._skipped(**event)
+            case "world":
+                raise Unavailable(
+                    f"{self.labels['ranks']} ranks were started, but each sees a world of {event['size']}: "
+                    "the launcher does not belong to the MPI library that mpi4py loads there",
+                    "use one MPI on all hosts, with its own mpiexec first in PATH",
+                )
+            case "done":
+                self.done = True
+
+    def _visit(self, size: int, batch: int, repetition: int, times: list[float]) -> None:
+        self.run.progress(f"{self.what}: {size} B")
+        for iteration, seconds in enumerate(times):
+            self.run.sample(
+                **self.labels,
+                message_bytes=size,
+                batch=batch,
+                repetition=repetition,
+                iteration=iteration,
+                alltoall_s=seconds,
+            )
+
+    def _skipped(self, sizes: list[int], last: int, last_s: float) -> None:
+        self.run.absent(
+            f"{self.what} with {', '.join(map(str, sizes))} B",
+            f"it would take longer than there is time: {last} B took {last_s:.3g} s",
+            "give the probe more time: leave out --quick",
+        )
+
+    def ended(self) -> None:
+        """See that the ranks came to their end: one that leaves early with exit code 0 ends all silently."""
+        if not self.done:
+            raise RanksFailed("the ranks ended before they had finished, with exit code 0")
+
+
+def check_path(run: Run, ranks: list[dict[str, Any]], expected: int) -> None:
+    """As ``path_doubts``, which are told as absent."""
+    for reason in path_doubts(ranks, expected):
+        run.absent("path of the messages between hosts", reason, "see which network MPI uses there")
+
+
+def path_doubts(ranks: list[dict[str, Any]], expected: int) -> list[str]:
+    """See that every rank is on a host of its own and that its messages went over a network.
+
+    Returns:
+        of each rank whose messages no interface counted, between hosts of different kernels, a sentence.
+
+    Raises:
+        Unavailable: two ranks on one host; or messages that no interface counted, between hosts that share
+            one kernel (containers, namespaces), where MPI takes shared memory for the network.
+    """
+    places = [(r["boot"], r["namespace"]) for r in ranks]
+    for i, place in enumerate(places):
+        if (first := places.index(place)) != i:
+            names = sorted({ranks[first]["hostname"], ranks[i]["hostname"]})
+            raise Unavailable(
+                f"ranks {first} and {i} are on one host, {' = '.join(names)}",
+                "name every host once in --hosts",
+            )
+    doubts = []
+    for rank, report in enumerate(ranks):
+        sent = sum(report["sent"].values())
+        if sent >= expected:
+            continue
+        reason = (
+            f"rank {rank} on {report['hostname']} sent {expected} bytes to the other hosts, but its network "
+            f"interfaces counted {sent}"
+        )
+        if len({r["boot"] for r in ranks}) < len(ranks):
+            raise Unavailable(
+                f"{reason}: the messages went through shared memory",
+                "keep MPI to the network: UCX_TLS=tcp,self for MPICH, OMPI_MCA_btl=tcp,self for Open MPI",
+            )
+        doubts.append(reason)
+    return doubts
+
+
+def separate_cores(sysfs: Path = Path("/sys")) -> list[int]:
+    """CPUs this process may use, one for each physical core; hyperthreads where there is only one core."""
+    topology = read_topology(sysfs, os.sched_getaffinity(0))
+    return [cpu.index for cpu in (topology.cores if len(topology.cores) > 1 else topology.cpus)]

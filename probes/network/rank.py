@@ -1,0 +1,239 @@
+"""One rank of comprobe: ``mpiexec -n N python -P -m mpi4py -m probes.network.rank PLAN``.
+
+Rank 0 writes one JSON object a line to standard output: ``preflight``, ``skipped``, ``visit``, ``done``.
+With ``hello`` in place of a plan it says who and where it is, without starting MPI.
+
+How an iteration is timed: barrier, then ``batch`` all-to-alls between two readings of MPI_Wtime on every
+rank; the slowest rank counts, divided by ``batch``. A batch is larger than one only where a single all-to-all
+would take less than 50 steps of the clock; it hides jitter inside the batch, so it is stated in every row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from probes.mpi.launchers import library_name
+from probes.topology import usable_cores
+from profiles.stats import narrow_enough
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+PREFLIGHT_BYTES = 8 << 20
+COUNTERS_SETTLE_S = 3.0  # some network drivers refresh their counters every two seconds only
+WARM_UP = 3
+NARROW = 0.03  # half-width of a median's interval, relative, that needs no more repetitions
+CLOCK_STEPS = 50  # that a timed batch lasts at least
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the ranks are to measure."""
+
+    ranks: int
+    sizes: tuple[int, ...]  # bytes from each rank to each other
+    budget_s: float
+    limit_s: int  # a rank that still runs then is ended by the kernel, also if all others are gone
+    seed: int
+    rows: int = 400  # iterations kept of each size
+    visits: int = 20  # repetitions of each size; up to three times that while its median is uncertain
+    hosts: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def identity() -> dict[str, str]:
+    """Where this process runs and with what; boot and network namespace tell two hosts of one name apart.
+
+    ``cores``: the CPUs that it may use, one of each core, with commas.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    return {
+        "hostname": platform.node(),
+        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "namespace": str(Path("/proc/self/ns/net").readlink()),
+        "tenbin": version("tenbin"),
+        "library": library_name(MPI.Get_library_version()),
+        "cores": ",".join(map(str, usable_cores())),
+    }
+
+
+def bytes_sent(sysfs: Path = Path("/sys")) -> dict[str, int]:
+    """Bytes sent so far by every interface but loopback; InfiniBand's ports, which bypass the kernel, too."""
+    sent = {}
+    for counter in sysfs.glob("class/net/*/statistics/tx_bytes"):
+        if (name := counter.parts[-3]) != "lo":
+            sent[name] = int(counter.read_text())
+    for counter in sysfs.glob("class/infiniband/*/ports/*/counters/port_xmit_data"):
+        sent[f"{counter.parts[-5]}/{counter.parts[-3]}"] = 4 * int(counter.read_text())  # in 4-byte words
+    return sent
+
+
+def say(**event: Any) -> None:
+    """One line in one write, so that lines of several ranks do not mix."""
+    os.write(1, (json.dumps(event) + "\n").encode())
+
+
+class AllToAll:
+    """Equal blocks from every rank to every rank, with contents that tell where they came from."""
+
+    def __init__(self, comm: MPI.Comm, largest: int) -> None:
+        self.comm = comm
+        self.send: Bytes = np.zeros(comm.size * largest, np.uint8)
+        self.receive: Bytes = np.zeros(comm.size * largest, np.uint8)
+
+    def timed(self, size: int, iterations: int, batch: int = 1) -> npt.NDArray[np.float64]:
+        """Seconds of one all-to-all of ``size`` bytes a pair on the slowest rank, for each iteration."""
+        from mpi4py import MPI
+
+        count = self.comm.size * size
+        send, receive = (self.send[:count], size, MPI.BYTE), (self.receive[:count], size, MPI.BYTE)
+        own = np.empty(iterations)
+        for i in range(iterations):
+            self.comm.Barrier()
+            start = MPI.Wtime()
+            for _ in range(batch):
+                self.comm.Alltoall(send, receive)
+            own[i] = MPI.Wtime() - start
+        slowest = np.empty(iterations)
+        self.comm.Allreduce(own, slowest, op=MPI.MAX)
+        return slowest / batch
+
+    def check(self, size: int) -> None:
+        """Exchange once and see that every block arrived where it belongs."""
+        ranks, me = self.comm.size, self.comm.rank
+        marks = (np.arange(ranks)[:, None] * 16 + np.arange(ranks)[None, :]) % 251
+        self.send[: ranks * size] = np.repeat(marks[me], size)
+        self.receive[: ranks * size] = 255
+        self.timed(size, 1)
+        if not np.array_equal(self.receive[: ranks * size], np.repeat(marks[:, me], size)):
+            raise RuntimeError(f"all-to-all of {size} bytes delivered wrong data on rank {me}")
+
+
+def clock_step() -> float:
+    """The smallest step of MPI_Wtime that can be seen, in s."""
+    from mpi4py import MPI
+
+    readings = np.array([MPI.Wtime() for _ in range(1000)])
+    steps = np.diff(readings)
+    return max(float(steps[steps > 0].min(initial=1.0)), MPI.Wtick())
+
+
+def preflight(comm: MPI.Comm) -> None:
+    """Say where every rank is, and how many bytes its interfaces sent during one large all-to-all."""
+    exchange = AllToAll(comm, PREFLIGHT_BYTES)
+    expected = (comm.size - 1) * PREFLIGHT_BYTES
+    exchange.timed(8, 1)  # connections are made at the first message
+    before = bytes_sent()
+    exchange.check(PREFLIGHT_BYTES)
+    deadline = time.monotonic() + COUNTERS_SETTLE_S
+    while True:
+        after = bytes_sent()
+        sent = {name: after[name] - before.get(name, 0) for name in after}
+        if sum(sent.values()) >= expected or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    everyone = comm.gather(identity() | {"sent": sent}, root=0)
+    if comm.rank == 0:
+        say(event="preflight", ranks=everyone, expected=expected)
+
+
+def warm_up(exchange: AllToAll, plan: Plan) -> dict[int, float]:
+    """A first time for every size, smallest first; sizes that would eat up the budget are left out."""
+    comm = exchange.comm
+    first: dict[int, float] = {}
+    deadline = time.monotonic() + plan.budget_s / 2
+    for i, size in enumerate(plan.sizes):
+        exchange.check(size)
+        first[size] = float(np.median(exchange.timed(size, WARM_UP)))
+        rest = plan.sizes[i + 1 :]
+        # The next one takes longer in proportion to its bytes, at most.
+        too_long = rest and (WARM_UP + 1) * first[size] * rest[0] / size > deadline - time.monotonic()
+        if comm.bcast(too_long, root=0):
+            if comm.rank == 0:
+                say(event="skipped", sizes=rest, last=size, last_s=first[size])
+            break
+    return first
+
+
+def measure(comm: MPI.Comm, plan: Plan) -> None:
+    """Visit the sizes in random order, again and again, until the time is up or enough is known."""
+    started = time.monotonic()
+    exchange = AllToAll(comm, max(plan.sizes))
+    typical = warm_up(exchange, plan)
+    step = clock_step()
+    left_s = plan.budget_s - (time.monotonic() - started)
+    slice_s = left_s / (plan.visits * len(typical))
+    shape: dict[int, tuple[int, int]] = {}
+    for size, seconds in typical.items():
+        batch = max(1, math.ceil(CLOCK_STEPS * step / seconds))
+        iterations = min(max(int(slice_s / (seconds * batch)), 1), plan.rows // plan.visits)
+        shape[size] = (iterations, batch)
+    shape = comm.bcast(shape, root=0)  # every rank has read its own clock
+    order = np.random.default_rng(plan.seed)
+    medians: dict[int, list[float]] = {size: [] for size in shape}
+    for repetition in range(3 * plan.visits):
+        # Every rank knows the slowest rank's times, so all decide alike.
+        todo = [size for size in shape if not _enough(plan, shape[size][0], medians[size])]
+        for size in order.permutation(todo).tolist():
+            iterations, batch = shape[size]
+            time_left = plan.budget_s - (time.monotonic() - started)
+            # Once every size has been seen, a visit that would overrun the budget is left out.
+            if comm.bcast(repetition > 0 and iterations * batch * typical[size] > time_left, root=0):
+                continue
+            exchange.timed(size, 1)
+            times = exchange.timed(size, iterations, batch)
+            medians[size].append(float(np.median(times)))
+            if comm.rank == 0:
+                say(event="visit", size=size, batch=batch, repetition=repetition, times=times.tolist())
+
+
+def _enough(plan: Plan, iterations: int, medians: list[float]) -> bool:
+    visits = len(medians)
+    return (visits + 1) * iterations > plan.rows or (visits >= plan.visits and narrow_enough(medians, NARROW))
+
+
+def main() -> int:
+    if sys.argv[1] == "hello":
+        say(event="hello", **identity())
+        return 0
+    plan = Plan(**json.loads(sys.argv[1]))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would wait for the blocked MPI call
+    signal.alarm(plan.limit_s)
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.size != plan.ranks:
+        say(event="world", size=comm.size)
+        return 0
+    if plan.hosts:
+        preflight(comm)
+    measure(comm, plan)
+    comm.Barrier()
+    if comm.rank == 0:
+        say(event="done")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

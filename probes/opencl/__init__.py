@@ -1,0 +1,1 @@
+"""OpenCL devices, and a layer that watches what programs do with them."""

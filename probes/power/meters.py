@@ -1,0 +1,325 @@
+"""Energy meters: hardware counters turned into monotonic totals, faults detected and counted.
+
+One thread reads all counters of a meter often enough to see every wrap. An interval in which a counter
+failed is marked as a break, and no power is computed across it.
+
+    with choose_meter(settings) as meter:
+        before = meter.read()
+        ...
+        watts = power_w(before, meter.read())  # None: a counter failed in between
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from probes.power.counters import Counter
+from probes.power.powercap import MSR_CONTROL, Zone, metered, platform, zones
+from profiles.errors import Unavailable
+from profiles.records import Settings
+
+INTERVAL_S = 0.1
+
+UDEV_RULE = (
+    'SUBSYSTEM=="powercap", KERNEL=="intel-rapl*", ACTION=="add|change", RUN+="/bin/chmod a+r %S%p/energy_uj"'
+)
+READ_REMEDY = (
+    f"run as root, or put  {UDEV_RULE}  into /etc/udev/rules.d/70-powercap.rules and type "
+    "'udevadm control --reload && udevadm trigger -s powercap' as root"
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a meter's parts had used at one moment."""
+
+    energy_j: dict[str, float]  # since the meter was opened
+    seen_s: dict[str, float]  # when each counter was last read well (time.monotonic)
+    breaks: dict[str, int]  # how often the energy of an interval was unknown
+
+
+def power_w(before: Reading, after: Reading, parts: Iterable[str] | None = None) -> float | None:
+    """Mean power between two readings, summed over ``parts`` (default: all).
+
+    None where it is not known: a counter jumped, stopped or vanished in between.
+    """
+    total = 0.0
+    for part in after.energy_j if parts is None else parts:
+        seconds = after.seen_s[part] - before.seen_s[part]
+        energy_j = after.energy_j[part] - before.energy_j[part]
+        if after.breaks[part] != before.breaks[part] or seconds <= 0 or energy_j <= 0:
+            return None
+        total += energy_j / seconds
+    return total
+
+
+class Meter:
+    """Counters read together by one thread under one lock; a context manager.
+
+    Args:
+        name: powercap, pyrapl or nvml.
+        counters: those that do not advance while the meter is opened are left out (and told in ``troubles``).
+        settle_s: how long to wait at most for every counter to advance once.
+
+    Raises:
+        Unavailable: no counter advances.
+    """
+
+    def __init__(
+        self, name: str, counters: list[Counter], interval_s: float = INTERVAL_S, settle_s: float = 0.1
+    ) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._interval_s = interval_s
+        self._all = counters
+        self._counters = _advancing(counters, settle_s)
+        if not self._counters:
+            names = ", ".join(c.name for c in counters)
+            raise Unavailable(f"{name}: no energy counter advances ({names})", "see the kernel log (dmesg)")
+        self._thread = threading.Thread(target=self._sample, name=f"{name}-sampler", daemon=True)
+        self._thread.start()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of what is measured: ``package-0``, ``package-0/dram``, ``psys``, ``gpu-0``."""
+        return tuple(c.name for c in self._counters)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The parts that are whole processors."""
+        return tuple(p for p in self.parts if p.startswith("package-") and "/" not in p)
+
+    @property
+    def total_parts(self) -> tuple[str, ...]:
+        """The parts whose sum is all that is metered: the platform where it has a counter, else the rest."""
+        return ("psys",) if "psys" in self.parts else self.parts
+
+    def read(self) -> Reading:
+        """Read every counter now."""
+        with self._lock:
+            self._update()
+            return Reading(
+                {c.name: c.energy_j for c in self._counters},
+                {c.name: c.seen_s for c in self._counters},
+                {c.name: c.breaks for c in self._counters},
+            )
+
+    def troubles(self) -> dict[str, dict[str, int]]:
+        """What went wrong so far: part -> what -> how often."""
+        with self._lock:
+            return {c.name: dict(c.troubles) for c in self._all if c.troubles}
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            with self._lock:
+                self._update()
+
+    def _update(self) -> None:
+        for counter in self._counters:
+            counter.update()
+
+
+def choose_meter(settings: Settings) -> Meter:
+    """The meter that ``settings.meter`` names; ``auto`` is the own powercap reader.
+
+    Raises:
+        Unavailable: this machine does not let it be read; with the reason and the remedy.
+    """
+    if settings.meter == "none":
+        raise Unavailable("no meter was asked for (--meter none)", "leave the option out")
+    if settings.meter == "pyrapl":
+        return pyrapl_meter(settings.sysfs, settings.procfs)
+    if settings.meter == "nvml":
+        return nvml_meter()
+    return powercap_meter(settings.sysfs, settings.procfs)
+
+
+def powercap_meter(sysfs: Path, procfs: Path = Path("/proc"), interval_s: float = INTERVAL_S) -> Meter:
+    """The kernel's energy counters of packages, DRAM and platform.
+
+    Raises:
+        Unavailable: no powercap, or no permission.
+    """
+    return Meter("powercap", [_zone_counter(z) for z in _readable(sysfs, procfs)], interval_s)
+
+
+def pyrapl_meter(sysfs: Path, procfs: Path = Path("/proc")) -> Meter:
+    """The same counters through pyRAPL, which reads /sys only and knows packages and DRAM by socket.
+
+    pyRAPL does not handle wraps; here its raw values pass through ``Counter``, which does.
+
+    Raises:
+        Unavailable: pyRAPL is not installed, or refuses this machine.
+    """
+    if sysfs.resolve() != Path("/sys"):
+        raise Unavailable(f"pyRAPL reads /sys only, not {sysfs}", "use --meter powercap")
+    ranges = {z.key: z.energy_range_uj for z in _readable(sysfs, procfs)}
+    try:
+        with _quiet_logging():
+            from pyRAPL import Sensor
+            from pyRAPL.exception import (
+                PyRAPLBadSocketIdException,
+                PyRAPLCantInitDeviceAPI,
+                PyRAPLCantRecordEnergyConsumption,
+            )
+    except ImportError:
+        raise Unavailable("pyRAPL is not installed", ".venv/bin/pip install pyRAPL") from None
+    try:
+        sensor = Sensor()
+        raw = sensor.energy()
+    except (
+        OSError,
+        ValueError,
+        PyRAPLBadSocketIdException,
+        PyRAPLCantInitDeviceAPI,
+        PyRAPLCantRecordEnergyConsumption,
+    ) as error:
+        reason = str(error) if isinstance(error, OSError) else type(error).__name__
+        raise Unavailable(f"pyRAPL refuses this machine ({reason})", "use --meter powercap") from None
+
+    def reader(index: int) -> Callable[[], int]:
+        return lambda: int(sensor.energy()[index])
+
+    names = [f"package-{i // 2}" + ("/dram" if i % 2 else "") for i in range(len(raw))]
+    counters = [
+        Counter(name, reader(i), 1e-6, ranges.get(name)) for i, name in enumerate(names) if raw[i] >= 0
+    ]
+    return Meter("pyrapl", counters)
+
+
+def nvml_meter() -> Meter:
+    """The energy counters of NVIDIA GPUs (Volta and newer).
+
+    Raises:
+        Unavailable: no NVIDIA driver or library, or no GPU with such a counter.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        remedy = "where there is an NVIDIA GPU: .venv/bin/pip install nvidia-ml-py"
+        raise Unavailable("nvidia-ml-py is not installed", remedy) from None
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise Unavailable(f"NVML: {error}", "install NVIDIA's driver, if there is such a GPU") from None
+    if not handles:
+        raise Unavailable("NVML finds no GPU", "make one visible to this process, if there is one")
+
+    def reader(handle: object) -> Callable[[], int]:
+        def read() -> int:
+            try:
+                return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+            except pynvml.NVMLError as error:
+                raise OSError(str(error)) from error
+
+        return read
+
+    # The driver refreshes these counters some ten times a second only.
+    counters = [Counter(f"gpu-{i}", reader(h), 1e-3, None, stall_s=1.0) for i, h in enumerate(handles)]
+    return Meter("nvml", counters, settle_s=1.0)
+
+
+def cross_check(one: Meter, other: Meter, seconds: float) -> dict[str, float | None]:
+    """Energy that ``one`` saw over ``seconds``, relative to what ``other`` saw, for each part both have.
+
+    None where one of them could not tell.
+    """
+    starts = one.read(), other.read()
+    time.sleep(seconds)
+    ends = one.read(), other.read()
+    result: dict[str, float | None] = {}
+    for part in sorted(set(one.parts) & set(other.parts)):
+        a = power_w(starts[0], ends[0], [part])
+        b = power_w(starts[1], ends[1], [part])
+        result[part] = None if a is None or b is None else a / b
+    return result
+
+
+def _readable(sysfs: Path, procfs: Path) -> list[Zone]:
+    """The zones to read: packages, DRAM and platform.
+
+    Raises:
+        Unavailable: there are none, or none may be read.
+    """
+    found = zones(sysfs)
+    wanted = metered(found)
+    if not wanted:
+        where = sysfs / "class" / "powercap"
+        if _virtual(procfs):
+            raise Unavailable(
+                f"no powercap interface ({where}): virtual machines do not see the energy counters",
+                "measure on the bare machine",
+            )
+        raise Unavailable(
+            f"no powercap interface ({where})", "load the driver as root: modprobe intel_rapl_msr"
+        )
+    psys = platform(found)
+    readable = [z for z in [*wanted, *([psys] if psys else [])] if z.readable]
+    if not readable:
+        path = wanted[0].energy_path
+        raise Unavailable(f"{path}: readable by root only (since CVE-2020-8694)", READ_REMEDY)
+    if not any(z.is_package for z in readable):
+        raise Unavailable(f"{wanted[0].energy_path}: no package counter can be read", READ_REMEDY)
+    return readable
+
+
+def _virtual(procfs: Path) -> bool:
+    with suppress(OSError):
+        return " hypervisor" in (procfs / "cpuinfo").read_text(errors="replace")
+    return False
+
+
+def _zone_counter(zone: Zone) -> Counter:
+    path = str(zone.energy_path)
+
+    def read() -> int:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - this runs ten times a second and zone
+            return int(file.read(64))
+
+    name = zone.key.removesuffix(f"@{zone.control_type}") if zone.control_type != MSR_CONTROL else zone.key
+    return Counter(name, read, 1e-6, zone.energy_range_uj)
+
+
+def _advancing(counters: list[Counter], settle_s: float) -> list[Counter]:
+    """Those that advance within ``settle_s``; the others get a trouble."""
+    deadline = time.monotonic() + settle_s
+    waiting = list(counters)
+    while waiting and time.monotonic() < deadline:
+        for counter in waiting:
+            counter.update()
+        waiting = [c for c in waiting if c.energy_j == 0]
+        time.sleep(0.002)
+    for counter in waiting:
+        counter.troubles["does not advance: left out"] += 1
+    return [c for c in counters if c not in waiting]
+
+
+@contextmanager
+def _quiet_logging() -> Iterator[None]:
+    """pyRAPL warns about databases it could write to, and sets up the root logger in passing."""
+    handlers = logging.root.handlers[:]
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        logging.root.handlers[:] = handlers

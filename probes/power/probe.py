@@ -1,0 +1,294 @@
+"""Power: what the node draws at rest and under load, and how fast it is under a cap (paper C, eq. 4.5).
+
+Samples, one row an observation; powers are means over the row's window:
+
+- ``kind`` idle: nothing runs. uncapped: a load on every core under the limits as found.
+- ``kind`` cap: under ``cap_w``, the sum over all packages. ``kind`` reference: the same load under the
+  limits as found, just before and just after. ``speed_ratio`` of a row is to the mean of the references next
+  to it (of a reference too), so that drift cancels.
+- ``held``: whether the measured package power obeyed the cap. A cap may read back right and not hold.
+- ``kind`` gpu: an NVIDIA GPU at rest or busy, with its limits (probes.power.gpu).
+
+``total_w`` is the whole platform (psys) where it has a counter, otherwise packages and DRAM.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from probes.power.caps import Caps, find_caps
+from probes.power.gpu import measure_gpus
+from probes.power.loads import Loads, speed
+from probes.power.meters import Meter, choose_meter, power_w
+from probes.run import Run
+from probes.topology import free_memory_mb, read_topology
+from profiles.errors import TenbinError, Unavailable
+
+LOADS = ("compute", "memory")
+CAPS = 8
+SETTLE_S = 0.15  # a package follows a new cap within some tens of milliseconds
+WINDOW_S = 0.25  # many short windows: what disturbs them changes more slowly, and the references take it out
+TRIES = 4
+HEADROOM = 1.15  # caps from the lowest up to this much above what the load draws
+SLACK_RATIO, SLACK_W = 1.1, 2.0  # a package may be above its cap by this much: windows are short
+LEAST_AREA_MB = 16.0
+LEAST_SWEEP_S = 4.0  # less time is not worth starting the loads for
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was seen in one stretch of time; ``total_w`` is None where DRAM's or psys' counter failed."""
+
+    seconds: float
+    package_w: float
+    total_w: float | None
+    speed: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "window_s": round(self.seconds, 4),
+            "package_w": self.package_w,
+            "total_w": self.total_w,
+            "speed": self.speed,
+        }
+
+
+@dataclass
+class Bench:
+    """What a power measurement needs; ``caps`` is None where none can be set."""
+
+    run: Run
+    meter: Meter
+    caps: Caps | None = None
+    plans: dict[str, list[float]] = field(default_factory=dict)  # caps for each load, from its first sweep
+
+    def window(self, loads: Loads | None = None) -> Window:
+        """Power, and speed of ``loads``, over one window.
+
+        Raises:
+            Unavailable: the counters failed several times running.
+        """
+        for _ in range(TRIES):
+            start, before = time.monotonic(), self.meter.read()
+            work = loads.read() if loads else None
+            time.sleep(WINDOW_S)
+            rate = speed(work, loads.read()) if loads and work else None
+            after = self.meter.read()
+            package_w = power_w(before, after, self.meter.packages)
+            if package_w is not None and (rate is not None or not loads):
+                total_w = power_w(before, after, self.meter.total_parts)
+                return Window(time.monotonic() - start, package_w, total_w, rate)
+        if package_w is None:
+            raise Unavailable(
+                f"the energy counters failed: {describe(self.meter)}", "see the kernel log (dmesg)"
+            )
+        raise Unavailable("other processes leave the load no time", "measure when the node is quiet")
+
+    def under_cap(self, cap_w: float | None, loads: Loads) -> Window:
+        """One window under a cap (None: under the limits as found)."""
+        if self.caps:
+            self.caps.reset() if cap_w is None else self.caps.set_w(cap_w)
+        time.sleep(SETTLE_S)
+        return self.window(loads)
+
+
+def measure(run: Run) -> None:
+    """Idle power, then for each load its uncapped power and its speed over caps, again and again.
+
+    Without a meter nothing of the processor is measured; without caps, no curve.
+    """
+    measure_gpus(run)
+    try:
+        meter = choose_meter(run.settings)
+    except Unavailable as error:
+        run.absent("power of the processor", error.what, error.remedy)
+        return
+    if not meter.packages:  # --meter nvml
+        meter.close()
+        return
+    with meter:
+        try:
+            _measure_node(run, meter)
+        finally:
+            if troubles := describe(meter):
+                run.absent(
+                    "some readings of the energy counters", troubles, "they are left out or allowed for"
+                )
+
+
+def describe(meter: Meter) -> str:
+    """The meter's troubles as a sentence; empty where it had none (a wrap loses nothing and is none)."""
+    return "; ".join(
+        f"{part} {what} ({n} times)"
+        for part, troubles in meter.troubles().items()
+        for what, n in troubles.items()
+        if not what.startswith("wrapped")
+    )
+
+
+def _measure_node(run: Run, meter: Meter) -> None:
+    bench = Bench(run, meter)
+    try:
+        _idle(bench)
+    except Unavailable as error:
+        run.absent("power of the processor", error.what, error.remedy, failed=True)
+        return
+    with _capping(bench):
+        _sweep_all(bench)
+
+
+@contextmanager
+def _capping(bench: Bench) -> Iterator[None]:
+    """Caps, where this process may set them, put back at the end."""
+    try:
+        caps = find_caps(bench.run.settings.sysfs, bench.run.control)
+        caps.remember()
+    except Unavailable as error:
+        bench.run.absent("speed under power caps", error.what, error.remedy)
+        yield
+        return
+    bench.caps = caps
+    try:
+        yield
+    finally:
+        caps.reset()
+
+
+def _idle(bench: Bench) -> None:
+    deadline = time.monotonic() + 0.08 * bench.run.settings.budget_s
+    while True:
+        bench.run.progress("power at rest")
+        bench.run.sample(kind="idle", meter=bench.meter.name, **bench.window().row())
+        if time.monotonic() >= deadline:
+            return
+
+
+def _sweep_all(bench: Bench) -> None:
+    """One sweep for each load, then more until the time is up; a load that fails does not end the others."""
+    alive = list(LOADS)
+    for turn in count():
+        for load in list(alive):
+            whole = turn == 0
+            if not whole and bench.run.left_s() < LEAST_SWEEP_S:
+                return
+            try:
+                if not _sweep(bench, load, whole):
+                    alive.remove(load)
+            except TenbinError as error:
+                alive.remove(load)
+                what = f"power and speed of the {load} load"
+                bench.run.absent(what, error.what, error.remedy, failed=True)
+        if not alive:
+            return
+
+
+def _sweep(bench: Bench, load: str, whole: bool) -> bool:
+    """One pass over the caps with one load, cut short when the time is up unless it must be ``whole``.
+
+    Returns whether another pass makes sense.
+    """
+    run = bench.run
+    cores = sorted(os.sched_getaffinity(0))
+    run.progress(f"starting the {load} load on {len(cores)} cores")
+    with Loads(load, cores, _area_mb(run, len(cores))) as loads:
+        uncapped = bench.under_cap(None, loads)
+        _sample(bench, "uncapped", load, None, uncapped)
+        if bench.caps is None:
+            for _ in range(CAPS):
+                run.progress(f"power under the {load} load")
+                _sample(bench, "uncapped", load, None, bench.window(loads))
+            return True
+        if load not in bench.plans:
+            lowest_w = _lowest_cap_w(bench, bench.caps, loads, uncapped.package_w)
+            if lowest_w is None:
+                bench.caps.reset()
+                return False
+            bench.plans[load] = _plan(bench.caps, lowest_w, uncapped.package_w)
+        _over_caps(bench, loads, whole, run.rng.permutation(bench.plans[load]).tolist())
+    return True
+
+
+def _over_caps(bench: Bench, loads: Loads, whole: bool, plan: Sequence[float]) -> None:
+    """Speed under each cap, a reference between any two."""
+    load = loads.kind
+    earlier: Window | None = None
+    reference = bench.under_cap(None, loads)
+    for cap_w in plan:
+        if not whole and bench.run.left_s() < 0:
+            return
+        bench.run.progress(f"speed of the {load} load under {cap_w:.0f} W")
+        seen = bench.under_cap(cap_w, loads)
+        later = bench.under_cap(None, loads)
+        _sample(bench, "cap", load, cap_w, seen, _mean_speed(reference, later))
+        _sample(bench, "reference", load, None, reference, _mean_speed(earlier, later) if earlier else None)
+        earlier, reference = reference, later
+
+
+def _mean_speed(one: Window, other: Window) -> float | None:
+    return None if one.speed is None or other.speed is None else (one.speed + other.speed) / 2
+
+
+def _lowest_cap_w(bench: Bench, caps: Caps, loads: Loads, natural_w: float) -> float | None:
+    """The lowest cap that holds, in whole watts; None where caps are not obeyed at all.
+
+    Below its floor a package draws what it must, whatever the cap says. Caps well below the load's power
+    that leave it unchanged are no floor: the limit is locked, or another door's limit is in force.
+    """
+    load, wish_w = loads.kind, caps.lowest_w
+    between_w = (wish_w + min(natural_w, caps.original_w)) / 2
+    seen = {cap_w: bench.under_cap(cap_w, loads) for cap_w in (wish_w, between_w)}
+    if wish_w < 0.8 * natural_w and not any(held(cap_w, w.package_w) for cap_w, w in seen.items()):
+        for cap_w, window in seen.items():
+            _sample(bench, "cap", load, cap_w, window)
+        bench.run.absent(
+            f"speed under power caps ({load})",
+            f"cap not obeyed: at {wish_w:.0f} W the packages drew {seen[wish_w].package_w:.1f} W,"
+            f" uncapped {natural_w:.1f} W; locked by the firmware, or MMIO limits are in force",
+            "unlock limits in the firmware's setup, stop thermald, see /sys/class/powercap/intel-rapl-mmio:0",
+        )
+        return None
+    return math.ceil(max(wish_w, min(seen[wish_w].package_w + 0.5, natural_w)))
+
+
+def held(cap_w: float, package_w: float) -> bool:
+    """Whether a measured power obeys a cap."""
+    return package_w <= max(cap_w * SLACK_RATIO, cap_w + SLACK_W)
+
+
+def _plan(caps: Caps, lowest_w: float, natural_w: float) -> list[float]:
+    """Caps from the lowest to a little above what the load draws; the references are the original limit."""
+    top_w = min(caps.original_w, 5.0 * math.ceil(natural_w * HEADROOM / 5.0))
+    if top_w <= lowest_w:
+        top_w = max(caps.original_w, lowest_w)
+    step_w = (top_w - lowest_w) / (CAPS - 1)
+    return [lowest_w + i * step_w for i in range(CAPS)]
+
+
+def _sample(
+    bench: Bench, kind: str, load: str, cap_w: float | None, seen: Window, reference: float | None = None
+) -> None:
+    caps = bench.caps
+    bench.run.sample(
+        kind=kind,
+        meter=bench.meter.name,
+        load=load,
+        cap_w=cap_w if cap_w is not None else (caps.original_w if caps else None),
+        held=held(cap_w, seen.package_w) if cap_w is not None else None,
+        speed_ratio=seen.speed / reference if seen.speed is not None and reference else None,
+        **seen.row(),
+    )
+
+
+def _area_mb(run: Run, loads: int) -> float:
+    """Memory for each load: together four times the last-level caches, at most a quarter of what is free."""
+    topology = read_topology(run.settings.sysfs, os.sched_getaffinity(0))
+    caches = len({cpu.llc for cpu in topology.cpus}) * (topology.llc_mb or 32.0)
+    free_mb = free_memory_mb(run.settings.sysfs, run.settings.procfs)
+    return max(min(4 * caches, free_mb / 4) / loads, LEAST_AREA_MB)

@@ -1,1 +1,0 @@
-"""Real jobs: the coordinator around one policy and one engine, its journal, and what users ask for."""

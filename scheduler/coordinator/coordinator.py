@@ -1,0 +1,479 @@
+"""Schedules real jobs: the loop around one policy and one engine, with a durable journal.
+
+A turn: what the engine reports and what users asked for happens in the books, the policy decides, the journal
+is committed, and only then are the decisions carried out. So it can be killed at any instant: started again
+it reads the journal, has the engine find out what became of each attempt, and completes what was half done.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+
+from agent.attempts.folder import Result
+from profiles.errors import BadInput
+from scheduler.coordinator import node_availability
+from scheduler.coordinator.dispatcher import Bookings
+from scheduler.coordinator.job_table import PHASES, Ledger
+from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.coordinator.outcomes import judge
+from scheduler.coordinator.transitions import Lives
+from scheduler.engines import Engine, Report
+from scheduler.engines.slurm.external.visitors import Visitors
+from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
+from scheduler.jobs.specs import JobSpec, as_job, check_order, of_several, one_each
+from scheduler.model import actions as act
+from scheduler.model.costs import FREE, LinearCosts
+from scheduler.model.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
+from scheduler.model.interference import NOTHING_KNOWN
+from scheduler.model.jobs import Placement, instant
+from scheduler.model.state import RuleBroken, State
+from scheduler.policies.base import Reason
+from scheduler.policies.registry import create
+from scheduler.prediction.co_location import Company
+from scheduler.prediction.migration_costs import Beliefs
+from scheduler.prediction.profiled import JobProfiles, Measured
+from scheduler.prediction.run_times import REMEMBERED, Experience
+from scheduler.prediction.tracker import Foresight
+
+MANY = 1000  # waiting jobs: of so many one has to be predicted anew for a policy to begin anew
+MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
+Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the books
+log = logging.getLogger("tenbin")
+
+
+class Coordinator:
+    """The one who decides; call ``turn`` whenever the engine has something or a timer is due.
+
+    Args:
+        policy: name and parameters, as for the simulator.
+        costs: what moving jobs costs as measured; corrected by what is measured of jobs.
+        clock: seconds since 1970.
+        unit: what one unit of the cluster's pool is.
+        profiles: job profiles, where jobs share nodes.
+        measured: what job profiles say of jobs by themselves.
+
+    Raises:
+        BadInput: jobs of the journal run on a machine that was divided otherwise.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        engine: Engine,
+        policy: str,
+        costs: LinearCosts = FREE,
+        clock: Callable[[], float] = time.time,
+        unit: Unit = CORE,
+        profiles: JobProfiles | None = None,
+        measured: Measured = Measured(),  # noqa: B008 (it holds nothing)
+    ) -> None:
+        self.journal, self.engine, self.clock = journal, engine, clock
+        self.policy_text = policy
+        self.policy = create(policy)  # a wrong name is refused before anything else
+        self.profiles, self.measured = profiles, measured
+        self.beliefs = Beliefs(costs)
+        slowdowns = profiles or NOTHING_KNOWN
+        self.state = State(engine.cluster, self.beliefs, slowdowns=slowdowns, now=instant(clock()))
+        self.ledger = Ledger(journal, engine.cluster, unit)
+        self.company = Company(self.ledger, profiles) if profiles is not None else None
+        self.foresight = Foresight(self.ledger, engine, self.beliefs, journal, self.state.now)
+        self._happenings: list[Happening] = []
+        self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
+        ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
+        self.experience = Experience(ended, self.ledger.user, engine.cluster, measured.runs)
+        self.memory = MemoryAdmission(engine.cluster.memory_mb)
+        known = self.foresight, self.experience, self.memory
+        self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
+        self.visitors: Visitors | None = None
+        if engine.guests is not None:
+            past = [*journal.entries(REMEMBERED), *self.ledger.entries.values()]
+            books = self.state, self.ledger, self.lives, self.bookings
+            self.visitors = Visitors(past, *books, engine.guests, self.experience, self._check, self._happen)
+        self._recover()
+
+    # -- what users ask for ---------------------------------------------------------------------------
+
+    def submit(
+        self,
+        specs: Sequence[JobSpec],
+        environment: dict[str, str],
+        waits_for: Mapping[int, Sequence[int]] | None = None,
+        arrays: Mapping[int, Sequence[int]] | None = None,
+    ) -> list[int]:
+        """Take jobs in, all or none; their numbers. When this returns they are safe.
+
+        Args:
+            arrays: by the place of a spec from 0 on, the ``array_index`` of each of its jobs; others are one.
+            waits_for: which of the jobs wait for which others of them, by their places from 0 on.
+
+        Raises:
+            BadInput: one can never run here, or waits for a job that does not exist or for itself.
+            NoRoom: the journal cannot be written; nothing was taken in.
+        """
+        now, waits_for = instant(self.clock()), waits_for or {}
+        unit = self.ledger.unit
+        specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
+        specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
+        pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
+        counts = [len((arrays or {}).get(place, "-")) for place in range(len(specs))]
+        check_order(waits_for, sum(counts))
+        self.measured.check(spec.job_profile for spec in specs)
+        if self.profiles is not None:
+            self.profiles.introduce(spec.job_profile for spec in specs)
+        for place, spec in enumerate(specs):
+            try:
+                if spec.slurm is not None:
+                    raise BadInput("slurm: only tenbin itself takes jobs over", "leave it out")
+                specs[place] = within_memory(spec, pool, unit, total_mb)
+                self._check(specs[place], now)
+            except BadInput as error:
+                raise of_several(error, sum(counts[:place]), sum(counts)) from error
+        told = zip(self.experience.expect(specs), counts, strict=True)
+        predicted = [each for each, count in told for _ in range(count)]
+        gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
+        try:
+            jobs = one_each(specs, arrays or {})
+            entries = self.ledger.take_in(jobs, environment, now, waits_for, predicted)
+            for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
+                self.lives.admit(entry)
+            self.turn()
+        finally:
+            gc.enable()
+        return [entry.id for entry in entries]
+
+    def _check(self, spec: JobSpec, now: float) -> None:
+        """BadInput if the job cannot be taken in."""
+        for other in spec.after:
+            if self.ledger.stage(other) is None:
+                raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
+        job = as_job(0, now, spec, self.state.cluster, self.ledger.user, self.ledger.unit)
+        why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+        if why:
+            raise BadInput(f"the job can never run here: {why}", "ask for less")
+        if (spec.account or spec.share is not None) and not self.policy.fair:
+            what = f"--user-share: policy {self.policy_text} does not share between users"
+            raise BadInput(what, "start for instance: tenbin up --policy las-drf")
+
+    # Each of these acts on ``job_ids``, or on none of them; and on those of ``where_possible`` that the
+    # request applies to. It returns the others of ``where_possible``, each with the reason.
+
+    def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+        """End jobs, whether they wait or run; BadInput if one has ended or never was."""
+        self._look_at_clock()
+        entries, left_out = self.ledger.choose(job_ids, where_possible)
+        for entry in entries:
+            self.ledger.tell(entry, self.state.now, "cancel")
+            if entry.alive:
+                self.bookings.ask(entry, "end")
+            else:
+                self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
+        self.turn()
+        return left_out
+
+    def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+        """Pause jobs until their owner resumes them; their cores are free for others."""
+        self._look_at_clock()
+        entries, left_out = self.ledger.choose(job_ids, where_possible, _not_held)
+        for entry in entries:
+            self._happen(Finished, partial(self.lives.shelve, entry))
+        self.turn()
+        return left_out
+
+    def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+        """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
+        self._look_at_clock()
+        entries, left_out = self.ledger.choose(job_ids, where_possible, self._resumable)
+        for entry in entries:
+            entry.held_by_user = False
+            self.ledger.tell(entry, self.state.now, "resumed")
+            self.lives.admit(entry)
+        self.turn()
+        return left_out
+
+    def _resumable(self, entry: Entry) -> None:
+        """BadInput unless its owner has suspended the job, and this machine can run it."""
+        if not entry.held_by_user:
+            raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
+        if why := self.lives.unfit(entry):
+            raise BadInput(f"job {entry.id}: {why}", "start tenbin up as before, or cancel the job")
+
+    def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
+        """Move running jobs to another class of device, or another node: checkpoint here, restart there.
+
+        Raises:
+            BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
+        """
+        self._look_at_clock()
+        _, left_out = self.ledger.choose(job_ids, where_possible, partial(self._move, to=to))
+        self.turn()
+        return left_out
+
+    def _move(self, entry: Entry, to: str) -> None:
+        """Book the move of one job."""
+        state = self.state.running.get(entry.id)
+        if state is None or state.placement is None:
+            raise BadInput(f"job {entry.id} is {entry.shown}, not running", "see: tenbin jobs")
+        target = self._place(to, state.placement.units)
+        why = self.state.obstacle(state.job, target)
+        if not state.job.runs_on(target.pool):
+            why = f"it does not run on {to}"
+        elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
+            why = "it runs there already"
+        if why:
+            raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
+        try:
+            self.bookings.book(act.Migrate(entry.id, target))
+            entry.goals = (target, state.placement)  # should somebody else be quicker: as before
+            self.lives.stale = True  # no policy has asked for this: it begins anew with what is there
+        except RuleBroken as error:
+            raise BadInput(f"job {entry.id} cannot move: {error}", "submit it with --checkpoint") from error
+
+    def _place(self, to: str, units: int) -> Placement:
+        """``to`` as a placement: a class of device, or a node as ``tenbin nodes`` names it."""
+        for pool in self.state.cluster.pools:
+            if to in pool.names:
+                return Placement(pool.name, units, ((pool.names.index(to), units),))
+            number = to.removeprefix(pool.name)
+            if not pool.counted and to != number and number.isdecimal():
+                return Placement(pool.name, units, ((int(number), units),))
+        return Placement(to, units)
+
+    def close_door(self, let_go: bool) -> int:
+        """Before the end: how many jobs taken over wait; ``let_go``: they are the cluster's again."""
+        if self.visitors is None:
+            return 0
+        count = len(self.visitors.waiting())
+        if let_go:
+            self._look_at_clock()
+            self.visitors.leave("tenbin down --let-go")
+            self.turn()
+        return count
+
+    def why(self, job_id: int) -> Reason:
+        """Why a job does not run; an empty sentence if it does."""
+        entry = self.ledger.open(job_id)
+        if entry.held_by_user:
+            return Reason(f"suspended by its owner; go on with: tenbin resume {job_id}")
+        if entry.blocked:
+            return Reason(entry.blocked)
+        if entry.stage is Stage.HELD:
+            others = ", ".join(str(other) for other in entry.spec.after if other in self.ledger.entries)
+            return Reason(f"waits for job {others} to succeed")
+        if entry.stage is Stage.WAITING:
+            told = self.memory.why(job_id)
+            return Reason(told) if told else self.policy.why(self.ledger.job(entry), self.state)
+        if entry.stage is Stage.SUSPENDED:
+            return Reason("paused by the policy in favour of other jobs")
+        return Reason(self.engine.hindrance(entry))
+
+    # -- the turn -------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Let everything happen that is due, decide, make it durable, carry it out.
+
+        On a full disk it stays decided; the next turn makes it durable and carries it out.
+        """
+        try:
+            self._once()
+            while self.engine.urgent():
+                self._once()
+        except (sqlite3.Error, OSError) as error:
+            log.error("the journal or a job's folder cannot be written: %s", error)
+
+    def _look_at_clock(self) -> None:
+        """Before anything is entered in the books: the last turn may have been seconds ago."""
+        self.state.now = max(instant(self.clock()), self.state.now)
+
+    def _once(self) -> None:
+        reports = self.engine.poll()
+        self._look_at_clock()  # after it: nothing that is reported is yet to come
+        for report in reports:
+            self._note(report)
+        if self.visitors is not None:
+            self.visitors.look()
+        for change in node_availability.match(self.state, self.engine):
+            self._happen(type(change), partial(_same, change))
+        self.foresight.look_around()
+        for at, tag in self.bookings.due():
+            self._happen(Timer, partial(Timer, at, tag))
+        self._decide()
+        if self.company is not None:
+            self.company.look(self.state)
+        self.bookings.carry_out()
+
+    def next_timer_s(self) -> float | None:
+        """When ``turn`` should be called at the latest, in seconds since 1970."""
+        return self.bookings.next_timer_s()
+
+    def _happen(self, kind: type[Event], what: Callable[[], Event | None]) -> None:
+        self._happenings.append((kind, what))
+
+    def _decide(self) -> None:
+        """Let the happenings happen, in the order of the events' kinds; after each the policy decides."""
+        while self._happenings:
+            self._happenings.sort(key=lambda happening: ORDER[happening[0]])
+            due, self._happenings = self._happenings, []
+            # What the policy ignores is nothing to wait for: it is not called again.
+            upcoming: list[type[Event] | None] = [None]
+            for kind, _ in reversed(due[1:]):
+                upcoming.append(upcoming[-1] if kind in self.policy.ignores else kind)
+            for position, (_, what) in enumerate(due):
+                if self._happenings:  # an action at no cost has taken effect: it comes in its order
+                    self._happenings += due[position:]
+                    break
+                self.state.upcoming = upcoming.pop()
+                event = what()
+                node_availability.match(
+                    self.state, self.engine
+                )  # a unit that was freed may be one that cannot be used
+                self._ask_policy(event)
+
+    def _look_anew(self) -> None:
+        """Predict anew who may be better known now.
+
+        To begin anew takes a policy as long as the queue is: in a long one a few wait until there are more.
+        """
+        unsure, waiting = len(self.lives.unsure), len(self.state.waiting)
+        if not unsure or (not self.policy.revises and unsure * MANY < waiting):
+            return
+        revised = self.lives.expect_anew()
+        if self.policy.revises and not self.lives.stale and not self.state.overtaken:
+            self.policy.revise(revised)
+        elif revised:
+            self.lives.stale = True
+
+    def _ask_policy(self, event: Event | None) -> None:
+        self._look_anew()
+        if self.lives.stale or self.state.overtaken:
+            if self.state.upcoming is not None:
+                return  # once for all of this instant
+            # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
+            # with what is there, also with what this event is about.
+            self._begin()
+            event = None
+        # What has become void is still an event: the policy may have been told to wait for it.
+        event = event or Timer(self.state.now)
+        if type(event) in self.policy.ignores:
+            return
+        for action in self.policy.decide(self.state, event):
+            try:
+                self.bookings.book(action)
+            except RuleBroken as error:  # a fault to be seen, but no reason to stop
+                log.error("policy %s: %s", self.policy_text, error)
+
+    def _begin(self) -> None:
+        self.state.arrange()
+        self.policy = create(self.policy_text)
+        self.policy.begin(self.state)
+        self.lives.stale = False
+
+    # -- what the engine reports ----------------------------------------------------------------------
+
+    def _note(self, report: Report) -> None:
+        entry = self.ledger.entries.get(report.job_id)
+        if entry is None or entry.attempt != report.attempt:
+            return  # an attempt that nobody waits for any more
+        if report.what == "started":
+            self.ledger.remark(entry, self.state.now, "started", f"attempt {entry.attempt}")
+            self.foresight.began(entry, report.at_s)
+            self._happen(Started, partial(Started, self.ledger.job(entry)))
+        elif report.what == "obeyed":
+            self.foresight.obeyed(entry, report.done, report.at_s)
+        elif report.what == "ended":
+            assert report.result is not None
+            entry.alive = False
+            self._ended(entry, report.result)
+        elif report.what in ("lost", "never"):
+            entry.alive = False
+            self._lost(entry, report)
+
+    def _ended(self, entry: Entry, result: Result) -> None:
+        entry.usage = asdict(result.usage)
+        again = entry.spec.requeue and entry.want != "end"
+        if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
+            self._happen(Checkpointed, partial(self.lives.checkpointed, entry, result.ended_s))
+        elif result.how in ("checkpointed", "interrupted") and again:
+            self._happen(Failed, partial(self.lives.requeue, entry, f"it was {result.how}"))
+        else:
+            if self.company is not None:
+                self.company.ended(entry, result)
+            if not self.lives.unfit(entry):
+                self.foresight.ended(entry, result)
+            entry.code, entry.signal = result.code, result.signal
+            stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
+            self._happen(Finished, partial(self.lives.finish, entry, stage, trouble, result.ended_s))
+
+    def _lost(self, entry: Entry, report: Report) -> None:
+        """No result will come of the attempt."""
+        trouble = report.trouble or "its supervisor was killed"
+        hopeless = report.what == "never" and report.trouble
+        unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
+        if entry.want == "end":
+            self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
+        elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
+            self._happen(Finished, partial(self.lives.finish, entry, Stage.FAILED, trouble))
+        elif unbegun and entry.stage is Stage.RUNNING:
+            # Decided, and not carried out when the coordinator was killed: now.
+            self.bookings.new_attempt(entry)
+        elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
+            self.ledger.tell(entry, self.state.now, "taken back", "it had not begun")
+        elif unbegun and entry.stage is Stage.STOPPING:
+            self._happen(Checkpointed, partial(self.lives.taken_back, entry))
+        else:
+            trouble = "it had not begun" if unbegun else trouble
+            self._happen(Failed, partial(self.lives.requeue, entry, trouble, counts=not unbegun))
+
+    # -- after a restart ------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Take up what the journal left; the first turn hears what became of each attempt."""
+        regions = self.journal.regions()
+        for pool in self.state.cluster.pools:
+            cut = regions.get(pool.name, ())
+            if cut and sum(region.units for region in cut) <= pool.units:  # else the policy cuts it anew
+                self.state.repartition(pool.name, cut)
+                self.engine.divide(pool.name, cut)
+        if self.profiles is not None:
+            self.profiles.recall(entry.spec.job_profile for entry in self.ledger.entries.values())
+        self.lives.recover_memory()
+        for entry in self.ledger.entries.values():
+            if entry.stage in PHASES and not self.memory.waits(entry.id):
+                try:
+                    self.state.restore(self.ledger.as_state(entry))
+                except (RuleBroken, BadInput) as error:
+                    why = error.why if isinstance(error, RuleBroken) else error.what
+                    raise BadInput(
+                        f"job {entry.id} was started on a machine that was divided otherwise ({why})",
+                        "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
+                    ) from error
+            if entry.stage in (Stage.RUNNING, Stage.STOPPING):
+                self.engine.occupy(entry)
+            if entry.stage is Stage.HELD and not entry.held_by_user:
+                self.lives.admit(entry)
+            if entry.alive:
+                self.engine.recover(entry)
+                self.bookings.ask_again(entry)
+                self.bookings.cap_again(entry)
+            self.experience.watch(entry)
+            if not self.lives.unfit(entry):
+                self.foresight.recover(entry)
+        self._begin()
+        self._happen(Timer, partial(Timer, self.state.now))
+
+
+def _not_held(entry: Entry) -> None:
+    """BadInput if its owner has suspended the job."""
+    if entry.held_by_user:
+        raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
+
+
+def _same(event: Event) -> Event:
+    """It has happened in the books already."""
+    return event

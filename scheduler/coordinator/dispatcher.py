@@ -1,0 +1,178 @@
+"""What has been decided: entered in the books at once, carried out when the journal has it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+
+from agent.attempts.folder import Want
+from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.engines import Engine
+from scheduler.model import actions as act
+from scheduler.model.events import Checkpointed, Event
+from scheduler.model.jobs import Placement, Stop
+from scheduler.model.state import State
+from scheduler.prediction.tracker import Foresight
+
+Happen = Callable[[type[Event], Callable[[], Event | None]], None]
+
+
+class Bookings:
+    """Books actions, and hands them to the engine by ``carry_out``.
+
+    Args:
+        foresight: told of every decision before it is carried out.
+        happen: told of an event that an action at no cost has brought about at once.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        journal: Journal,
+        engine: Engine,
+        foresight: Foresight,
+        happen: Happen,
+    ) -> None:
+        self.state, self.ledger, self.journal, self.engine = state, ledger, journal, engine
+        self.foresight = foresight
+        self._happen = happen
+        self._starts: list[Entry] = []
+        self._caps: list[Entry] = []
+        self._asks: list[tuple[Entry, Want]] = []
+        self._timers = [(at, number, tag) for number, (at, tag) in enumerate(journal.timers())]
+        heapq.heapify(self._timers)
+        self._timers_made = len(self._timers)
+        self._timers_changed = False
+        self._regions_changed = False
+
+    def book(self, action: act.Action) -> None:
+        """Enter an action in the books and note what the engine has to do.
+
+        Raises:
+            RuleBroken: it cannot be.
+        """
+        if isinstance(action, act.Start | act.Resume):
+            change = self.state.start if isinstance(action, act.Start) else self.state.resume
+            state, entry = change(action.job_id, action.placement), self.ledger.entries[action.job_id]
+            self._run(entry, action.placement)
+            self.ledger.follow(entry, state)
+        elif isinstance(action, act.Suspend):
+            self._stop(action.job_id)
+        elif isinstance(action, act.Migrate):
+            self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
+            self.ledger.entries[action.job_id].goals = (action.placement,)
+            self._stop(action.job_id)
+        elif isinstance(action, act.SetPowerCap):
+            state = self.state.check_running("set power cap", action.job_id)
+            self.state.set_cap(state, action.cap_w)
+            entry = self.ledger.entries[action.job_id]
+            self.ledger.follow(entry, state)
+            self.ledger.tell(entry, self.state.now, "power cap", _watts(action.cap_w))
+            self.foresight.recaps(entry)
+            self._caps.append(entry)
+        elif isinstance(action, act.Resize):
+            self.state.broken(action.job_id, "resize", "a running job keeps its size")
+        elif isinstance(action, act.Repartition):
+            self.state.repartition(action.pool, action.regions)
+            self.engine.divide(action.pool, action.regions)
+            self._regions_changed = True
+        elif isinstance(action, act.WakeAt):
+            self._timers_made += 1
+            heapq.heappush(self._timers, (max(action.at_s, self.state.now), self._timers_made, action.tag))
+            self._timers_changed = True
+        else:
+            self.state.broken(None, type(action).__name__, "this engine cannot do that")
+
+    def new_attempt(self, entry: Entry) -> None:
+        """The job is started once more."""
+        entry.attempt += 1
+        entry.alive, entry.want = True, ""
+        self._starts.append(entry)
+        self.ledger.tell(entry, self.state.now, "start", f"attempt {entry.attempt}")
+        self.foresight.starts(entry, self.state.state(entry.id), self.state.now)
+
+    def ask(self, entry: Entry, want: Want) -> None:
+        """The job's supervisor is asked for something."""
+        entry.request += 1
+        entry.want = want
+        self._asks.append((entry, want))
+
+    def cap_again(self, entry: Entry) -> None:
+        """After a restart: a cap that was decided may not have been set."""
+        self._caps.append(entry)
+
+    def ask_again(self, entry: Entry) -> None:
+        """After a restart: what was asked may not have been heard."""
+        if entry.want:
+            self._asks.append((entry, entry.want))
+
+    def due(self) -> list[tuple[float, object]]:
+        """(time, tag) of the timers whose time has come; they are gone then."""
+        found = []
+        while self._timers and self._timers[0][0] <= self.state.now:
+            at, _, tag = heapq.heappop(self._timers)
+            found.append((at, tag))
+            self._timers_changed = True
+        return found
+
+    def next_timer_s(self) -> float | None:
+        """When the next timer is due, in seconds since 1970."""
+        return self._timers[0][0] if self._timers else None
+
+    def carry_out(self) -> None:
+        """The journal first, then the engine. What fails (no room) is still to be done: call it again.
+
+        Raises:
+            sqlite3.Error, OSError: the journal, or a job's folder, cannot be written.
+        """
+        timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
+        self.ledger.commit(timers, self.state.regions if self._regions_changed else None, self.state.now)
+        self._timers_changed = self._regions_changed = False
+        # First those that give way: at no instant is more drawn than before, or than in the end.
+        self.engine.cap(self._caps, lower=True)
+        while self._asks:
+            self.engine.ask(*self._asks[0])
+            del self._asks[0]
+        self.engine.cap(self._caps, lower=False)
+        self._caps.clear()
+        if self._starts:
+            self.engine.start(
+                [(entry, self.journal.environment(entry.environment)) for entry in self._starts]
+            )
+            self._starts.clear()
+
+    def _run(self, entry: Entry, placement: Placement) -> None:
+        self.engine.place(entry, placement)
+        self.ledger.place(entry, placement, self.engine.where(entry))
+        entry.stage = Stage.RUNNING
+        if entry.alive:
+            self.ask(entry, "run")
+            self.foresight.unpauses(entry, self.state.now)
+        else:
+            self.new_attempt(entry)
+
+    def _stop(self, job_id: int) -> None:
+        """Pause a job, whose cores are free at once, or ask for a checkpoint."""
+        state, entry = self.state.check_stop("suspend", job_id), self.ledger.entries[job_id]
+        before = state.placement
+        assert before is not None
+        self.foresight.stops(entry, state.job, before.pool, self.state.now)
+        self.state.begin_stop(state)
+        entry.stage = Stage.STOPPING
+        if state.job.stop is Stop.CHECKPOINT:
+            self.ask(entry, "checkpoint")
+        else:
+            self.state.end_stop(state)
+            self.engine.free(entry)
+            entry.stage = Stage.SUSPENDED
+            self.ask(entry, "pause")
+            self._happen(Checkpointed, partial(Checkpointed, state.job, before))
+        self.ledger.follow(entry, state)
+        self.ledger.tell(entry, self.state.now, entry.stage.value)
+
+
+def _watts(cap_w: float | None) -> str:
+    return "none" if cap_w is None else f"{cap_w:g} W"

@@ -1,0 +1,421 @@
+"""The journal: every job and what happened to it, durable before it takes effect (SQLite).
+
+One row a job, and a history of events. A batch of changes is one transaction: after a crash at any instant
+all of it is there or none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.attempts.folder import Want
+from profiles.errors import BadInput
+from scheduler.coordinator import journal_file as file
+from scheduler.coordinator.jobs_on_disk import job_folders
+from scheduler.coordinator.rows import FORESEE, as_row, flat, placement_of, read_forecasts, thaw
+from scheduler.coordinator.tally import Tally, TallyFile
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Placement, Region
+from scheduler.prediction.predictions import Forecast, Kind
+
+VERSION = (
+    6  # 1 no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums
+)
+BUSY_MS = 5000  # to wait for somebody who reads
+CHECKPOINT_S = 30.0  # so long what is committed may be in the log only
+
+
+class Stage(StrEnum):
+    """Where a job is; the last four are final."""
+
+    HELD = "held"  # waits for other jobs; in the journal also: suspended by its owner (``Entry.shown``)
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUSPENDED = "suspended"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"  # at its limit of time or memory
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def begun(self) -> bool:
+        """Whether a job of this stage has begun to run and has not ended."""
+        return self in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED)
+
+
+FINAL = (Stage.DONE, Stage.FAILED, Stage.CANCELLED, Stage.KILLED)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job as the journal has it; times in seconds since 1970.
+
+    Attributes:
+        environment: key of ``Journal.environment``.
+        attempt: number of the last attempt, 0 before the first.
+        alive: that attempt was started and is not known to have ended (it runs, or is paused).
+        kept, kept_s: share of the work and attained service that the last checkpoint saved.
+        placement, cores, devices: of the last attempt.
+        request: number of the last request to its supervisor, and what it was: ``want``.
+        goals: where it is to go on when its checkpoint is written: the first of them that is free.
+        held_by_user: suspended by its owner: no policy resumes it.
+        trouble: why it failed, as a sentence; "" if it did not.
+        predicted: what earlier runs said of it, where its owner gave no estimate (``experience.Experience``).
+        blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
+        limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
+        tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
+            there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
+    """
+
+    id: int
+    spec: JobSpec
+    environment: str
+    submit_s: float
+    stage: Stage = Stage.WAITING
+    attempt: int = 0
+    alive: bool = False
+    placement: Placement | None = None
+    cores: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    request: int = 0
+    want: Want | Literal[""] = ""
+    held_by_user: bool = False
+    start_s: float | None = None
+    since_s: float = 0.0
+    served_s: float = 0.0
+    done: float = 0.0
+    kept: float = 0.0
+    kept_s: float = 0.0
+    preemptions: int = 0
+    migrations: int = 0
+    failures: int = 0
+    end_s: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    trouble: str = ""
+    usage: dict[str, Any] | None = None
+    goals: tuple[Placement, ...] = ()
+    predicted: dict[str, Any] | None = None
+    blocked: str = ""
+    limit_s: float | None = None
+    tasks: int | None = None
+    hosts: list[str] | None = None
+
+    @property
+    def shown(self) -> Stage:
+        """The stage as everybody is told of it: a suspended job is suspended, whoever has paused it."""
+        return Stage.SUSPENDED if self.stage is Stage.HELD and self.held_by_user else self.stage
+
+
+COLUMNS = tuple(field.name for field in fields(Entry))
+AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")},
+    asked, sum);
+CREATE TABLE IF NOT EXISTS tally (commits INTEGER, jobs INTEGER, last INTEGER);
+CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
+CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, variables TEXT);
+CREATE TABLE IF NOT EXISTS events
+    (number INTEGER PRIMARY KEY, at_s REAL, job INTEGER, kind TEXT, detail TEXT);
+CREATE INDEX IF NOT EXISTS by_job ON events (job);
+CREATE TABLE IF NOT EXISTS timers (at_s REAL, tag TEXT);
+CREATE TABLE IF NOT EXISTS regions (pool TEXT, name TEXT, units INTEGER, max_units INTEGER);
+CREATE TABLE IF NOT EXISTS forecasts (number INTEGER PRIMARY KEY, job INTEGER, attempt INTEGER, kind TEXT,
+    at_s REAL, predicted REAL, measured REAL, void TEXT, emulated INTEGER, detail TEXT);
+CREATE INDEX IF NOT EXISTS forecasts_by_job ON forecasts (job);
+CREATE INDEX IF NOT EXISTS forecasts_open ON forecasts (number) WHERE measured IS NULL AND void = '';
+"""
+# What a job asked for never changes: only the rest is written again.
+ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}, asked, sum) VALUES ({', '.join('?' * len(COLUMNS))}, ?, ?)"
+CHANGING = COLUMNS[COLUMNS.index("stage") :]
+CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)}, sum = ? WHERE id = ?"
+LAYOUT = file.Layout(VERSION, SCHEMA, COLUMNS, COLUMNS.index("stage"))
+
+
+class Journal:
+    """The journal of one store; one coordinator holds it at a time.
+
+    Raises:
+        Busy: another coordinator holds it.
+        BadInput: the file is damaged, or of another version.
+    """
+
+    def __init__(self, store: Path) -> None:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store = store
+        self._lock = file.hold(store)
+        try:
+            self._db = file.open_file(store, LAYOUT)
+            self._tally = Tally(*self._db.execute("SELECT commits, jobs, last FROM tally").fetchone())
+            self._tally_file = TallyFile(store, self._tally)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        # The journal may be younger than the folders.
+        self._last = max(self._tally.last, *job_folders(store), 0)
+        self._last_environment: tuple[str, dict[str, str]] = "", {}
+        self._checkpoint_at = 0.0
+        self.tidy(now=True)
+
+    def close(self) -> None:
+        self.tidy(now=True)
+        self._tally_file.close()
+        self._db.close()
+        os.close(self._lock)
+
+    def tidy(self, now: bool = False) -> None:
+        """Carry over what the log has into the file itself, if it is time, and nobody reads."""
+        if not now and time.monotonic() < self._checkpoint_at:
+            return
+        self._checkpoint_at = time.monotonic() + CHECKPOINT_S
+        with suppress(OSError, sqlite3.Error):  # no room: what is committed is as safe as before
+            self._db.execute("PRAGMA busy_timeout = 0")
+            if self._db.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchone()[0] == 0:
+                self._tally_file.settle()
+                self._checkpoint_at = math.inf
+        self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+
+    def next_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    def commit(
+        self,
+        changed: Iterable[Entry],
+        events: Iterable[tuple[float, int, str, str]] = (),
+        added: Iterable[Entry] = (),
+        timers: Iterable[tuple[float, object]] | None = None,
+        regions: Mapping[str, Sequence[Region]] | None = None,
+        forecasts: Iterable[Forecast] = (),
+    ) -> None:
+        """Write it in one transaction, durably.
+
+        Args:
+            changed, added: jobs. events: (time, job, kind, detail). forecasts: new and changed ones.
+            timers: all that are pending. regions: of all pools that are divided. None: as before.
+        """
+        new = list(added)
+        last = max(self._last, *(entry.id for entry in new), 0)
+        tally = Tally(self._tally.commits + 1, self._tally.jobs + len(new), last)
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(ADD, [_whole_row(entry) for entry in new])
+            self._db.executemany(CHANGE, [_changed_row(entry) for entry in changed])
+            self._db.execute("UPDATE tally SET commits = ?, jobs = ?, last = ?", tally)
+            self._db.executemany("INSERT INTO events (at_s, job, kind, detail) VALUES (?, ?, ?, ?)", events)
+            if timers is not None:
+                self._db.execute("DELETE FROM timers")
+                rows = [(at, json.dumps(tag)) for at, tag in timers]
+                self._db.executemany("INSERT INTO timers VALUES (?, ?)", rows)
+            if regions is not None:
+                self._db.execute("DELETE FROM regions")
+                parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
+                self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
+            self._db.executemany(FORESEE, [as_row(forecast) for forecast in forecasts])
+        self._tally, self._last = tally, last
+        with suppress(OSError):
+            self._tally_file.note(tally)
+        self._checkpoint_at = min(self._checkpoint_at, time.monotonic() + CHECKPOINT_S)
+
+    def keep_environment(self, variables: dict[str, str]) -> str:
+        """Store an environment once, however many jobs have it; its key."""
+        text = json.dumps(variables, sort_keys=True)
+        key = file.key_of(text)
+        self._db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (key, text))
+        return key
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The variables; KeyError if it was never stored."""
+        if key == self._last_environment[0]:  # most jobs that start one after the other share one
+            return self._last_environment[1]
+        found = self._db.execute("SELECT variables FROM environments WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            raise KeyError(key)
+        self._last_environment = key, json.loads(found[0])
+        return self._last_environment[1]
+
+    def open_jobs(self) -> list[Entry]:
+        """All jobs that have not ended, in the order of their numbers."""
+        marks = ", ".join("?" * len(FINAL))
+        return list(self._select(f"WHERE stage NOT IN ({marks}) ORDER BY id", FINAL))
+
+    def entry(self, job_id: int) -> Entry | None:
+        return next(self._select("WHERE id = ?", (job_id,)), None)
+
+    def entries(self, limit: int | None = None) -> list[Entry]:
+        """The last jobs (all), in the order of their numbers."""
+        found = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
+        return found[::-1]
+
+    def count(self) -> int:
+        """How many jobs there are, ended or not."""
+        return int(self._db.execute("SELECT count(*) FROM jobs").fetchone()[0])
+
+    def last_id(self) -> int:
+        """The highest number that is taken, 0 before the first."""
+        return self._last
+
+    def reserve(self, last: int) -> None:
+        """Numbers up to that one are taken, also those of jobs that are not known any more."""
+        self._last = max(self._last, last)
+
+    def ids(self) -> set[int]:
+        """The numbers of all jobs."""
+        return {number for (number,) in self._db.execute("SELECT id FROM jobs")}
+
+    def history(self, job_id: int) -> list[tuple[float, str, str]]:
+        """(time, kind, detail) of what happened to a job."""
+        query = "SELECT at_s, kind, detail FROM events WHERE job = ? ORDER BY number"
+        return self._db.execute(query, (job_id,)).fetchall()
+
+    def count_ended(self) -> dict[str, int]:
+        """How many jobs have ended, by stage."""
+        marks = ", ".join("?" * len(FINAL))
+        query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({marks}) GROUP BY stage"
+        return {stage.value: 0 for stage in FINAL} | dict(self._db.execute(query, FINAL).fetchall())
+
+    def regions(self) -> dict[str, tuple[Region, ...]]:
+        """How each pool that is divided is divided."""
+        found: dict[str, tuple[Region, ...]] = {}
+        for pool, *region in self._db.execute("SELECT pool, name, units, max_units FROM regions"):
+            found[pool] = (*found.get(pool, ()), Region(*region))
+        return found
+
+    def last_forecast(self) -> int:
+        """Number of the last prediction, 0 before the first."""
+        return int(self._db.execute("SELECT coalesce(max(number), 0) FROM forecasts").fetchone()[0])
+
+    def forecasts(
+        self, *, job: int | None = None, kind: Kind | None = None, last: int | None = None, open: bool = False
+    ) -> list[Forecast]:
+        """Predictions in the order in which they were made: all; of a job, of a kind; the last so many; those
+        whose outcome is not known."""
+        return read_forecasts(self._db, job, kind, last, open)
+
+    def timers(self) -> list[tuple[float, object]]:
+        return [(at, thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
+
+    def _select(self, where: str, values: tuple[Any, ...]) -> Iterator[Entry]:
+        for row in self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM jobs {where}", values):
+            yield entry_of(row)
+
+
+def forecasts_of(store: Path, *, kind: Kind | None = None, last: int | None = None) -> list[Forecast]:
+    """The predictions in the journal of a store, whether its coordinator runs or not; nothing is changed.
+
+    Raises:
+        BadInput: there is none, or it cannot be read.
+    """
+    with _as_it_is(store) as db:
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
+            return []
+        return read_forecasts(db, None, kind, last, open=False)
+
+
+def ended_jobs(store: Path, last: int) -> list[Entry]:
+    """The last jobs that have ended, in the order of their numbers; see ``forecasts_of``."""
+    with _as_it_is(store) as db:
+        has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
+        columns = ", ".join(name if name in has else f"NULL AS {name}" for name in COLUMNS)
+        where = f"stage IN ({', '.join('?' * len(FINAL))}) ORDER BY id DESC LIMIT ?"
+        rows = db.execute(f"SELECT {columns} FROM jobs WHERE {where}", (*FINAL, last)).fetchall()
+    return [entry_of(row) for row in reversed(rows)]
+
+
+@contextmanager
+def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
+    """The journal of a store, to read."""
+    path = store / file.FILE
+    if not path.exists():
+        raise BadInput(f"no journal in {store}", "name the coordinator's folder: --home, or TENBIN_HOME")
+    try:
+        db = file.read_only(path)
+        try:
+            yield db
+        finally:
+            db.close()
+    except sqlite3.Error as error:
+        raise BadInput(f"{path}: {error}", "start its coordinator: tenbin up") from error
+
+
+def _whole_row(entry: Entry) -> list[Any]:
+    row = _row(entry, COLUMNS)
+    return [*row, *file.sums(row, LAYOUT)]
+
+
+def _changed_row(entry: Entry) -> list[Any]:
+    row = _row(entry, CHANGING)
+    return [*row, file.checksum([entry.id, *row]), entry.id]
+
+
+def row_of(entry: Entry) -> dict[str, Any]:
+    """A job as the journal has it, for its folder: by that a lost journal is made anew."""
+    return {
+        name: value for name, value in zip(COLUMNS, _row(entry, COLUMNS), strict=True) if value is not None
+    }
+
+
+def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
+    row = [getattr(entry, name) for name in columns]
+    for place, name in enumerate(columns):
+        value = row[place]
+        if name in ENCODED:
+            row[place] = ENCODED[name](value)
+        elif isinstance(value, float) and math.isnan(value):
+            row[place] = None  # SQLite has no number that is none
+    return row
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """The job of a row; BadInput if it is damaged."""
+    try:
+        return _parse(row)
+    except (ValueError, TypeError, KeyError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise BadInput(f"the journal is damaged: of job {row[0]} it says: {what}", file.CHOICE) from error
+
+
+def _parse(row: Sequence[Any]) -> Entry:
+    found = zip(COLUMNS, row, strict=True)
+    values = {name: value for name, value in found if value is not None}  # None: its default
+    values["spec"] = JobSpec.model_validate_json(values["spec"])
+    values["stage"] = Stage(values["stage"])
+    values["held_by_user"], values["alive"] = bool(values["held_by_user"]), bool(values["alive"])
+    for name in AS_JSON & values.keys():
+        values[name] = json.loads(values[name])
+    if "placement" in values:
+        values["placement"] = placement_of(json.loads(values["placement"]))
+    values["goals"] = tuple(map(placement_of, json.loads(values.get("goals", "[]"))))
+    values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
+    return Entry(**values)
+
+
+def _dumps(value: Any) -> str:
+    """As JSON; most have nothing."""
+    return "null" if value is None else json.dumps(value) if value else EMPTY_AS_JSON[type(value)]
+
+
+ENCODED: dict[str, Callable[[Any], Any]] = {
+    "spec": JobSpec.model_dump_json,
+    "placement": lambda value: None if value is None else json.dumps(flat(value)),
+    "goals": lambda value: _dumps(tuple(map(flat, value))),
+    "held_by_user": int,  # as it is read again
+    "alive": int,
+    **dict.fromkeys(AS_JSON, _dumps),
+}
+EMPTY_AS_JSON: dict[type, str] = {tuple: "[]", list: "[]", dict: "{}"}

@@ -1,0 +1,235 @@
+"""The journal's file: held by one, opened only if it is whole, and laid out as this version has it.
+
+SQLite takes much for whole that is not: it drops what follows a damaged place of its log in silence, and has
+no checksums of what is in the file itself. So each row of a job has two, and the tally beside the file says
+how much there must be (``scheduler.coordinator.tally``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from profiles.errors import BadInput, Busy
+from scheduler.coordinator.tally import FILE as TALLY
+from scheduler.coordinator.tally import Tally, read_tally
+from scheduler.prediction.predictions import UNITS
+
+FILE = "journal.sqlite"
+LOCK_HINT = "use that one, or stop it with: tenbin down"
+CHOICE = "bring a copy of it back, or go on with what can be read: tenbin up --recover"
+NUMBER = "('real', 'integer')"
+# What no row of the other tables is; ``functions`` gives what these conditions use.
+BROKEN = {
+    "environments": "key(variables) IS NOT key OR NOT json(variables)",
+    "events": f"typeof(at_s) NOT IN {NUMBER} OR typeof(job) != 'integer' OR NOT text(kind, detail)",
+    "timers": f"typeof(at_s) NOT IN {NUMBER} OR NOT json(tag)",
+    "regions": "NOT text(pool, name) OR typeof(units) != 'integer' "
+    "OR typeof(max_units) NOT IN ('integer', 'null')",
+    "forecasts": f"typeof(job) != 'integer' OR typeof(attempt) != 'integer' OR typeof(at_s) NOT IN {NUMBER} "
+    f"OR kind NOT IN ({', '.join(map(repr, UNITS))}) OR typeof(predicted) IN ('text', 'blob') "
+    "OR typeof(measured) IN ('text', 'blob') OR NOT text(void) OR NOT json(detail)",
+}
+
+
+class Layout(NamedTuple):
+    """What this version writes.
+
+    Attributes:
+        columns: of a job; those from ``changing`` on are written more than once.
+    """
+
+    version: int
+    schema: str
+    columns: tuple[str, ...]
+    changing: int
+
+
+def hold(store: Path) -> int:
+    """Lock a store for oneself: a descriptor to keep open. Busy if a coordinator runs there."""
+    descriptor = os.open(store / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+        os.close(descriptor)
+        raise Busy(f"a coordinator already runs on {store}: pid {pid}", LOCK_HINT) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
+    """Open the journal of a store, made if there is none.
+
+    Raises:
+        BadInput: it is damaged, lacks what it has held, is of another version, or cannot be written; it was
+            not changed.
+    """
+    path = store / FILE
+    check(store, layout)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        for each in (path, *store.glob(f"{FILE}-*")):  # SQLite makes its log with the file's mode
+            each.chmod(0o600)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        if db.execute("PRAGMA user_version").fetchone()[0] < layout.version:
+            _upgrade(db, layout)
+    except (OSError, sqlite3.Error) as error:
+        raise BadInput(f"{path}: {error}", "free some space there, or choose another --home") from error
+    return db
+
+
+def _upgrade(db: sqlite3.Connection, layout: Layout) -> None:
+    """A new journal, or one of an older version: it gets what it lacks, all or nothing."""
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        has = [row[1] for row in db.execute("PRAGMA table_info (jobs)")]
+        for column in (*layout.columns, "asked", "sum") if has else ():
+            if column not in has:
+                db.execute(f"ALTER TABLE jobs ADD COLUMN {column}")
+        for statement in layout.schema.split(";"):
+            db.execute(statement)
+        if db.execute("SELECT 1 FROM tally").fetchone() is None:
+            db.execute("INSERT INTO tally SELECT 1, count(*), coalesce(max(id), 0) FROM jobs")
+        db.execute(f"PRAGMA user_version = {layout.version}")
+
+
+def check(store: Path, layout: Layout) -> None:
+    """Look whether the journal is whole, and change nothing.
+
+    Raises:
+        BadInput: it is not, or it is of a later version.
+    """
+    path = store / FILE
+    try:
+        known = read_tally(store)
+    except BadInput as error:
+        raise BadInput(error.what, CHOICE) from None
+    if not _size(path):
+        if known is not None or _size(path.with_name(f"{FILE}-wal")):
+            raise BadInput(f"{path} is gone, or empty", CHOICE)
+        return
+    try:
+        with closing(read_only(path)) as db:
+            fault = db.execute("PRAGMA integrity_check (1)").fetchone()[0]
+            if fault != "ok":
+                raise BadInput(f"{path} is damaged: {' '.join(fault.split())}", CHOICE)
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > layout.version:
+                what = f"{path} is of version {version}, this tenbin writes {layout.version}"
+                raise BadInput(what, "use that tenbin")
+            _check_tally(db, path, known)
+            if known is not None:
+                _check_rows(db, path, layout, older=version < layout.version)
+    except sqlite3.Error as error:
+        raise BadInput(f"{path}: {error}", CHOICE) from error
+
+
+def _check_tally(db: sqlite3.Connection, path: Path, known: Tally | None) -> None:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    held = Tally()
+    if "tally" in tables:
+        found = db.execute("SELECT commits, jobs, last FROM tally").fetchall()
+        if len(found) != 1 or not all(isinstance(value, int) for value in found[0]):
+            raise BadInput(f"{path} is damaged: it does not tell how many jobs it has", CHOICE)
+        held = Tally(*found[0])
+    if known is None and held.commits > 1:
+        raise BadInput(f"{path.with_name(TALLY)} is gone: nothing tells whether {path.name} is whole", CHOICE)
+    if known is not None and held.commits < known.commits:
+        lost = f"the last {known.commits - held.commits} of {known.commits} changes are lost"
+        jobs = f"of {known.jobs} jobs it has {held.jobs}"
+        raise BadInput(f"{path}, or its log {path.name}-wal, is damaged: {lost}; {jobs}", CHOICE)
+    if "jobs" in tables and held.commits:
+        jobs, last = db.execute("SELECT count(*), coalesce(max(id), 0) FROM jobs").fetchone()
+        if jobs != held.jobs or last > held.last:
+            raise BadInput(f"{path} is damaged: it has {jobs} of {held.jobs} jobs", CHOICE)
+
+
+def _check_rows(db: sqlite3.Connection, path: Path, layout: Layout, older: bool) -> None:
+    """``older``: what this version has added may be missing."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for row in db.execute(f"SELECT {', '.join(columns_of(db, layout, older))} FROM jobs"):
+        if not sound(row, layout):
+            raise BadInput(f"{path} is damaged: what it says of job {row[0]}", CHOICE)
+    functions(db)
+    for table, broken in BROKEN.items():
+        if older and table not in tables:
+            continue
+        found = db.execute(f"SELECT rowid FROM {table} WHERE {broken}").fetchone()
+        if found is not None:
+            raise BadInput(f"{path} is damaged: row {found[0]} of its {table}", CHOICE)
+    lacking = (
+        "SELECT id FROM jobs WHERE stage NOT IN ('done', 'failed', 'cancelled', 'killed') "
+        "AND environment NOT IN (SELECT key FROM environments)"
+    )
+    if (found := db.execute(lacking).fetchone()) is not None:
+        raise BadInput(f"{path} is damaged: the environment of job {found[0]} is not there", CHOICE)
+
+
+def columns_of(db: sqlite3.Connection, layout: Layout, older: bool) -> list[str]:
+    """What to select of a job, with its checksums; ``older``: nothing for columns that are not there."""
+    has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
+    wanted = (*layout.columns, "asked", "sum")
+    return [name if name in has or not older else f"NULL AS {name}" for name in wanted]
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """The journal to look at: nothing of it is changed, its log is neither carried over nor deleted."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def functions(db: sqlite3.Connection) -> None:
+    """What ``BROKEN`` uses; of text that cannot be decoded each is an error."""
+    db.create_function("json", 1, _is_json, deterministic=True)
+    db.create_function("key", 1, key_of, deterministic=True)
+    db.create_function("text", -1, lambda *texts: all(isinstance(text, str) for text in texts))
+
+
+def key_of(text: str) -> str:
+    """By which an environment is known."""
+    return sha256(text.encode()).hexdigest()
+
+
+def sums(row: Sequence[Any], layout: Layout) -> tuple[int, int]:
+    """Checksums of a job's row: of what was asked for, and of what changes.
+
+    What is not there does not count: a row stays sound when a later version adds columns.
+    """
+    return checksum(row[: layout.changing]), checksum([row[0], *row[layout.changing :]])
+
+
+def checksum(values: Iterable[Any]) -> int:
+    return crc32("\0".join([str(value) for value in values if value is not None]).encode())
+
+
+def sound(row: Sequence[Any], layout: Layout) -> bool:
+    """Whether a row, with its checksums, is as it was written; one of an older version has none."""
+    *values, asked, changing = row
+    found = sums(values, layout)
+    return asked in (None, found[0]) and changing in (None, found[1])
+
+
+def _is_json(text: object) -> bool:
+    try:
+        json.loads(text)  # type: ignore[arg-type]
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,32 @@
+"""Which nodes are in service: what the engine sees of them, entered in the books."""
+
+from __future__ import annotations
+
+from scheduler.engines import Engine
+from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.state import State
+
+
+def match(state: State, engine: Engine) -> list[NodeDown | NodeUp]:
+    """Let the books have in service what the engine has; what has changed.
+
+    A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow when
+    they are free.
+    """
+    absent, found = engine.absent(), list[NodeDown | NodeUp]()
+    for pool in state.cluster.pools:
+        if pool.counted:
+            more = pool.units - engine.out_of_service(pool.name) - state.in_service[pool.name]
+            if more > 0:
+                state.up(pool.name, more)
+                found.append(NodeUp(pool.name, more))
+            elif more < 0:
+                state.down(pool.name, -more)
+                found.append(NodeDown(pool.name, -more))
+            continue
+        up = state.nodes[pool.name].up
+        for node in range(pool.units) if absent or not up.all() else ():
+            if bool(up[node]) == (node in absent):
+                state.set_node(pool.name, node, node not in absent)
+                found.append((NodeDown if node in absent else NodeUp)(pool.name, 1, node))
+    return found

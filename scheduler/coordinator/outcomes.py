@@ -1,0 +1,39 @@
+"""What became of a job, from how its last attempt ended."""
+
+from __future__ import annotations
+
+import signal
+
+from agent.attempts.folder import Result
+from scheduler.coordinator.journal import Stage
+from scheduler.jobs.specs import JobSpec
+
+
+def judge(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
+    """The final stage, and why as a sentence ("" for a job that succeeded)."""
+    limit_mb = (spec.memory_mb or 0.0) * tasks
+    reasons = {
+        "not-started": (Stage.FAILED, f"it could not be started: {result.trouble}"),
+        "cancelled": (Stage.CANCELLED, ""),
+        "interrupted": (Stage.FAILED, "its supervisor was told to end"),
+        "time-limit": (Stage.KILLED, f"it reached its time limit of {spec.time_s or 0:g} s"),
+        "memory-limit": (
+            Stage.KILLED,
+            result.trouble
+            or f"it used more than {limit_mb:g} MB ({result.usage.peak_memory_mb:.0f} MB seen)",
+        ),
+    }
+    if result.how in reasons:
+        return reasons[result.how]
+    if result.trouble:
+        return Stage.FAILED, result.trouble
+    if result.signal is not None:
+        return Stage.FAILED, f"killed by {_name(result.signal)}"
+    return (Stage.FAILED, f"exit code {result.code}") if result.code else (Stage.DONE, "")
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

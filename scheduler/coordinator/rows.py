@@ -1,0 +1,65 @@
+"""What is not plain text or a number, as the rows of the journal have it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from profiles.errors import BadInput
+from scheduler.coordinator.journal_file import CHOICE
+from scheduler.model.jobs import Placement
+from scheduler.prediction.predictions import Forecast, Kind
+
+FORECAST = tuple(field.name for field in fields(Forecast))
+PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
+FORESEE = (
+    f"INSERT OR REPLACE INTO forecasts ({', '.join(FORECAST)}) VALUES ({', '.join('?' * len(FORECAST))})"
+)
+
+
+def read_forecasts(
+    db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
+) -> list[Forecast]:
+    """See ``Journal.forecasts``."""
+    where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
+    where += ["measured IS NULL AND void = ''"] if open else []
+    query = f"SELECT {', '.join(FORECAST)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
+    values = [value for value in (job, kind) if value is not None]
+    found = []
+    for row in db.execute(f"{query} ORDER BY number DESC LIMIT ?", [*values, -1 if last is None else last]):
+        found.append(from_row(row))
+    return found[::-1]
+
+
+def as_row(forecast: Forecast) -> list[Any]:
+    values = (getattr(forecast, name) for name in FORECAST)
+    return [json.dumps(value) if isinstance(value, dict) else value for value in values]
+
+
+def from_row(row: Sequence[Any]) -> Forecast:
+    """The prediction of a row; BadInput if it is damaged."""
+    named = dict(zip(FORECAST, row, strict=True))
+    try:
+        named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"the journal is damaged: prediction {row[0]}: {error}", CHOICE) from error
+    return Forecast(**named)
+
+
+def flat(placement: Placement) -> list[Any]:
+    """A placement as JSON has it."""
+    return [getattr(placement, name) for name in PLACEMENT]
+
+
+def placement_of(flat: list[Any]) -> Placement:
+    """The placement that ``flat`` has written."""
+    pool, units, nodes, cap_w, region, binding = flat
+    return Placement(pool, units, tuple((node, there) for node, there in nodes), cap_w, region, binding)
+
+
+def thaw(tag: object) -> object:
+    """A timer's tag: JSON has no tuples, and tags are hashable."""
+    return tuple(map(thaw, tag)) if isinstance(tag, list) else tag

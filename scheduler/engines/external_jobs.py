@@ -1,0 +1,66 @@
+"""Jobs that came to the cluster by another way than tenbin, and are taken over: what the coordinator sees of
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from agent.attempts.folder import Result
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Placement
+
+
+class Needs(NamedTuple):
+    """What a guest needs.
+
+    Attributes:
+        at_once: of an array the most tasks that may run at a time; None: any number.
+    """
+
+    spec: JobSpec
+    at_once: int | None
+
+
+class Guest(NamedTuple):
+    """A job as it is there now.
+
+    Attributes:
+        key: its name there; ``array`` is the part that all tasks of one array share.
+        blocked: why it may not start whatever tenbin decides; "" if it may.
+        limit_s: its limit of run time now; infinite: none.
+        needs: None: not looked up any more, or not understood: ``unclear`` says why.
+        nodes: where it runs, by number; None: on nodes that are not tenbin's.
+        result: of one that has ended.
+    """
+
+    key: str
+    state: Literal["waiting", "running", "ended"]
+    submitted_s: float
+    restarts: int
+    blocked: str
+    limit_s: float
+    needs: Needs | None
+    unclear: str
+    nodes: tuple[int, ...] | None
+    result: Result | None
+
+    @property
+    def array(self) -> str:
+        return self.key.split("_")[0]
+
+
+class Reception(Protocol):
+    """What an engine that takes jobs over does with them beside running them."""
+
+    def look(self) -> Sequence[Guest] | None:
+        """All that there are; None: as at the last look."""
+
+    def has_room(self, placement: Placement) -> bool:
+        """Whether the nodes of a placement are free in the books."""
+
+    def let_go(self, key: str, remark: str) -> None:
+        """It is the cluster's own scheduler's from now on, for that reason."""
+
+    def drop(self, key: str) -> None:
+        """It was cancelled while it waited."""

@@ -1,0 +1,391 @@
+"""The local engine: this machine, with nothing else installed.
+
+Supervisors are started by a small process that forks them (``agent.supervisor.spawner``); they outlive it and
+the coordinator. They report over a datagram socket; because a report can be lost, their process descriptors
+are watched too, and every few seconds each attempt's folder is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.attempts import umask
+from agent.attempts.folder import Attempt, Request, Want
+from agent.supervisor import limits, tree
+from probes.mpi.rank_segments import sweep_segments
+from profiles.errors import Unavailable
+from scheduler.coordinator.journal import Entry
+from scheduler.engines import Report, spoiled
+from scheduler.engines.folders import JobFolders
+from scheduler.engines.job_paths import check_here
+from scheduler.engines.local.cores import Cores
+from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
+from scheduler.engines.orders import Orders
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Region
+
+SWEEP_S = 5.0
+PATIENCE_S = 10.0  # beyond a job's grace, before its supervisor is killed
+LARGEST_REPORT = 65536
+log = logging.getLogger("tenbin")
+
+
+@dataclass(slots=True)
+class Watched:
+    """An attempt that was started: its folder, and the supervisor's process descriptor (None: unknown).
+
+    ``gone``: that process is known to have ended. ``begun``: the attempt is known to have begun, whatever its
+    folder shows. ``end_by``: monotonic time when, having been told to end it, the supervisor is killed.
+    """
+
+    job_id: int
+    number: int
+    attempt: Attempt
+    mark: str
+    mpi: bool
+    pidfd: int | None = None
+    gone: bool = False
+    begun: bool = False
+    end_by: float = math.inf
+
+
+class LocalEngine(JobFolders):
+    """Runs jobs on this machine's cores.
+
+    Args:
+        store: folder of the coordinator; job 7 has ``store/jobs/7``.
+        socket_path: where supervisors report (at most about 100 bytes long).
+        cores: numbers of the logical CPUs that jobs may use, node by node.
+        devices: numbers of the OpenCL devices of each pool of devices.
+        unit: what one unit of a pool of cores or nodes is.
+        packages: the package of each node, where jobs get whole ones.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        socket_path: Path,
+        cluster: Cluster,
+        cores: Sequence[Sequence[int]],
+        devices: Mapping[str, Sequence[int]] | None = None,
+        unit: Unit = CORE,
+        packages: Packages | None = None,
+    ) -> None:
+        self.store, self.cluster, self.unit = store, cluster, unit
+        self.packages = packages
+        self._cores = Cores(store, cluster, cores, devices or {}, unit, packages is not None)
+        self._orders = Orders(store, unit, self._cores.node_of, packages)
+        self._watched: dict[tuple[int, int], Watched] = {}
+        self._reports: list[Report] = []
+        self._selector = selectors.DefaultSelector()
+        self._socket = _listen(socket_path)
+        self._socket_path = socket_path
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._spawner: subprocess.Popen[str] | None = None
+        self._sweep_at = time.monotonic() + SWEEP_S
+
+    # -- cores and devices ----------------------------------------------------------------------------
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        self._orders.prepare(specs)
+
+    def check_paths(self, spec: JobSpec) -> None:
+        check_here(spec)
+
+    def place(self, job: Entry, placement: Placement) -> None:
+        self._cores.place(job, placement)
+
+    def occupy(self, job: Entry) -> None:
+        self._cores.occupy(job)
+
+    def free(self, job: Entry) -> None:
+        self._cores.free(job)
+
+    def divide(self, pool: str, regions: Sequence[Region]) -> None:
+        self._cores.divide(regions)
+
+    def regions(self) -> dict[str, dict[str, int]]:
+        return self._cores.regions()
+
+    def absent(self) -> dict[int, str]:
+        return {}
+
+    def names(self) -> Sequence[str]:
+        return ()
+
+    def out_of_service(self, pool: str) -> int:
+        return 0
+
+    def where(self, job: Entry) -> list[str]:
+        return []
+
+    def hindrance(self, job: Entry) -> str:
+        return ""
+
+    # -- attempts -------------------------------------------------------------------------------------
+
+    def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
+        started, refused = [], []
+        for job, environment in jobs:
+            watched = self._watch(job)
+            try:
+                watched.attempt.place(
+                    self._orders.order(job, environment, watched.attempt, watched.mark, self._files(job))
+                )
+                self._wish(job, watched.attempt)
+                started.append(watched)
+            except Unavailable as error:
+                refused.append((watched, str(error)))
+            except OSError as error:
+                if error.errno in spoiled.NO_ROOM:
+                    raise  # nothing is lost: it is started when there is room
+                refused.append((watched, f"{error.filename or watched.attempt.path}: {error.strerror}"))
+        for watched, trouble in refused:
+            self._end(watched, Report(watched.job_id, watched.number, "never", time.time(), trouble=trouble))
+        for watched, pid in zip(started, self._spawn(started), strict=True):
+            self._observe(watched, pid)
+
+    def _wish(self, job: Entry, attempt: Attempt) -> None:
+        if self.packages is not None and job.placement is not None:
+            node_of = self._cores.node_of
+            nodes = dict.fromkeys(node_of[core] for core in job.cores if core in node_of)
+            self.packages.wish(attempt, list(nodes), job.placement.cap_w)
+
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        for job in jobs:
+            watched = self._watched.get((job.id, job.attempt))
+            if watched is None or job.placement is None:
+                continue
+            with spoiled.of_one(job.id, room=False):
+                if lowers(watched.attempt, job.placement.cap_w) == lower:
+                    self._wish(job, watched.attempt)
+
+    def rest_w(self) -> float:
+        return 0.0
+
+    def ask(self, job: Entry, want: Want) -> None:
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None:
+            return
+        if want == "end":
+            watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
+        with spoiled.of_one(job.id, room=False):
+            if want == "run":
+                self._wish(job, watched.attempt)
+            watched.attempt.ask(Request(job.request, want, job.cores if want == "run" else ()))
+        if watched.pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
+                signal.pidfd_send_signal(watched.pidfd, signal.SIGCONT)  # its job may have stopped it
+            if want == "pause" and self.packages is not None:
+                await_pause(watched.attempt, job.request)
+
+    def recover(self, job: Entry) -> None:
+        watched = self._watch(job)
+        attempt = watched.attempt
+        at_work = attempt.supervisors()
+        watched.begun = bool(at_work)
+        if not at_work and (not attempt.path.exists() or spoiled.revoked(attempt)):
+            self._end(watched, Report(job.id, job.attempt, "never", time.time()))
+            return
+        for pid in at_work:
+            self._observe(watched, pid)
+        self._look(watched)
+
+    def _watch(self, job: Entry) -> Watched:
+        mark = f"{self.store}:{job.id}:{job.attempt}"
+        watched = Watched(job.id, job.attempt, self._attempt(job), mark, job.spec.mpi)
+        self._watched[job.id, job.attempt] = watched
+        return watched
+
+    # -- what happens ---------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def urgent(self) -> bool:
+        return bool(self._reports)
+
+    def poll(self) -> list[Report]:
+        for key, _ in self._selector.select(0):
+            if isinstance(key.data, Watched):
+                key.data.gone = True
+                self._forget(key.data)
+                self._look(key.data)
+            else:
+                self._read()
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_S
+            for watched in list(self._watched.values()):
+                if time.monotonic() >= watched.end_by:
+                    self._enforce(watched)
+                self._look(watched)
+        reports, self._reports = self._reports, []
+        return reports
+
+    def _read(self) -> None:
+        """What supervisors have told."""
+        with suppress(BlockingIOError):
+            while True:
+                path, what = json.loads(self._socket.recv(LARGEST_REPORT))
+                folder = Path(path)
+                key = (int(folder.parent.name), int(folder.name.removeprefix("attempt-")))
+                watched = self._watched.get(key)
+                if watched is None:
+                    continue
+                watched.begun = True
+                if what == "ended":
+                    self._look(watched, told=True)
+                    continue
+                state = watched.attempt.state()
+                if watched.pidfd is None:
+                    for pid in watched.attempt.supervisors():
+                        self._observe(watched, pid)
+                if what == "started":
+                    at_s = time.time() if state is None else state.started_s
+                    self._reports.append(Report(*key, "started", at_s))
+                elif state is not None:
+                    self._reports.append(Report(*key, "obeyed", time.time(), done=state.done))
+
+    def _look(self, watched: Watched, told: bool = False) -> None:
+        """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
+        with spoiled.of_one(watched.job_id):
+            self._judge(watched, told)
+
+    def _enforce(self, watched: Watched) -> None:
+        """Its supervisor was to end it, and does not: it is stopped, waits for something, or cannot tell."""
+        log.warning("job %d: its supervisor does not end it, and is killed", watched.job_id)
+        with spoiled.of_one(watched.job_id):
+            spoiled.end_supervisor(watched.attempt)
+            spoiled.revoked(watched.attempt)  # should nobody have come to supervise it, nobody will
+        watched.begun = True
+
+    def _judge(self, watched: Watched, told: bool) -> None:
+        """Whether an attempt has ended; a lost one is over when none of its processes is left.
+
+        What lies in its folder may be the job's own, or be gone: while its supervisor lives the attempt has
+        not ended, unless that has ``told`` so.
+        """
+        attempt, key = watched.attempt, (watched.job_id, watched.number)
+        if key not in self._watched:
+            return  # two signs of the same end
+        result = attempt.result() if told else None
+        if result is None:
+            if not watched.begun and not attempt.claimed():
+                if watched.gone and spoiled.revoked(attempt):
+                    self._end(watched, Report(*key, "never", time.time()))
+                return  # its supervisor has yet to come
+            if attempt.lives() or (not watched.gone and attempt.supervisors()):
+                return
+            result = attempt.result()  # it may just have been written
+        if result is None:  # its supervisor was killed
+            if not tree.kill_marked(watched.mark, limit_s=1.0):
+                return
+            if watched.mpi:
+                sweep_segments(0.0)
+            group = attempt.group()
+            if group is not None and group.name.startswith(f"{limits.PREFIX}{key[0]}-{key[1]}-"):
+                limits.remove(group)
+            if self.packages is not None:
+                put_back()
+            result = attempt.last_words()
+        if result is not None:
+            self._end(watched, Report(*key, "ended", result.ended_s, result=result))
+        else:
+            self._end(watched, Report(*key, "lost", time.time(), trouble=spoiled.trouble(attempt)))
+
+    def _end(self, watched: Watched, report: Report) -> None:
+        self._reports.append(report)
+        self._forget(watched)
+        del self._watched[watched.job_id, watched.number]
+
+    def _observe(self, watched: Watched, pid: int) -> None:
+        """Be told when the supervisor's process ends."""
+        if watched.pidfd is not None or (watched.job_id, watched.number) not in self._watched:
+            return
+        try:
+            watched.pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            watched.gone = True
+            self._look(watched)
+            return
+        self._selector.register(watched.pidfd, selectors.EVENT_READ, watched)
+
+    def _forget(self, watched: Watched) -> None:
+        if watched.pidfd is not None:
+            self._selector.unregister(watched.pidfd)
+            os.close(watched.pidfd)
+            watched.pidfd = None
+
+    # -- the spawner ----------------------------------------------------------------------------------
+
+    def _spawn(self, attempts: Sequence[Watched]) -> list[int]:
+        """Have supervisors started; their process numbers. OSError if there can be no more processes now."""
+        pids: list[int] = []
+        while len(pids) < len(attempts):
+            process = self._running_spawner()
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                for watched in attempts[len(pids) :]:
+                    process.stdin.write(json.dumps(str(watched.attempt.path)) + "\n")
+                    process.stdin.flush()
+                    pid = int(process.stdout.readline())
+                    if pid < 0:  # no process can be started now: all of it is tried again
+                        raise OSError(-pid, os.strerror(-pid))
+                    pids.append(pid)
+            except (BrokenPipeError, ValueError):
+                # It was killed. Of two supervisors of one attempt the second finds it claimed and goes away.
+                process.kill()
+                process.wait()
+        return pids
+
+    def _running_spawner(self) -> subprocess.Popen[str]:
+        if self._spawner is None or self._spawner.poll() is not None:
+            self._spawner = subprocess.Popen(
+                [sys.executable, "-P", "-m", "agent.supervisor.spawner", str(self._socket_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                umask=umask.of_jobs(),
+            )
+        return self._spawner
+
+    def close(self) -> None:
+        for watched in self._watched.values():
+            self._forget(watched)
+        if self._spawner is not None:
+            assert self._spawner.stdin is not None and self._spawner.stdout is not None
+            self._spawner.stdin.close()
+            self._spawner.wait()
+            self._spawner.stdout.close()
+        self._socket.close()
+        self._selector.close()
+        self._socket_path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A datagram socket that only its owner may write to."""
+    path.unlink(missing_ok=True)
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel.setblocking(False)
+    before = os.umask(0o177)
+    try:
+        channel.bind(str(path))
+    finally:
+        os.umask(before)
+    return channel

@@ -1,0 +1,133 @@
+"""comprobe between the nodes of an allocation: among all, and between pairs, by Slurm's own launcher.
+
+Pairs are measured in rounds of a tournament: in each, every node is in at most one pair, and the pairs of a
+round run side by side. All pairs of n nodes take n - 1 rounds (n, where n is odd); beyond ``MOST_ROUNDS``
+rounds are left out at random, and every node has so many partners.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from probes.mpi.launchers import run_ranks
+from probes.network.probe import GRACE_S, SIZES, Listener
+from probes.network.rank import Plan
+from probes.run import Event, Run
+from profiles.errors import TenbinError, Unavailable
+from profiles.records import Settings
+from scheduler.engines.slurm.admin.allocation import Allocation, environment
+from scheduler.engines.slurm.client.parse import SlurmNode
+
+MOST_ROUNDS = 31
+START_S = 3.0  # of a step and of its ranks
+BUDGET_S = {True: (5.0, 2.0), False: (30.0, 8.0)}  # quick or full: among all, of a pair
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Ranks on nodes of an allocation, one on each, for ``probes.mpi.launchers.run_ranks``."""
+
+    allocation: Allocation
+    nodes: tuple[SlurmNode, ...]
+    kind: str  # what srun calls the way in which ranks find each other
+
+    def command(
+        self, ranks: int, program: Sequence[str], hosts: Sequence[str] = (), cores: object = None
+    ) -> list[str]:
+        guarded = [sys.executable, "-P", "-m", "probes.mpi.rank_guard", *program]
+        return self.allocation.step(self.nodes, guarded, mpi=self.kind)
+
+    def environment(self, timeout_s: float) -> dict[str, str]:
+        return {"PYTHONUNBUFFERED": ""}
+
+
+def kind_of(library: str) -> str:
+    """How ranks of an MPI find each other under srun: Open MPI knows PMIx only, all others PMI 2."""
+    return "pmix" if library.startswith("Open MPI") else "pmi2"
+
+
+def rounds(count: int, seed: int = 1) -> list[list[tuple[int, int]]]:
+    """A tournament of ``count`` players: every pair once, in rounds in which each plays at most once.
+
+    The circle method: one stands still, the others walk around.
+    """
+    players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    half, found = len(players) // 2, []
+    for _ in range(len(players) - 1):
+        facing = zip(players[:half], reversed(players[half:]), strict=True)
+        found.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        players = [players[0], players[-1], *players[1:-1]]
+    chosen = np.random.default_rng(seed).permutation(len(found))[:MOST_ROUNDS]
+    return [found[i] for i in chosen]
+
+
+def expected_s(count: int, quick: bool) -> float:
+    """How long the exchanges among ``count`` nodes should take."""
+    if count < 2:
+        return 0.0
+    among_all, pair = BUDGET_S[quick]
+    return len(rounds(count)) * (pair + START_S) + (among_all + START_S) * (count > 2)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """All-to-alls between nodes of an allocation.
+
+    Attributes:
+        library: the MPI of the nodes.
+        emit: takes events (samples, what is absent, progress), from several threads.
+        stopped: whether to end early.
+    """
+
+    allocation: Allocation
+    library: str
+    settings: Settings
+    emit: Callable[[Event], None]
+    stopped: Callable[[], bool]
+
+    def measure(self, nodes: Sequence[SlurmNode]) -> None:
+        """Sample among all, then between pairs."""
+        among_all_s, pair_s = BUDGET_S[self.settings.quick]
+        if len(nodes) > 2:
+            self._attempt(nodes, among_all_s)
+        tournament = rounds(len(nodes), self.settings.seed)
+        if len(tournament) == MOST_ROUNDS and len(nodes) > MOST_ROUNDS + 1:
+            run = Run("network", self.settings, self.emit)
+            run.absent("some pairs of nodes", f"each node was paired with about {MOST_ROUNDS} others", "")
+        for pairs in tournament:
+            if self.stopped():
+                return
+            with ThreadPoolExecutor(len(pairs)) as pool:
+                list(pool.map(lambda pair: self._attempt([nodes[i] for i in pair], pair_s), pairs))
+
+    def _attempt(self, nodes: Sequence[SlurmNode], budget_s: float) -> None:
+        """One exchange; its failure is told and does not cost the others."""
+        names = [node.name for node in nodes]
+        what = f"all-to-all over {', '.join(names)}"
+        run = Run("network", self.settings.model_copy(update={"budget_s": budget_s}), self.emit)
+        run.progress(what)
+        listener = Listener(run, what, len(nodes), names, self.library)
+        limit_s = budget_s + GRACE_S
+        plan = Plan(len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True)
+        program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
+        launch = Launch(self.allocation, tuple(nodes), kind_of(self.library))
+
+        def hear(line: str) -> None:
+            if line.startswith('{"event": "world"'):
+                raise Unavailable(
+                    f"srun --mpi={launch.kind} started {len(nodes)} ranks of {self.library}, each alone",
+                    f"install Slurm's {launch.kind} plugin and the MPI's side of it; see: srun --mpi=list",
+                )
+            listener.line(line)
+
+        try:
+            run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=environment())
+            listener.ended()
+        except TenbinError as error:
+            if not self.stopped():
+                run.absent(what, error.what, error.remedy)

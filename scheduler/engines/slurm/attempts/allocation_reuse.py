@@ -1,0 +1,92 @@
+"""Slurm jobs whose job has just ended: the next one of the same size on the same node can have their place.
+
+``agent.multi_node.allocation_reuse`` is what waits there. Such an attempt has no Slurm job of its own: it is
+found by the comment of the one that it was passed on to, which lies in its folder before it is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from agent.attempts import checked
+from agent.attempts.checked import Broken
+from agent.attempts.folder import Attempt, Result
+from agent.multi_node import allocation_reuse
+from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.client.tools import Batch
+
+BY = "relay"  # file in the folder of an attempt: the comment of the Slurm job that it was passed on to
+OLDEST_S = 45.0  # the limit of time that Slurm was told is a minute more than a job's own
+
+
+class Relays:
+    """Those that may still wait for a job."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Watched, float]] = []
+
+    def offer(self, watched: Watched, result: Result) -> None:
+        """An attempt has ended. If it was ever asked for anything, a call for it may be on its way."""
+        plain = watched.request == 0 and not watched.calling and not watched.cancelled
+        if (
+            plain
+            and len(watched.cpus) == 1
+            and watched.slurm is not None
+            and watched.batch is not None
+            and allocation_reuse.suits(result.how, result.usage.wall_s)
+        ):
+            self._open.append((watched, time.monotonic() + allocation_reuse.STAYS_S))
+
+    def take(self, watched: Watched) -> bool:
+        """Pass an attempt on, whose order is written; False: it takes a Slurm job of its own.
+
+        Raises:
+            OSError: its folder cannot be written.
+        """
+        now, file = time.monotonic(), watched.attempt.path / BY
+        self._open = [(before, until) for before, until in self._open if until > now]
+        for before, _ in self._open:
+            if now - before.since < OLDEST_S and _size(before.batch) == _size(watched.batch):
+                self._open = [one for one in self._open if one[0] is not before]
+                file.write_text(before.comment)
+                if allocation_reuse.pass_on(before.attempt.path, watched.attempt.path):
+                    watched.comment, watched.slurm = before.comment, before.slurm
+                    watched.since, watched.passed_on = before.since, True
+                    return True
+                file.unlink()
+                return self.take(watched)
+        return False
+
+    def comments(self) -> set[str]:
+        """Of their Slurm jobs."""
+        return {before.comment for before, _ in self._open}
+
+    def dismiss(self, nodes: Collection[str]) -> None:
+        """Those on these nodes leave at once: their place is needed."""
+        for before, _ in self._open:
+            if not before.cpus.keys().isdisjoint(nodes):
+                with suppress(OSError):  # then it leaves a moment later
+                    allocation_reuse.pass_on(before.attempt.path, "")
+        self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
+
+
+def passed_on_to(attempt: Attempt, mark: str) -> str:
+    """After a restart: the comment of the Slurm job that the attempt was passed on to; "": it has its own.
+
+    Args:
+        mark: how it begins.
+    """
+    with suppress(Broken):
+        said = checked.text(attempt.path / BY) or ""
+        return said if re.fullmatch(re.escape(mark) + r"\d+:\d+", said) else ""
+    return ""
+
+
+def _size(batch: Batch | None) -> Batch | None:
+    """What of a batch job Slurm holds for it."""
+    return None if batch is None else replace(batch, script="", name="", comment="", output=Path())

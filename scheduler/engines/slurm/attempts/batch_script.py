@@ -1,0 +1,92 @@
+"""What an attempt is given on its way: the order for its supervisor, and the batch job that Slurm holds."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from agent.attempts.begin import LOG
+from agent.multi_node import lease, relay_process
+from probes.power.loads import MARK as LOAD
+from scheduler.coordinator.journal import Entry
+from scheduler.engines.orders import Files, Orders
+from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.tools import Batch
+from scheduler.engines.slurm.site import Site
+
+OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
+
+
+class Papers:
+    """Writes them."""
+
+    def __init__(self, site: Site, orders: Orders) -> None:
+        self.site, self.orders = site, orders
+        self.roster, self.devices = site.roster, site.devices
+
+    def write(self, job: Entry, environment: dict[str, str], watched: Watched, files: Files) -> None:
+        """Place the order in the attempt's folder, and fill in ``watched.batch``.
+
+        Raises:
+            Unavailable, OSError: as ``Orders.order`` and ``Attempt.place``.
+        """
+        clean = {name: value for name, value in environment.items() if not name.startswith(OWN)}
+        power = self.site.power
+        if power is not None and power.emulated:
+            clean[LOAD] = job.spec.load
+        shares = self.roster.shares(job.cores)
+        order = self.orders.order(job, clean, watched.attempt, watched.comment, files, shares)
+        if self.devices is not None:
+            order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
+        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self.places(job))
+        if power is not None:
+            order = replace(
+                order,
+                sysfs=power.sysfs,
+                capped_nodes=tuple(watched.cpus),
+                states=str(power.states),
+                emulated=bool(power.emulated),
+            )
+        watched.attempt.place(order)
+        lease.prepare(watched.attempt, watched.cpus)
+        watched.batch = self._batch(job, watched, order.memory_limit_mb)
+
+    def places(self, job: Entry) -> tuple[int, ...]:
+        """What it is bound to on its node, where Slurm does not see to that."""
+        one = self.site.shared and len(self.roster.shares(job.cores)) == 1
+        return self.roster.places(job.cores) if one else ()
+
+    def _batch(self, job: Entry, watched: Watched, memory_mb: float | None) -> Batch:
+        """Slurm holds as many cores of each node as of the one that gives most."""
+        folder: Path = watched.attempt.path
+        most = max(watched.cpus.values())
+        each = job.spec.cores * self.site.threads
+        each = each if most % each == 0 else most
+        words = [sys.executable, "-I", "-S", relay_process.__file__, str(folder)]
+        # A request may come before there is a supervisor: the signal must not kill the shell.
+        script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
+        return Batch(
+            script,
+            job.spec.name or f"tenbin-{job.id}",
+            watched.comment,
+            watched.partition,
+            tuple(watched.cpus),
+            most // each * len(watched.cpus),
+            each,
+            self._memory_mb(job, memory_mb),
+            None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
+            folder / LOG,
+            "" if self.devices is None else self.devices.gres(job.devices),
+        )
+
+    def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
+        """On each node, for the one that gives most. Where jobs share nodes, one that says nothing holds as
+        much of a node's memory as of its cores."""
+        most = max(self.roster.shares(job.cores).values())
+        if total_mb is None and self.site.shared:
+            host = self.roster.hosts[0]
+            return most / host.cores * host.memory_mb - parse.MIB
+        return None if total_mb is None else total_mb * most / len(job.cores)

@@ -1,0 +1,220 @@
+"""A partition of a Slurm cluster, in the terms that a policy schedules in."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from profiles.errors import BadInput, Unavailable
+from profiles.job_store import JobStore
+from profiles.records import Profile
+from scheduler.engines.local.discovery import Machine, kind_of
+from scheduler.engines.slurm.admin import rights
+from scheduler.engines.slurm.admin.kinds import kind_of as kind_of_nodes
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.external.needs import Shape
+from scheduler.engines.slurm.external.sbatch_queue import GATE_S, Guestbook
+from scheduler.engines.slurm.nodes.node_inventory import Host, Roster, remember
+from scheduler.engines.slurm.site import Site
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.parameters import split
+from scheduler.policies.registry import create
+from scheduler.prediction.profiled import JobProfiles
+
+
+def slurm_cluster(
+    policy: str,
+    home: Path,
+    partition: str | None,
+    cores: int | None,
+    lease_s: float,
+    take_over: Path | None = None,
+    gate_s: float = GATE_S,
+    devices: bool = False,
+    profile: Profile | None = None,
+) -> Machine:
+    """The nodes of a partition.
+
+    A policy that counts units gets whole nodes, or units of so many ``cores`` of one node; one that places on
+    nodes gets the nodes with their cores and memory.
+
+    Args:
+        home: the coordinator's folder, on a disk that all nodes share.
+        partition: None: Slurm's default one.
+        take_over: jobs of plain sbatch are taken over; the file by which job_submit.lua knows that. gate_s:
+            for how long they wait before they start by themselves, should tenbin not come back.
+        devices: schedule the nodes' OpenCL devices. profile: what moving costs where a node has none stored.
+
+    Raises:
+        Unavailable: Slurm does not answer, or is too old.
+        BadInput: there is no such partition, or the policy needs what this engine does not have.
+    """
+    conf = os.environ.get("SLURM_CONF")
+    if conf is not None and not Path(conf).is_file():
+        raise BadInput(f"SLURM_CONF={conf}: there is no such file", "name the cluster's slurm.conf")
+    slurm = Slurm()
+    if slurm.version() < parse.OLDEST:
+        raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
+    name, found = nodes_of(slurm, partition)
+    suits = kind_of(split(policy)[0]).suits
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hosts = remember(home / f"nodes-{name}.json", [Host(n.name, n.cpus, n.memory_mb) for n in found])
+    if devices:
+        _nothing_else(cores, take_over)
+        return _devices(policy, suits, home, slurm, name, found, hosts, lease_s, profile)
+    names = tuple(host.name for host in hosts)
+    if "counted" in suits or "power" in suits:
+        unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
+        roster = Roster(hosts, unit, whole=cores is None)
+        if not roster.units():
+            raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
+        pool = Pool("node" if cores is None else "unit", roster.units(), names=names)
+    elif "nodes" in suits:
+        if cores is not None:
+            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        unit = Unit(node=True, cores=min(host.cores for host in hosts))
+        roster = Roster(hosts, unit, whole=False)
+        capacities = tuple((float(host.cores), host.memory_mb) for host in hosts)
+        pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacities=capacities, names=names)
+    elif "sharing" in suits:
+        if cores is not None:
+            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        if take_over is not None:
+            what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
+            raise BadInput(what, "choose another policy, for instance easy")
+        return _shared(policy, home, slurm, name, found, lease_s)
+    else:
+        raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
+    book = None
+    if take_over is not None:
+        kind = "nodes" if not pool.counted else "whole" if cores is None else "parts"
+        _may_steer(slurm)
+        book = Guestbook(take_over, gate_s, name, Shape(kind, unit.cores))
+    return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s, book=book))
+
+
+def setting_down(machine: Machine) -> Machine:
+    """The same, whose dead nodes are set down in Slurm at once.
+
+    Raises:
+        BadInput: this user may not.
+    """
+    site = machine.slurm
+    assert site is not None
+    config = site.slurm.config()
+    user, uid = getpass.getuser(), os.getuid()
+    level, why = rights.admin_level(site.slurm, config, user)
+    if not rights.steers_nodes(user, uid, rights.slurm_user(config), level):
+        what = f"--set-down: {user} may not set nodes down" + (f" ({why})" if why else "")
+        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+    return replace(machine, slurm=replace(site, set_down=True))
+
+
+def _may_steer(slurm: Slurm) -> None:
+    """Whether jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
+
+    Raises:
+        BadInput: one of them lacks.
+    """
+    config = slurm.config()
+    user, uid = getpass.getuser(), os.getuid()
+    level, why = rights.admin_level(slurm, config, user)
+    if not rights.steers_all(user, uid, rights.slurm_user(config), level):
+        what = f"--take-over: {user} may not steer other users' jobs" + (f" ({why})" if why else "")
+        raise BadInput(what, "see: tenbin doctor --engine slurm")
+    if "lua" not in config.get("JobSubmitPlugins", "").split(","):
+        remedy = "write it by tenbin slurm-config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
+        raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
+
+
+def _nothing_else(cores: int | None, take_over: Path | None) -> None:
+    """BadInput for what does not go with devices."""
+    for name, value in (("--unit", cores), ("--take-over", take_over)):
+        if value is not None:
+            raise BadInput(f"{name} {value} with --devices: each job has one device", "leave it out")
+
+
+def _devices(
+    policy: str,
+    suits: frozenset[str],
+    home: Path,
+    slurm: Slurm,
+    partition: str,
+    found: Sequence[SlurmNode],
+    hosts: Sequence[Host],
+    lease_s: float,
+    profile: Profile | None,
+) -> Machine:
+    """The nodes' OpenCL devices."""
+    from scheduler.engines.slurm.nodes.opencl_devices import devices_of_cluster
+
+    roster = Roster(hosts, CORE, whole=False)
+    cluster, slots, costs = devices_of_cluster(policy, suits, home, found, roster, partition, profile)
+    return Machine(cluster, [], costs=costs, slurm=Site(slurm, partition, roster, lease_s, devices=slots))
+
+
+def _shared(
+    policy: str, home: Path, slurm: Slurm, partition: str, found: Sequence[SlurmNode], lease_s: float
+) -> Machine:
+    """Nodes that jobs share, each on whole cores of its own, as job profiles are measured.
+
+    Raises:
+        BadInput: the nodes are not alike, or have too few cores.
+    """
+    whole = "" if slurm.config().get("SelectType") != "select/linear" else "SelectType=select/linear"
+    if slurm.partitions()[partition].get("OverSubscribe") == "EXCLUSIVE":
+        whole = f"OverSubscribe=EXCLUSIVE of partition {partition}"
+    if whole:
+        raise BadInput(
+            f"{whole}: Slurm gives whole nodes", "set OverSubscribe=NO, SelectType=select/cons_tres"
+        )
+    sizes = {(node.cpus, node.threads) for node in found}
+    if len(sizes) > 1:
+        what = f"policy {policy} needs equal nodes, these have {', '.join(f'{n} CPUs' for n, _ in sizes)}"
+        raise BadInput(what, "choose nodes alike: --partition")
+    cpus, threads = sizes.pop()
+    most, cores = getattr(create(policy), "most", 1), cpus // threads
+    if cores < most:
+        raise BadInput(
+            f"policy {policy}: a node has {cores} cores, too few for {most} jobs", "choose another policy"
+        )
+    kind = kind_of_nodes(found, home / f"kinds-{partition}.json")
+    memory_mb = min(node.memory_mb for node in found)
+    known = [Host(node.name, cores, memory_mb) for node in found]
+    hosts = remember(home / f"nodes-{partition}-shared.json", known)
+    unit = Unit(node=True, cores=cores)
+    capacity = (float(cores), memory_mb)
+    names = tuple(host.name for host in hosts)
+    pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacity=capacity, names=names)
+    site = Site(slurm, partition, Roster(hosts, unit, whole=False), lease_s, shared=True, threads=threads)
+    profiles = JobProfiles(JobStore(), kind)
+    return Machine(Cluster((pool,)), [], unit=unit, slurm=site, job_profiles=profiles)
+
+
+def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:
+    """The partition's name and its nodes, in Slurm's order.
+
+    Raises:
+        BadInput: there is no such partition, or it has no nodes.
+    """
+    partitions = slurm.partitions()
+    if partition is None:
+        partition = next((name for name, words in partitions.items() if words.get("Default") == "YES"), None)
+        if partition is None:
+            raise BadInput(
+                "Slurm has no default partition", f"choose one: --partition {'|'.join(partitions)}"
+            )
+    if partition not in partitions:
+        raise BadInput(f"--partition {partition}: there is none", f"choose one of {', '.join(partitions)}")
+    names = parse.hosts(partitions[partition]["Nodes"])
+    known = {node.name: node for node in slurm.nodes()}
+    found = [known[name] for name in names if name in known]
+    if not found:
+        raise BadInput(f"--partition {partition} has no nodes", f"choose one of {', '.join(partitions)}")
+    return partition, found

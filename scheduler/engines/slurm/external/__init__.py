@@ -1,0 +1,1 @@
+"""External jobs: jobs of plain ``sbatch`` that tenbin takes over."""

@@ -1,0 +1,136 @@
+"""What a job of plain ``sbatch`` needs, in the terms that tenbin schedules by; or why it is not tenbin's."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from scheduler.engines.external_jobs import Needs
+from scheduler.engines.slurm.client import parse
+from scheduler.jobs.specs import JobSpec, Origin
+
+# What the words that tenbin does not schedule by say of a job that asks for nothing of the kind.
+NOTHING = {
+    **dict.fromkeys(("Features", "Reservation", "Licenses", "Network", "BurstBuffer", "Switches"), ("",)),
+    **dict.fromkeys(("ReqNodeList", "ExcNodeList", "Deadline"), ("",)),
+    **dict.fromkeys(("Contiguous", "MinTmpDiskNode"), ("0",)),
+    **dict.fromkeys(("CoreSpec", "Socks/Node"), ("*",)),
+    "ReqB:S:C:T": ("0:0:*:*",),
+    "OverSubscribe": ("OK", "NO", "YES"),
+}
+TASK = "4294967294"  # stands for the task's number where an array is still one record
+FOREVER_S = 365 * 86400.0  # what Slurm shows of a job without limit that runs where there is none
+ENDLESS = ("UNLIMITED", "Partition_Limit", "NOT_SET", "N/A", "INVALID", "")
+MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+class Unclear(Exception):
+    """tenbin does not schedule by what the job asks for."""
+
+
+class Shape(NamedTuple):
+    """What the policy places jobs on: whole nodes, nodes with their cores and memory, or parts of nodes.
+
+    ``cores``: of the smallest node, or of a part.
+    """
+
+    kind: str
+    cores: int
+
+
+def needs_of(
+    key: str, user: str, submitted_s: float, words: Mapping[str, str], partition: str, shape: Shape
+) -> Needs:
+    """What Slurm's record of a waiting job says.
+
+    On one node the tasks are one: they stay together. Of several nodes the job gets all cores in tenbin's
+    books, because which node gets how many of its tasks is Slurm's to say.
+
+    Raises:
+        Unclear: it asks for something that tenbin does not schedule by.
+    """
+    _check(words, partition)
+    nodes, tasks = _number(words, "NumNodes"), _number(words, "NumTasks")
+    each = _number(words, "CPUs/Task") if words.get("CPUs/Task", "").isdecimal() else 1
+    cpus = max(_number(words, "NumCPUs"), tasks * each)
+    memory_mb, whole = _memory_mb(words, nodes, cpus), words.get("OverSubscribe") == "NO"
+    alone = nodes == 1 and cpus <= shape.cores
+    size: dict[str, object]
+    if alone and not (whole and shape.kind == "nodes"):
+        if whole and shape.kind == "parts":
+            raise Unclear("nodes of its own (--exclusive), and parts of nodes are scheduled")
+        size = {"cores": cpus, "memory_mb": memory_mb}
+    elif shape.kind == "parts":
+        raise Unclear(f"{cpus} CPUs, and parts of nodes with {shape.cores} are scheduled")
+    elif each > shape.cores:
+        raise Unclear(f"tasks of {each} CPUs, and a node has {shape.cores}")
+    else:
+        nodes = max(nodes, math.ceil(tasks / (shape.cores // each)))
+        per_task = None if memory_mb is None else memory_mb / (shape.cores // each)
+        size = {"nodes": nodes, "cores": each, "memory_mb": per_task}
+    task = key.partition("_")[2]
+    command = words.get("Command") or words.get("JobName") or "sbatch"
+    spec = JobSpec.model_validate(
+        {
+            **size,
+            "command": (command,),
+            "name": words.get("JobName", "")[:200],
+            "time_s": _limit_s(words),
+            "folder": words.get("WorkDir") or "/",
+            "stdout": words.get("StdOut", "").replace(TASK, task),
+            "stderr": words.get("StdErr", "").replace(TASK, task),
+            "requeue": words.get("Requeue") == "1",
+            "array_index": int(task) if task else None,
+            "slurm": Origin(id=key, user=user, submitted_s=submitted_s),
+        }
+    )
+    most = words.get("ArrayTaskThrottle") or words.get("ArrayTaskId", "").partition("%")[2]
+    return Needs(spec, int(most) if most.isdecimal() and int(most) else None)
+
+
+def _check(words: Mapping[str, str], partition: str) -> None:
+    for name, value in words.items():
+        if value not in NOTHING.get(name, (value,)) or (
+            re.match("Tres|Gres|MemPerTres|CpusPerTres", name) and value
+        ):
+            raise Unclear(f"{name}={value}, by which tenbin does not schedule")
+    if words.get("Partition") != partition:
+        raise Unclear(f"partition {words.get('Partition')}, and tenbin has {partition}")
+    spread = words.get("NtasksPerN:B:S:C", "0:0:*:*").split(":")[1:]
+    if any(part not in ("0", "*") for part in spread):
+        raise Unclear(f"NtasksPerN:B:S:C={words['NtasksPerN:B:S:C']}, by which tenbin does not schedule")
+
+
+def _number(words: Mapping[str, str], name: str) -> int:
+    found = re.match(r"\d+", words.get(name, ""))
+    if found is None:
+        raise parse.unknown("scontrol show job", f"{name}={words.get(name)}")
+    return max(1, int(found[0]))
+
+
+def _memory_mb(words: Mapping[str, str], nodes: int, cpus: int) -> float | None:
+    """On each node; None: not said, or all there is."""
+    for name, times in (("MinMemoryNode", 1.0), ("MinMemoryCPU", math.ceil(cpus / nodes))):
+        found = re.fullmatch(r"([\d.]+)([KMGT]?)", words.get(name, ""))
+        if found is not None:
+            return float(found[1]) * MEMORY[found[2]] * times * parse.MIB or None
+    return None
+
+
+def _limit_s(words: Mapping[str, str]) -> float | None:
+    limit = seconds(words.get("TimeLimit", ""))
+    return None if math.isinf(limit) else limit or None
+
+
+def seconds(text: str) -> float:
+    """A limit as Slurm writes it: ``2-03:04:05``; infinite: none."""
+    if text in ENDLESS:
+        return math.inf
+    days, _, rest = text.rpartition("-")
+    total = 0
+    for part in rest.split(":") if rest.count(":") != 1 else ("0", *rest.split(":")):
+        total = total * 60 + int(part)
+    whole = float(int(days or 0) * 86400 + total)
+    return math.inf if whole >= FOREVER_S else whole

@@ -1,0 +1,391 @@
+"""Jobs of plain ``sbatch`` that tenbin takes over: how Slurm shows them, how they are held and let go.
+
+``job_submit.lua`` marks them and puts the earliest time of their start an hour off, which tenbin moves on for
+as long as they are to wait. So nobody's ``scontrol hold`` is hidden by tenbin's, and should tenbin never come
+back they start by themselves. Everything here is called in the clerk's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from profiles.errors import Unavailable
+from profiles.files import write_whole
+from scheduler.engines.external_jobs import Needs
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.tools import Slurm, SlurmError, SlurmSilent
+from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of, seconds
+
+GATE_S = 3600.0
+FORGED = "what its user has written (a name, a comment, a path) looks like words of Slurm's"
+LEASE_S = 60.0  # for so long job_submit.lua believes that tenbin is there
+MARK, FREE = "tenbin:taken", "tenbin:free"
+ASKED = ("NumNodes", "NumTasks", "NumCPUs", "cpus-per-task", "MinMemory", "OverSubscribe")
+GONE = ("no longer pending", "Invalid job id", "already completed", "already completing")
+AT_ONCE = 100  # jobs in one call of scontrol
+LEARNS_S = 2.0  # for so long jobs are looked up that are new; then others are served
+FIELDS = (
+    *(
+        "JobArrayID",
+        "JobID",
+        "State",
+        "Reason",
+        "EligibleTime",
+        "StartTime",
+        "EndTime",
+        "SubmitTime",
+        "exit_code",
+    ),
+    *ASKED,
+    *(
+        "ReqNodes",
+        "TimeLimit",
+        "RestartCnt",
+        "Dependency",
+        "PriorityLong",
+        "UserName",
+        "nodelist",
+        "admin_comment",
+    ),
+)
+log = logging.getLogger("tenbin")
+
+
+class GuestJob(NamedTuple):
+    """A job that was marked, as squeue shows it; times in seconds since 1970.
+
+    Attributes:
+        key: its number, of a task of an array ``12_3``: both name it for scontrol.
+        number: of its record, which the tasks of an array share that have not been touched.
+        eligible_s: it does not start before.
+        begin_s: before which whoever submitted it does not want it to start.
+        asked: what it needs, as text: it changes with that.
+        required: the nodes that it must have.
+        status: as wait() gives it.
+        limit_s: infinite: none.
+        nodes: where it runs or ran.
+    """
+
+    key: str
+    number: str
+    state: str
+    reason: str
+    eligible_s: float
+    start_s: float
+    end_s: float
+    submitted_s: float
+    status: int
+    asked: tuple[str, ...]
+    required: str
+    cpus: int
+    limit_s: float
+    restarts: int
+    dependency: str
+    held: bool
+    user: str
+    nodes: tuple[str, ...]
+    begin_s: float
+
+    @property
+    def array(self) -> str:
+        return self.key.split("_")[0]
+
+    @property
+    def pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def final(self) -> bool:
+        return self.state in parse.FINAL
+
+    def gated(self, now: float) -> bool:
+        """Whether it waits for tenbin."""
+        return self.pending and self.eligible_s > now + 1.0
+
+    def moves(self, now: float) -> bool:
+        """Whether it runs, or may start at any time."""
+        return not self.final and not self.gated(now)
+
+    def blocked(self, now: float) -> str:
+        """Why it may not start whatever tenbin decides; "" if it may."""
+        if not self.pending:
+            return ""
+        if self.held:
+            return f"held in Slurm by somebody else ({self.reason}); go on with: scontrol release {self.key}"
+        if self.dependency:
+            return f"waits in Slurm for {self.dependency}"
+        if self.begin_s > now:
+            return f"is to begin {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.begin_s))}"
+        return ""
+
+
+class Seen(NamedTuple):
+    """A guest with what is known of its needs: None, and why they are not understood."""
+
+    job: GuestJob
+    needs: Needs | None
+    unclear: str
+
+
+class Guestbook:
+    """Sees the guests of a partition.
+
+    Args:
+        lease: file that tells job_submit.lua that tenbin is there, and for how long jobs are held.
+        gate_s: for how long they wait for tenbin before they start by themselves.
+    """
+
+    def __init__(self, lease: Path, gate_s: float, partition: str, shape: Shape) -> None:
+        self.lease, self.gate_s, self.partition, self.shape = lease, gate_s, partition, shape
+        self.bell = lease.with_name(lease.name + ".bell")
+        self.slurm = Slurm()
+        self.slurm.environment["SLURM_TIME_FORMAT"] = "%s"
+        self._known: dict[str, tuple[tuple[str, ...], Needs | None, str]] = {}
+        self._rung = 0
+        self._first = True
+        self.write_lease()
+
+    # -- seeing ---------------------------------------------------------------------------------------
+
+    def look(self) -> list[Seen]:
+        """All guests; those that wait wait on."""
+        mark = parse.separator()
+        form = ",".join(f"{field}:{mark}" for field in FIELDS)
+        text = self.slurm.call(
+            *("squeue", "--noheader", "--all", "--array", "--states=all"),
+            *(f"--partition={self.partition}", f"--Format={form}"),
+        )
+        found = read(text, mark)
+        now = time.time()
+        self._learn(found)
+        self._known = {job.key: self._known[job.key] for job in found if job.key in self._known}
+        self._hold(found, now)
+        self.write_lease()
+        return [Seen(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in found]
+
+    def rung(self) -> bool:
+        """Whether job_submit.lua has seen a job since the last call."""
+        at = 0
+        with suppress(OSError):
+            at = self.bell.stat().st_mtime_ns
+        before, self._rung = self._rung, at
+        return at != before
+
+    def write_lease(self) -> None:
+        """job_submit.lua holds jobs for another while.
+
+        Raises:
+            Unavailable: the file cannot be written.
+        """
+        try:
+            write_whole(self.lease, f"{int(time.time() + LEASE_S)} {int(self.gate_s)}\n", 0o644)
+        except OSError as error:
+            raise Unavailable(
+                f"--take-over {self.lease}: {error.strerror}", "name a file that tenbin may write"
+            ) from error
+
+    def close(self) -> None:
+        """New jobs are not held any more; those that wait start by themselves when their time has come."""
+        self.lease.unlink(missing_ok=True)
+
+    def _learn(self, found: Sequence[GuestJob]) -> None:
+        """Look up what jobs need that are new, or were changed: those of other users never in one answer."""
+        now = time.time()
+        asked = {key: known[0] for key, known in self._known.items()}
+        # One that is about to start has its nodes from tenbin.
+        new = [
+            job
+            for job in found
+            if job.pending and asked.get(job.key) != job.asked and (job.gated(now) or not job.required)
+        ]
+        arrays: dict[str, dict[str, dict[str, str]]] = {}
+        until = time.monotonic() + LEARNS_S
+        for job in new:
+            if time.monotonic() > until:
+                self._rung = -1  # the rest at the next look, soon
+                return
+            with _waiting():
+                if job.array != job.key and job.array not in arrays:
+                    arrays[job.array] = self._tasks(job.array, found)
+                words = arrays.get(job.array, {}).get(job.number) or self._record(job.key)
+                self._known[job.key] = job.asked, *self._needs(job, words)
+
+    def _tasks(self, array: str, found: Iterable[GuestJob]) -> dict[str, dict[str, str]]:
+        """The records of an array by their numbers; none where there is one that squeue did not have."""
+        said = records(self._show(array))
+        return said if said.keys() <= {job.number for job in found if job.array == array} else {}
+
+    def _record(self, key: str) -> dict[str, str]:
+        """The record of one job; {}: which words are Slurm's cannot be told."""
+        return next(iter(said.values())) if len(said := records(self._show(key))) == 1 else {}
+
+    def _show(self, key: str) -> str:
+        return self.slurm.call("scontrol", "--all", "show", "job", key)
+
+    def _needs(self, job: GuestJob, words: Mapping[str, str]) -> tuple[Needs | None, str]:
+        if not words:
+            return None, FORGED
+        try:
+            return needs_of(job.key, job.user, job.submitted_s, words, self.partition, self.shape), ""
+        except (Unclear, Unavailable) as error:
+            return None, str(error)
+        except ValueError:  # a name, a path
+            return None, "tenbin cannot take it over as it is written"
+
+    def _hold(self, found: Iterable[GuestJob], now: float) -> None:
+        """Those that wait for tenbin wait on, well before their time has come.
+
+        The first time also those whose time came while no tenbin was there, and that have not started.
+        """
+        soon = now + self.gate_s / 2
+        due = [job.key for job in found if job.pending and self._due(job, now, soon)]
+        self._first = False
+        for first in range(0, len(due), AT_ONCE):
+            try:
+                self.update(due[first : first + AT_ONCE], self._later())
+            except SlurmSilent:
+                raise
+            except SlurmError as error:  # one of them has just started, or ended
+                log.warning("jobs of sbatch are to wait on: %s", error)
+
+    def _due(self, job: GuestJob, now: float, soon: float) -> bool:
+        return job.eligible_s < soon and (self._first or (job.gated(now) and not job.required))
+
+    # -- steering -------------------------------------------------------------------------------------
+
+    def update(self, keys: Sequence[str], *changes: str) -> None:
+        self.slurm.call("scontrol", "update", f"JobId={','.join(keys)}", *changes)
+
+    def start(self, key: str, nodes: Sequence[str]) -> None:
+        """Let a job start, there and nowhere else; nothing if it does not wait any more.
+
+        Raises:
+            SlurmError: Slurm refuses it.
+        """
+        words = self._record(key)
+        if not words:
+            raise SlurmError(f"job {key}: {FORGED}")
+        if words["JobState"] != "PENDING":
+            return
+        changes = [f"ReqNodeList={','.join(nodes)}", "StartTime=now"]
+        if words.get("NumNodes", "").split("-")[0] != str(len(nodes)):
+            changes.insert(1, f"NumNodes={len(nodes)}")
+        self.update([key], *changes)
+
+    def hold(self, key: str) -> bool:
+        """A job that has not started, or was put back, waits for tenbin again; whether it does."""
+        with _waiting():
+            self.update([key], "ReqNodeList=", self._later())
+            return True
+        return False
+
+    def let_go(self, key: str, remark: str) -> None:
+        """From now on it is Slurm's own scheduler's."""
+        said = re.sub(r"[^\x20-\x7e]", "?", remark)[:200]
+        with _waiting():
+            self.update([key], f"AdminComment={FREE} ({said})", "StartTime=now")
+
+    def _later(self) -> str:
+        return f"StartTime=now+{int(self.gate_s)}"
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """What has started or ended meanwhile is past changing."""
+    try:
+        yield
+    except SlurmError as error:
+        if not any(said in str(error) for said in GONE):
+            raise
+
+
+def read(text: str, separator: str) -> list[GuestJob]:
+    """Of ``squeue --Format=FIELDS``: jobs with tenbin's mark."""
+    found = []
+    for row in parse.rows(text, separator, len(FIELDS)):
+        if MARK in row[-1] and re.fullmatch(r"\d+(_\d+)?", row[0]):
+            try:
+                found.append(_job(dict(zip(FIELDS, row, strict=True))))
+            except ValueError:
+                raise parse.unknown("squeue --Format", ", ".join(row)) from None
+    return found
+
+
+def _job(words: Mapping[str, str]) -> GuestJob:
+    begin = re.search(r"begin=(\d+)", words["admin_comment"])
+    required = _or_nothing(words["ReqNodes"])
+    state, priority = words["State"], words["PriorityLong"]
+    return GuestJob(
+        words["JobArrayID"],
+        words["JobID"],
+        state,
+        words["Reason"],
+        _time(words["EligibleTime"]),
+        _time(words["StartTime"]),
+        _time(words["EndTime"]),
+        _time(words["SubmitTime"]),
+        int(words["exit_code"]),
+        (*(words[name] for name in ASKED), required),
+        required,
+        int(words["NumCPUs"]),
+        seconds(words["TimeLimit"]),
+        int(words["RestartCnt"]),
+        _or_nothing(words["Dependency"]),
+        state == "PENDING" and priority == "0",
+        words["UserName"],
+        parse.hosts(words["nodelist"]),
+        float(begin[1]) if begin else 0.0,
+    )
+
+
+def _time(text: str) -> float:
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _or_nothing(text: str) -> str:
+    return "" if text in ("(null)", "N/A", "None") else text
+
+
+def records(text: str) -> dict[str, dict[str, str]]:
+    """Of ``scontrol show job KEY``: words by the record's number; {}: which are Slurm's cannot be told.
+
+    A name, a comment or a path may have lines that look like Slurm's, and like whole records. They cannot
+    take away the true ones: a number that comes twice is not believed, nor a record with a word twice.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for block in re.split(r"\n(?=JobId=)", text):
+        said = [pair for line in block.split("\n") for pair in _words(line.strip())]
+        words = {name: _or_nothing(value) for name, value in said}
+        if (number := words.get("JobId")) is not None:
+            whole = len(words) == len(said) and words.keys() >= NEEDED and number not in found
+            found[number] = words if whole else {}
+    return found
+
+
+NEEDED = {"JobState", "Partition", "NumNodes", "NumCPUs", "NumTasks"}
+FREE_TEXT = (
+    "Command",
+    "WorkDir",
+    "Comment",
+    "AdminComment",
+    "SystemComment",
+    "StdErr",
+    "StdIn",
+    "StdOut",
+    "Dependency",
+)
+
+
+def _words(line: str) -> list[tuple[str, str]]:
+    name, _, value = line.partition("=")
+    if name in FREE_TEXT:
+        return [(name, value)]
+    before, named, job = line.partition(" JobName=")
+    found = re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", before)
+    return [*found, ("JobName", job)] if named else found

@@ -1,0 +1,1 @@
+"""The nodes of a Slurm cluster: heartbeats, failures, devices, partitions, power."""

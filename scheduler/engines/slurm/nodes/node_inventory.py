@@ -1,0 +1,173 @@
+"""Which nodes there are, under which numbers, and which of their cores jobs have."""
+
+from __future__ import annotations
+
+import json
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from profiles.files import write_whole
+from scheduler.coordinator.journal import Entry
+from scheduler.engines.region_placement_store import Fences
+from scheduler.jobs.sizes import Unit
+from scheduler.model.jobs import Placement, Pool
+
+
+class Host(NamedTuple):
+    """A node as tenbin counts it."""
+
+    name: str
+    cores: int
+    memory_mb: float
+
+
+class Roster:
+    """The nodes by their numbers; their cores are numbered through, node after node.
+
+    The free cores of a node are counted here and in the policy's books, not in Slurm's, which frees those of
+    a suspended job and gives them back unchecked.
+
+    Attributes:
+        away: why nodes cannot be used now, by number.
+        fences: which units belong to which region, where units are counted; None: they are not.
+    """
+
+    def __init__(self, hosts: Sequence[Host], unit: Unit, whole: bool) -> None:
+        """``whole``: a unit is a node with all its cores, however many; else ``unit.cores`` of one node."""
+        self.hosts, self.unit, self.whole = tuple(hosts), unit, whole
+        starts = list(accumulate((host.cores for host in hosts), initial=0))
+        self._cores = [list(range(first, last)) for first, last in pairwise(starts)]
+        self._free = [list(cores) for cores in self._cores]
+        self.node_of = {core: node for node, cores in enumerate(self._cores) for core in cores}
+        self.number = {host.name: number for number, host in enumerate(hosts)}
+        self.away: dict[int, str] = {}
+        self.fences: Fences | None = None
+
+    def fence(self, store: Path) -> None:
+        """Units are counted, and may be cut into regions; what is known of those is in the folder."""
+        self.fences = Fences(
+            store, [len(cores) // self._unit_cores(n) for n, cores in enumerate(self._cores)]
+        )
+
+    def place(self, job: Entry, placement: Placement, pool: Pool) -> tuple[int, ...]:
+        """Cores for the job, taken now."""
+        if pool.counted:
+            cores = self._any(job, placement)
+            self._hold(job, placement, cores)
+            return cores
+        each = self.unit.cores if job.spec.nodes else job.spec.cores
+        return tuple(core for node, units in placement.nodes for core in self.take(node, units * each))
+
+    def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:
+        """So many units, where they are best; those of a node out of service last."""
+        present = [node for node in range(len(self.hosts)) if node not in self.away]
+        anywhere = dict.fromkeys((*present, *self.away), placement.units)
+        taken: list[int] = []
+        left = placement.units
+        for node, most in (*self._best(job, placement).items(), *anywhere.items()):
+            units = min(left, most, self.free_units(node))
+            taken += self.take(node, units * self._unit_cores(node))
+            left -= units
+        return tuple(taken)
+
+    def _best(self, job: Entry, placement: Placement) -> dict[int, int]:
+        """Units of nodes: where a paused job still is, on the nodes that are named, in its region."""
+        if job.alive and job.cores:
+            where = self._units_of(job.cores)
+            if all(self.free_units(node) >= units for node, units in where.items()):
+                return where
+        if placement.nodes or self.fences is None:
+            return {node: placement.units for node, _ in placement.nodes}
+        return self.fences.place(placement.region, placement.units, self.away)
+
+    def _units_of(self, cores: Iterable[int]) -> dict[int, int]:
+        """Units of a counted pool, by node."""
+        found = Counter(self.node_of[core] for core in cores if core in self.node_of)
+        return {node: -(-count // self._unit_cores(node)) for node, count in found.items()}
+
+    def hold(self, job: Entry) -> None:
+        """The job has its cores, as before a restart."""
+        self.occupy(job.cores)
+        if job.placement is not None:
+            self._hold(job, job.placement, job.cores)
+
+    def _hold(self, job: Entry, placement: Placement, cores: Iterable[int]) -> None:
+        if self.fences is not None:
+            self.fences.hold(job.id, placement.region, self._units_of(cores))
+
+    def release(self, job: Entry) -> None:
+        """The job has none any more."""
+        self.free(job.cores)
+        if self.fences is not None:
+            self.fences.release(job.id)
+
+    def regions(self) -> dict[str, dict[str, int]]:
+        """How many units of each node belong to which region; {}: there are none."""
+        fences = self.fences
+        if fences is None or not fences.regions:
+            return {}
+        return {host.name: fences.of(number) for number, host in enumerate(self.hosts)}
+
+    def free_units(self, node: int) -> int:
+        """Units of a counted pool that are free on a node."""
+        return len(self._free[node]) // self._unit_cores(node)
+
+    def units(self) -> int:
+        """Units of a counted pool, in all."""
+        return sum(len(cores) // self._unit_cores(node) for node, cores in enumerate(self._cores))
+
+    def out_of_service(self) -> int:
+        """Units that are free and cannot be used; those that jobs have follow when they are freed."""
+        return sum(self.free_units(node) for node in self.away)
+
+    def _unit_cores(self, node: int) -> int:
+        return len(self._cores[node]) if self.whole else self.unit.cores
+
+    def occupy(self, cores: Iterable[int]) -> None:
+        for core in cores:
+            if core in self.node_of and core in self._free[self.node_of[core]]:
+                self._free[self.node_of[core]].remove(core)
+
+    def free(self, cores: Iterable[int]) -> None:
+        for core in cores:
+            if core in self.node_of and core not in self._free[self.node_of[core]]:
+                insort(self._free[self.node_of[core]], core)
+
+    def shares(self, cores: Iterable[int]) -> dict[str, int]:
+        """How many of the cores are on which node."""
+        found: dict[str, int] = {}
+        for core in cores:
+            name = self.hosts[self.node_of[core]].name
+            found[name] = found.get(name, 0) + 1
+        return found
+
+    def places(self, cores: Iterable[int]) -> tuple[int, ...]:
+        """The same cores, counted on their node from 0."""
+        return tuple(core - self._cores[self.node_of[core]][0] for core in cores)
+
+    def take(self, node: int, count: int) -> list[int]:
+        """So many of a node's free cores, as far as there are any."""
+        taken = self._free[node][:count]
+        del self._free[node][:count]
+        return taken
+
+
+def remember(file: Path, found: Sequence[Host]) -> list[Host]:
+    """The nodes with the numbers that they had before, then new ones; written down.
+
+    One that is gone keeps its number, because jobs may be there.
+    """
+    present = {host.name: host for host in found}
+    try:
+        known = [Host(*one) for one in json.loads(file.read_text())]
+    except (OSError, ValueError, TypeError):
+        known = []
+    hosts = known + [host for host in found if host.name not in {one.name for one in known}]
+    if not any(host.name in present for host in known):
+        hosts = list(found)  # nothing is left of it: another cluster, or another partition
+    write_whole(file, json.dumps(hosts))
+    return hosts

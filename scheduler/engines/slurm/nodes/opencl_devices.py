@@ -1,0 +1,187 @@
+"""The OpenCL devices of a Slurm cluster's nodes, as classes of resource."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from profiles.errors import BadInput, Unavailable
+from profiles.files import write_whole
+from profiles.inventory import OpenCLDevice
+from profiles.records import Profile
+from profiles.store import Store
+from scheduler.engines.slurm.admin.asking import ask
+from scheduler.engines.slurm.admin.lines import gres_type
+from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.nodes.devices import Devices, Slot
+from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
+from scheduler.model.costs import FREE, Line, LinearCosts
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.prediction.measured import begin_of, lines_of
+
+LIMIT_S = 60.0
+AT_ONCE = 16
+log = logging.getLogger("tenbin")
+
+
+class Seen(NamedTuple):
+    """A device of a node; ``hidden``: only jobs that have asked Slurm for a GPU see it, each its own."""
+
+    device: OpenCLDevice
+    hidden: bool = False
+
+
+Found = dict[str, list[Seen]]
+
+
+def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
+    """The devices of each node: asked by a job of a second; of one that cannot be asked now, as it said last.
+
+    Raises:
+        Unavailable: no node has, or had, one.
+    """
+    found = _said_last(file)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(_devices_of, nodes))
+    troubles = []
+    for node, (devices, trouble) in zip(nodes, answers, strict=True):
+        if devices is not None:
+            found[node.name] = devices
+        elif node.name not in found:
+            troubles.append(f"{node.name}: {trouble}")
+    if not any(found.get(node.name) for node in nodes):
+        said = troubles[0] if troubles else "no device"
+        raise Unavailable(f"no OpenCL device on any node; {said}", "on a node: tenbin doctor")
+    for trouble in troubles:
+        log.warning("%s; its devices are left out until tenbin up is started again", trouble)
+    written = {
+        name: [one.device.model_dump() | {"hidden": one.hidden} for one in seen]
+        for name, seen in found.items()
+    }
+    write_whole(file, json.dumps(written))
+    return found
+
+
+def _said_last(file: Path) -> Found:
+    found: Found = {}
+    with suppress(OSError, ValueError):
+        for name, devices in json.loads(file.read_text()).items():
+            hidden = [device.pop("hidden", False) for device in devices]
+            seen = [OpenCLDevice.model_validate(device) for device in devices]
+            found[name] = [Seen(*one) for one in zip(seen, hidden, strict=True)]
+    return found
+
+
+def _devices_of(node: SlurmNode) -> tuple[list[Seen] | None, str]:
+    """A node's devices; None, and why not. A GPU that Slurm hides is seen by who asks for all of them."""
+    count = sum(node.gpus.values())
+    devices, trouble = _ask(node, f"gpu:{count}" if count else "")
+    if devices is None or not count:
+        return None if devices is None else [Seen(device) for device in devices], trouble
+    plain, trouble = _ask(node)
+    if plain is None:
+        return None, trouble
+    shown = [device for device in plain if device.kind == "gpu"]
+    hidden = [d.kind == "gpu" and not any(d.is_like(other) for other in shown) for d in devices]
+    return [Seen(*one) for one in zip(devices, hidden, strict=True)], ""
+
+
+def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
+    """What a job sees there that has asked for this; None, and why not."""
+    if not node.usable:
+        return None, node.state
+    done = ask(node, [sys.executable, "-P", "-m", "probes.opencl.devices"], LIMIT_S, memory_mb=200, gres=gres)
+    if done is None:
+        return None, f"it did not answer within {LIMIT_S:g} s"
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if "no OpenCL" in done.stderr:
+        return [], ""
+    if done.returncode != 0:
+        return None, lines[-1]
+    return [OpenCLDevice.model_validate(device) for device in json.loads(done.stdout)], ""
+
+
+def classes(hosts: Sequence[Host], nodes: Sequence[SlurmNode], found: Found) -> tuple[list[Pool], list[Slot]]:
+    """Devices that are alike, on nodes of the same features and cores, are a class, called after the first:
+    ``nvidia-0@node5``, however many nodes come later. No processors come first."""
+    known = {node.name: node for node in nodes}
+    groups: dict[tuple[object, ...], list[tuple[Slot, OpenCLDevice]]] = {}
+    for number, host in enumerate(hosts):
+        node, seen = known.get(host.name), found.get(host.name, [])
+        for at, (device, _) in enumerate(seen):
+            index = sum(not one.hidden for one in seen[:at])  # of the hidden ones a job sees its own only
+            gres = gres_of(device, node.gpus if node else {})
+            slot = Slot("", number, index, max(1, host.cores // len(seen)), gres)
+            features = node.features if node else None
+            alike = (device.platform, device.name, device.driver, features, host.cores, gres)
+            groups.setdefault(alike, []).append((slot, device))
+    pools: list[Pool] = []
+    slots: list[Slot] = []
+    for members in sorted(groups.values(), key=lambda members: members[0][1].kind == "cpu"):
+        first, device = members[0]
+        name = f"{device.key}@{hosts[first.node].name}"
+        names = tuple(hosts[slot.node].name for slot, _ in members)
+        pools.append(Pool(name, len(members), len(pools), kind=device.kind, names=names))
+        slots += [replace(slot, pool=name) for slot, _ in members]
+    return pools, slots
+
+
+def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
+    """What Slurm is asked for with a device; empty: it is no GPU, or Slurm does not count them.
+
+    Where there are several types it is the one that is called as ``tenbin slurm-config`` calls the device.
+    """
+    if device.kind != "gpu" or not gpus:
+        return ""
+    kind = gres_type(device.name)
+    if kind not in gpus and len(gpus) == 1:
+        (kind,) = gpus
+    return f"gpu:{kind}:1" if kind and kind in gpus else "gpu:1"
+
+
+def costs_of(
+    pools: Sequence[Pool], found: Found, home: Path, profile: Profile | None, store: Store
+) -> LinearCosts:
+    """What moving costs on each class: by the newest stored profile of its first node, else ``profile``."""
+    checkpoint: dict[str, Line] = {}
+    restart: dict[str, Line] = {}
+    begin: dict[str, float] = {}
+    for pool in pools:
+        known = store.of_node(pool.names[0])
+        told = store.load(pool.names[0]) if known else profile
+        key = pool.name.partition("@")[0]
+        lines = None if told is None else lines_of(told, key, False, home)[0]
+        if told is not None and lines is not None:
+            checkpoint[pool.name], restart[pool.name] = lines
+            begin[pool.name] = begin_of(told, key, False)
+    return LinearCosts(checkpoint, restart, begin_s=begin) if checkpoint else FREE
+
+
+def devices_of_cluster(
+    policy: str,
+    suits: frozenset[str],
+    home: Path,
+    nodes: Sequence[SlurmNode],
+    roster: Roster,
+    partition: str,
+    profile: Profile | None,
+) -> tuple[Cluster, Devices, LinearCosts]:
+    """The classes of devices of a partition, their devices, and what moving between them costs.
+
+    Raises:
+        BadInput: the policy schedules something else.
+        Unavailable: there is no device.
+    """
+    if "classes" not in suits:
+        raise BadInput(f"policy {policy} does not schedule classes of devices", "choose mctbm, mct or fcfs")
+    found = find_devices(nodes, home / f"devices-{partition}.json")
+    pools, slots = classes(roster.hosts, nodes, found)
+    costs = costs_of(pools, found, home, profile, Store())
+    return Cluster(tuple(pools)), Devices(slots, roster), costs

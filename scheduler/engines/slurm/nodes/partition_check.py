@@ -1,0 +1,60 @@
+"""Regions of a policy as partitions of Slurm: whether that can be."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from profiles.errors import BadInput
+from scheduler.engines.local.discovery import Machine, kind_of
+from scheduler.engines.slurm.admin import rights
+from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.nodes.partitions import own_names
+from scheduler.model.parameters import split
+
+log = logging.getLogger("tenbin")
+
+
+def partitioned(machine: Machine, policy: str, prefix: str, home: Path) -> Machine:
+    """The same, each of whose regions gets a partition; what Slurm does to such ones is said.
+
+    Args:
+        prefix: of their names. home: the coordinator's folder, which knows its own ones.
+
+    Raises:
+        BadInput: the policy has no such regions, this user may not, or there are partitions of these names
+            that are not this coordinator's.
+    """
+    site = machine.slurm
+    assert site is not None
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", prefix):
+        raise BadInput(f"--partitions {prefix!r} is no name", "begin with a letter, for instance tenbin")
+    name, _ = split(policy)
+    if not kind_of(name).fences:
+        what = f"--partitions: policy {name} has no regions of its own nodes"
+        raise BadInput(what, "choose --policy regions")
+    _may_make(site.slurm, prefix, home)
+    return replace(machine, slurm=replace(site, partitions=prefix))
+
+
+def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
+    """BadInput if partitions of these names may not be made."""
+    config, user = slurm.config(), getpass.getuser()
+    level, why = rights.admin_level(slurm, config, user)
+    if not rights.steers_nodes(user, os.getuid(), rights.slurm_user(config), level):
+        what = f"--partitions: {user} may not make partitions" + (f" ({why})" if why else "")
+        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+    own, form = own_names(home), re.compile(rf"{re.escape(prefix)}-\d+")
+    foreign = sorted(one for one in slurm.partitions() if form.fullmatch(one) and one not in own)
+    if foreign:
+        what = f"--partitions {prefix}: there is a partition {foreign[0]} that this coordinator has not made"
+        raise BadInput(what, f"choose another name, or: scontrol delete PartitionName={foreign[0]}")
+    if "KeepPartInfo" not in config.get("ReconfigFlags", ""):
+        log.warning(
+            "tenbin: partitions that are not in slurm.conf end, with their jobs, at scontrol reconfigure "
+            "(those run again): add ReconfigFlags=KeepPartInfo there, and start slurmctld with -R"
+        )

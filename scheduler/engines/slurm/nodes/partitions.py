@@ -1,0 +1,226 @@
+"""Regions as partitions of Slurm: made, changed when regions move, and taken away again.
+
+Region number 2 is ``PREFIX-2``. A partition has whole nodes: one that two regions share is in both. Which
+partitions are this coordinator's is in its folder, written down before they are made: after a crash they are
+found again, and those of others are left alone. Slurm deletes none in which a job waits or runs: and it is
+tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from profiles.errors import Unavailable
+from profiles.files import write_whole
+from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.client.parse import SlurmNode, hosts
+from scheduler.engines.slurm.client.poller import Clerk, Outcome
+from scheduler.engines.slurm.client.tools import Batch, Slurm, SlurmError, SlurmForbidden, SlurmSilent
+from scheduler.engines.slurm.nodes.heartbeats import NOBODY
+from scheduler.policies.regions.region_sizing import number_of
+
+FILE = "partitions.json"
+WHAT = "partitions"  # the call, as the clerk's outcome names it
+AGAIN_S = 10.0
+# What they take over from the partition that is scheduled: who may run how much there, for how long.
+LIKE = (
+    *("AllowGroups", "AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos", "AllocNodes", "QoS"),
+    *("DefaultTime", "MaxTime", "MaxNodes", "MinNodes", "MaxCPUsPerNode", "OverSubscribe", "ExclusiveUser"),
+    *("DefMemPerCPU", "DefMemPerNode", "MaxMemPerCPU", "MaxMemPerNode", "PriorityTier", "PriorityJobFactor"),
+    *("DisableRootJobs", "RootOnly", "ReqResv", "LLN", "Hidden", "PreemptMode", "GraceTime"),
+)
+Wanted = Mapping[str, frozenset[str]]  # name of a partition -> its nodes
+log = logging.getLogger("tenbin")
+
+
+class Partitions:
+    """The partitions of one coordinator.
+
+    Args:
+        store: its folder. base: the partition that it schedules.
+        prefix: of their names; "": there are to be none (what an earlier one has left is taken away).
+    """
+
+    def __init__(self, store: Path, prefix: str, base: str, clerk: Clerk) -> None:
+        self.prefix, self.base = prefix, base
+        self._file, self._clerk = store / FILE, clerk
+        self._own = own_names(store)
+        self._wanted: Wanted = {}
+        self._calls = 0
+        self._again_at = 0.0
+        self._known: frozenset[str] = frozenset()  # nodes that Slurm has; empty: it has not been seen yet
+        self._refused: frozenset[str] = frozenset()  # set in the clerk's thread, which submits as well
+
+    def name_of(self, region: str) -> str:
+        """Where the jobs of a region go."""
+        number = number_of(region)
+        return f"{self.prefix}-{number}" if self.prefix and number else self.base
+
+    def follow(self, regions: Mapping[str, Mapping[str, int]], attempts: Iterable[Watched]) -> None:
+        """Each is to have its region's nodes, and those on which there are jobs that were sent there before.
+
+        This comes before whatever the clerk is given next.
+
+        Args:
+            regions: of each node, how many of its units belong to which region.
+        """
+        if not self.prefix:
+            return
+        known = self._known or regions.keys()
+        nodes: dict[str, set[str]] = {}
+        for node, shares in regions.items():
+            for region in shares if node in known else ():
+                nodes.setdefault(self.name_of(region), set()).add(node)
+        for watched in attempts:
+            if watched.partition in nodes:
+                nodes[watched.partition].update(known & watched.cpus.keys())
+        wanted = {name: frozenset(names) for name, names in nodes.items()}
+        if wanted == self._wanted:
+            return
+        try:
+            self._know({*self._own, *wanted})
+        except OSError as error:  # none is made before it is known whose it is; tried again with the next job
+            log.error("%s: %s", self._file, error.strerror)
+            return
+        self._wanted = wanted
+        self._set_out()
+
+    def see(
+        self,
+        nodes: Sequence[SlurmNode],
+        regions: Mapping[str, Mapping[str, int]],
+        attempts: Iterable[Watched],
+    ) -> None:
+        """How it is in Slurm: regions have moved, or somebody else, or a restart of slurmctld, changed it."""
+        self._known = frozenset(node.name for node in nodes)
+        self.follow(regions, attempts)
+        if not self._own or self._calls or time.monotonic() < self._again_at:
+            return
+        there: dict[str, set[str]] = {}
+        for node in nodes:
+            for name in node.partitions:
+                there.setdefault(name, set()).add(node.name)
+        wrong = any(there.get(name, set()) ^ nodes for name, nodes in self._wanted.items())
+        if wrong or any(name in there for name in self._own - self._wanted.keys()):
+            self._set_out()
+
+    def settle(self, outcome: Outcome) -> bool:
+        """A call was made; whether it was one of these."""
+        if outcome.what != WHAT:
+            return False
+        self._calls -= 1
+        if isinstance(outcome.error, SlurmSilent):
+            self._again_at = 0.0
+        elif outcome.error is not None:
+            log.error("partitions of regions: %s", outcome.error)
+        elif isinstance(outcome.value, frozenset) and not self._calls:
+            try:
+                self._know((self._own & outcome.value) | self._wanted.keys())
+            except OSError as error:
+                log.error("%s: %s", self._file, error.strerror)
+        return True
+
+    def submit(self, batch: Batch) -> int:
+        """Hand a job to Slurm, in the clerk's thread; if it has forgotten the partition, that is made first.
+
+        Raises:
+            SlurmError: as ``Slurm.submit``.
+        """
+        slurm = self._clerk.slurm
+        try:
+            return slurm.submit(self._open(batch))
+        except SlurmError as error:
+            if batch.partition not in self._wanted or "partition" not in str(error):
+                raise
+        with suppress(SlurmForbidden):
+            self._bring_about(self._wanted, self._own)
+        return slurm.submit(self._open(batch))
+
+    def _open(self, batch: Batch) -> Batch:
+        """For the partition that is scheduled, if those of regions cannot be made."""
+        return replace(batch, partition=self.base) if batch.partition in self._refused else batch
+
+    def close(self) -> None:
+        """Take away those in which there is no job; the others the next ``tenbin up`` has again."""
+        if not self._own:
+            return
+        try:
+            self._know(bring_about(self._clerk.slurm, self.base, {}, self._own))
+        except (Unavailable, OSError) as error:
+            log.warning("partitions of regions are left as they are: %s", error)
+
+    def _know(self, names: Collection[str]) -> None:
+        if self._own != set(names):
+            write_whole(self._file, json.dumps(sorted(names)))
+            self._own = frozenset(names)
+
+    def _set_out(self) -> None:
+        self._calls += 1
+        self._again_at = time.monotonic() + AGAIN_S
+        self._clerk.do(NOBODY, WHAT, partial(self._bring_about, self._wanted, self._own))
+
+    def _bring_about(self, wanted: Wanted, own: Collection[str]) -> frozenset[str]:
+        """In the clerk's thread."""
+        try:
+            left = bring_about(self._clerk.slurm, self.base, wanted, own)
+        except SlurmSilent:
+            raise  # jobs cannot be submitted now either
+        except SlurmError:
+            self._refused = frozenset(wanted)
+            raise
+        self._refused = frozenset()
+        return left
+
+
+def own_names(store: Path) -> frozenset[str]:
+    """The partitions that the coordinator of this folder has made, or was about to make."""
+    try:
+        return frozenset(map(str, json.loads((store / FILE).read_text())))
+    except (OSError, ValueError, TypeError):
+        return frozenset()
+
+
+def bring_about(slurm: Slurm, base: str, wanted: Wanted, own: Collection[str]) -> frozenset[str]:
+    """Let there be these partitions, like ``base`` but for their nodes, and of the others of ours those only
+    in which there are jobs; all of ours that are there then.
+
+    Raises:
+        SlurmSilent, SlurmForbidden, SlurmError: as they say.
+    """
+    there = slurm.partitions()
+    for name, nodes in wanted.items():
+        line = f"Nodes={','.join(sorted(nodes))}"
+        if name not in there:
+            slurm.call("scontrol", "create", f"PartitionName={name}", line, *_like(there.get(base, {})))
+        elif frozenset(hosts(there[name]["Nodes"])) != nodes:
+            slurm.call("scontrol", "update", f"PartitionName={name}", line)
+    left = set(wanted)
+    for name in sorted(set(own) - wanted.keys()):
+        if name in there and not _deleted(slurm, name):
+            left.add(name)
+    return frozenset(left)
+
+
+def _like(words: Mapping[str, str]) -> Sequence[str]:
+    """What is not limited there needs no word; of memory Slurm does not even take it."""
+    said = {word: words[word] for word in LIKE if words.get(word) not in (None, "", "NONE")}
+    return [f"{word}={value}" for word, value in said.items() if "Mem" not in word or value != "UNLIMITED"]
+
+
+def _deleted(slurm: Slurm, name: str) -> bool:
+    """Whether it is gone; not while there are jobs in it."""
+    try:
+        slurm.call("scontrol", "delete", f"PartitionName={name}")
+    except SlurmError as error:
+        if "in use" in str(error):
+            return False
+        if "Invalid partition" not in str(error):
+            raise
+    return True

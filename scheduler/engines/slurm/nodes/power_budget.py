@@ -1,0 +1,152 @@
+"""A power budget over nodes that their jobs' supervisors cap, who confirm a cap when it is in force.
+
+Each attempt is charged the most that it may draw at the moment: of two caps the higher one, until the lower
+is confirmed. Nothing is started, goes on or gets a higher cap before the charges of all leave room for it.
+What the policy has decided fits the budget in the end, so nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.attempts.folder import Attempt
+from agent.power import caps
+from agent.power.caps import Wish
+from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.nodes.heartbeats import Key
+from scheduler.model.allocation import POWER_TOLERANCE_W
+from scheduler.model.jobs import Pool
+
+
+@dataclass(frozen=True)
+class SitePower:
+    """What of the nodes' power caps is known.
+
+    Attributes:
+        sysfs: root of a node's tree with its zones, ``%N`` in it is the node's name.
+        states: where each node keeps what is to be put back.
+        rest_w: what all nodes draw at rest, which the budget of the cluster is without.
+        emulated: the machine that each node emulates; empty: they are real.
+    """
+
+    sysfs: str
+    states: Path
+    rest_w: float
+    emulated: str = ""
+
+
+@dataclass(slots=True)
+class Share:
+    """What an attempt has of the budget.
+
+    Attributes:
+        wanted_w: cap of each of its nodes, as it was decided last.
+        charged_w: the highest cap that may be in force; None: it does not run.
+    """
+
+    attempt: Attempt
+    nodes: int
+    wanted_w: float
+    wish: Wish
+    charged_w: float | None = None
+
+
+class Watts:
+    """The shares of all attempts."""
+
+    def __init__(self, pool: Pool, budget_w: float) -> None:
+        self.pool, self.budget_w = pool, budget_w
+        self._shares: dict[Key, Share] = {}
+        self._later: dict[Key, Callable[[], None]] = {}
+
+    def enter(self, watched: Watched, cap_w: float) -> None:
+        """A new attempt, whose folder is there; OSError: the cap cannot be written into it."""
+        wish = Wish(1, cap_w, cap_w)
+        caps.wish(watched.attempt, wish)
+        self._shares[watched.key] = Share(watched.attempt, len(watched.cpus), cap_w, wish)
+
+    def recover(self, watched: Watched, cap_w: float) -> None:
+        """An attempt of before: it is charged what it may draw, whatever is decided of it."""
+        wish = caps.wished(watched.attempt)
+        if wish is None and not watched.attempt.claimed():
+            return  # it was never handed to Slurm
+        if wish is None:  # its files were changed: it may draw the most
+            wish = Wish(0, cap_w, self.pool.caps_w[-1])
+        share = Share(watched.attempt, len(watched.cpus), cap_w, wish)
+        share.charged_w = wish.cap_w if _confirmed(share) else wish.most_w
+        self._shares[watched.key] = share
+        self._settle(watched, share)
+
+    def leave(self, key: Key) -> None:
+        """It has ended, and nothing of it runs any more."""
+        self._shares.pop(key, None)
+        self._later.pop(key, None)
+
+    def when_it_fits(self, key: Key, go: Callable[[], None]) -> None:
+        """Have an attempt begin, or go on after a pause, as soon as its watts are free."""
+        self._later[key] = go
+
+    def wait_no_more(self, key: Key) -> None:
+        """Something else is asked of it."""
+        self._later.pop(key, None)
+
+    def decide(self, watched: Watched, cap_w: float) -> None:
+        """A running attempt is to have this cap; OSError: it cannot be written."""
+        share = self._shares.get(watched.key)
+        if share is not None:
+            share.wanted_w = cap_w
+            if cap_w < share.wish.cap_w or share.charged_w is None:
+                self._wish(watched, share)
+
+    def advance(self, watched: dict[Key, Watched]) -> None:
+        """Take note of what was confirmed, and let go on what fits now."""
+        for key, share in self._shares.items():
+            if key in watched:
+                self._settle(watched[key], share)
+        for key, go in list(self._later.items()):
+            waits = self._shares.get(key)
+            if waits is None or self._fits(key, waits.wish.cap_w):
+                del self._later[key]
+                if waits is not None:
+                    waits.charged_w = waits.wish.cap_w
+                go()
+        for key, share in self._shares.items():
+            raises = share.charged_w is not None and share.wanted_w > share.wish.cap_w
+            if raises and self._fits(key, share.wanted_w):
+                self._wish(watched[key], share)
+
+    def _settle(self, watched: Watched, share: Share) -> None:
+        if share.charged_w is None:
+            return
+        if share.charged_w != share.wish.cap_w and _confirmed(share):
+            share.charged_w, watched.recap = share.wish.cap_w, False
+        elif watched.recap and _confirmed(share):
+            watched.recap = False
+        if watched.want == "pause" and watched.key not in self._later and watched.done >= watched.request:
+            share.charged_w = None
+
+    def _fits(self, key: Key, cap_w: float) -> bool:
+        others = sum(
+            self.pool.power_w(share.nodes, share.charged_w)
+            for other, share in self._shares.items()
+            if other != key and share.charged_w is not None
+        )
+        more = self.pool.power_w(self._shares[key].nodes, cap_w)
+        return others + more <= self.budget_w + POWER_TOLERANCE_W
+
+    def _wish(self, watched: Watched, share: Share) -> None:
+        """Its supervisor is to know; it is charged the higher cap until that has confirmed."""
+        most_w = max(share.charged_w or 0.0, share.wanted_w)
+        wish = Wish(share.wish.number + 1, share.wanted_w, most_w)
+        caps.wish(share.attempt, wish)
+        share.wish = wish
+        if share.charged_w is not None:
+            share.charged_w = most_w
+            watched.recap, watched.wake_at = True, 0.0
+
+
+def _confirmed(share: Share) -> bool:
+    held = caps.held(share.attempt)
+    return held is not None and held.number >= share.wish.number

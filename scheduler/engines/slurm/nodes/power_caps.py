@@ -1,0 +1,160 @@
+"""Nodes of a Slurm cluster under power caps and one budget: what each can be capped at, and draws at rest."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from agent.paths import node_states
+from agent.power.node_power import NodePower
+from profiles.errors import BadInput, Unavailable
+from profiles.files import write_whole
+from profiles.records import Profile
+from scheduler.engines.local.capped import cap_lines
+from scheduler.engines.local.discovery import Machine, kind_of, scaling_of
+from scheduler.engines.slurm.admin.allocation import explained
+from scheduler.engines.slurm.admin.asking import ask
+from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.nodes.power_budget import SitePower
+from scheduler.engines.slurm.site import Site
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.parameters import split
+from scheduler.prediction.measured import CAP_STEP_W, with_power
+
+SIDE_BY_SIDE = 32
+LIMIT_S = 40.0
+REAL = "/sys"
+LEAST_W = 1.0  # that a node in use is charged beyond its rest
+HINT = "caps take root on the nodes, and processors with RAPL; to try it on emulated ones see docs/slurm.md"
+
+
+def capped_nodes(
+    machine: Machine, home: Path, policy: str, budget_w: float, profile: Profile | None, emulated: str
+) -> Machine:
+    """The cluster with its nodes under caps: a job has whole ones, all its nodes under the same cap.
+
+    Args:
+        machine: the cluster, whole nodes as units.
+        budget_w: what all nodes may draw together, those without a job at rest among them.
+        profile: of one of the nodes; says what a node draws and how caps and sizes change the speed.
+        emulated: folder with the emulated tree of each node, by name; empty: they are real.
+
+    Raises:
+        BadInput: the policy chooses no caps, or the budget does not carry the nodes at rest and one in use.
+        Unavailable: no node can be capped.
+    """
+    if "power" not in kind_of(split(policy)[0]).suits:
+        raise BadInput(f"--power-budget: policy {policy} chooses no power caps", "choose parm or fifo-mid")
+    site = machine.slurm
+    assert site is not None
+    if emulated and not Path(emulated).is_dir():
+        raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
+    sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL
+    found = _of_nodes(site, sysfs, home / f"power-{site.partition}.json")
+    names = {one.emulated for one in found.values()}
+    if bool(emulated) != bool(names - {""}) or len(names) > 1:
+        what = f"the nodes are not alike: {', '.join(name or 'real' for name in sorted(names))}"
+        raise BadInput(what, "emulate all of them, or none")
+    known = [found.get(host.name) or _likely(list(found.values())) for host in site.roster.hosts]
+    pool, rest_w = _power(machine.cluster.pools[0], known, profile, names.pop())
+    free_w = budget_w - rest_w
+    if free_w < pool.power_w(1, pool.caps_w[0]):
+        least_w = rest_w + pool.power_w(1, pool.caps_w[0])
+        what = f"--power-budget {budget_w:g}: {pool.units} nodes draw {rest_w:.4g} W at rest"
+        raise BadInput(f"{what}, {least_w:.4g} W with one at its lowest cap", "give at least that")
+    unit = machine.unit
+    if profile is not None:
+        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, 1))
+    power = SitePower(sysfs, node_states(), rest_w, known[0].emulated)
+    return replace(machine, cluster=Cluster((pool,), free_w), unit=unit, slurm=replace(site, power=power))
+
+
+def _power(
+    pool: Pool, nodes: Sequence[NodePower], profile: Profile | None, emulated: str
+) -> tuple[Pool, float]:
+    """The pool, and what all nodes draw at rest. A node in use is charged what it draws beyond that."""
+    lowest, highest = max(node.lowest_w for node in nodes), min(node.highest_w for node in nodes)
+    rests, beside_w = [node.rest_w for node in nodes], max(node.beside_w for node in nodes)
+    if profile is None:
+        steps = range(math.floor(lowest / CAP_STEP_W) + 1, math.ceil(highest / CAP_STEP_W))
+        caps = (lowest, *(CAP_STEP_W * step for step in steps), highest) if highest > lowest else (highest,)
+    else:
+        if profile.settings.emulated != emulated:
+            other = profile.settings.emulated or "a real machine"
+            what = f"--profile: it was measured on {other}, not on {emulated or 'real nodes'}"
+            raise BadInput(what, "see: tenbin list")
+        whole, note = with_power(pool, profile)
+        if not whole.caps_w:
+            raise BadInput(f"--profile: {note}", "measure it: tenbin profile --only power")
+        caps = tuple(cap for cap in whole.caps_w if cap <= highest) or (highest,)
+        rests, beside_w = [whole.idle_w] * len(nodes), whole.base_w
+    base_w = max(beside_w - min(rests), LEAST_W - caps[0])
+    return replace(pool, base_w=base_w, peak_w=highest, caps_w=caps), sum(rests)
+
+
+def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
+    """What nodes say that are free, and had said before that are not; written down.
+
+    Raises:
+        Unavailable: nothing is known of any.
+    """
+    hosts = {host.name for host in site.roster.hosts}
+    known = {name: one for name, one in _read(file).items() if bool(one.emulated) == (sysfs != REAL)}
+    asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
+    found = {name: power for name, power in known.items() if name in hosts}
+    trouble: dict[str, tuple[str, str]] = {}
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        answers = pool.map(lambda node: _ask(site, node, sysfs), asked)
+        for node, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, NodePower):
+                found[node.name] = answer
+            elif node.name not in found:  # else it may just have been taken by somebody
+                trouble[node.name] = answer
+    for name, (what, remedy) in trouble.items():
+        raise Unavailable(f"--power-budget: {name}: {what}", remedy)
+    if not found:
+        raise Unavailable("--power-budget: no node is free to be asked for its caps", "start it when one is")
+    write_whole(file, json.dumps({name: asdict(power) for name, power in sorted(found.items())}))
+    return found
+
+
+def _read(file: Path) -> dict[str, NodePower]:
+    try:
+        return {name: NodePower(**one) for name, one in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _likely(known: Sequence[NodePower]) -> NodePower:
+    """What a node that could not be asked is taken for: it draws as much as any, and can do what all can."""
+    return NodePower(
+        max(one.lowest_w for one in known),
+        min(one.highest_w for one in known),
+        max(one.rest_w for one in known),
+        max(one.beside_w for one in known),
+        known[0].emulated,
+    )
+
+
+def _ask(site: Site, node: SlurmNode, sysfs: str) -> NodePower | tuple[str, str]:
+    """What the node says; or why it cannot, and the remedy."""
+    program = [sys.executable, "-P", "-m", "agent.power.node_power", sysfs, str(node_states())]
+    done = ask(node, program, LIMIT_S, site.partition)
+    if done is None:
+        return f"it did not answer within {LIMIT_S:g} s", f"see: scontrol show node {node.name}"
+    return _answer(done.stdout, done.stderr, done.returncode)
+
+
+def _answer(said: str, errors: str, code: int) -> NodePower | tuple[str, str]:
+    for line in said.splitlines():
+        if line.startswith("{"):
+            answer: Mapping[str, object] = json.loads(line)
+            if "trouble" in answer:
+                return str(answer["trouble"]), str(answer["remedy"]) or HINT
+            return NodePower(**answer)  # type: ignore[arg-type]
+    return explained(errors.splitlines(), code)

@@ -1,0 +1,1 @@
+"""Paper D's evaluation: jobs that share nodes."""

@@ -1,0 +1,1 @@
+"""Paper A's evaluation: migration between classes of resource."""

@@ -1,0 +1,1 @@
+"""Paper B's evaluation: least attained service on several resources."""

@@ -1,0 +1,1 @@
+"""Paper C's evaluation: jobs under a power budget."""

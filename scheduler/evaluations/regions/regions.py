@@ -1,0 +1,396 @@
+"""Execution regions (Takayama et al. 2021): the rule's tables, figures 4 to 16, and what stands bursts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+from scheduler.evaluations import (
+    Estimate,
+    Evaluation,
+    Finding,
+    Picture,
+    Progress,
+    Scale,
+    Series,
+    Table,
+    changes,
+    exactly,
+    over_seeds,
+    run_all,
+)
+from scheduler.evaluations.regions.region_runs import (
+    COUNTS,
+    INSIDES,
+    INTERVAL_S,
+    LARGEST,
+    LONG,
+    Stretch,
+    StretchResult,
+    Week,
+    WeekResult,
+    densest,
+    run_stretch,
+    run_week,
+    theta_log,
+)
+from scheduler.policies.regions.region_sizing import region_bounds
+from scheduler.workloads.generators.kmix import MIXES
+
+Row = tuple[str | float | int | None, ...]
+Long = dict[tuple[str, str], list[StretchResult]]  # by workload and policy
+
+PAPER = "Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi: dynamic execution regions for job scheduling, 2021"
+SEEDS = {"small": 2, "full": 8}
+LONG_SEEDS = {"small": 2, "full": 5}
+LONG_WEEKS = {"small": 2, "full": 4}
+THETA_JOBS = {"small": ",limit=3000", "full": ""}
+TABLE_3 = {  # upper bounds and sizes as printed
+    2: ((30, 1000), (193, 9023)),
+    3: ((9, 99, 1000), (19, 1081, 8116)),
+    4: ((5, 31, 177, 1000), (11, 190, 1487, 7528)),
+    5: ((3, 15, 63, 251, 1000), (7, 66, 636, 1252, 7255)),
+}
+TABLE_4 = {1: (0.001, 0.001), 2: (0.030, 0.030), 3: (0.101, 0.111), 4: (0.178, 0.200), 5: (0.252, 0.333)}
+POLICIES = {
+    "fcfs": "fcfs",
+    "easy": "easy",
+    "first fit": "regions,fixed=1,inside=first-fit",
+    "2 regions, fcfs": "regions,fixed=2",
+    "regions by the rule, fcfs": "regions",
+    "regions by the rule, easy": "regions,inside=easy",
+    "regions by the rule, first fit": "regions,inside=first-fit",
+    "the same, target 5 h": "regions,inside=first-fit,target_s=18000",
+    "the same, every day": "regions,inside=first-fit,interval_s=86400",
+    "soft regions": "soft-regions",
+}
+ASSUMPTIONS = (
+    "K's job statistics are not public: mixes come from generator k-mix, which is built from tables 3 and 5 "
+    "(sizes of jobs, their number, mean nodes, largest product and density; they agree by construction).",
+    "Not printed and chosen: run times are log-normal (sigma 1.5) and cut at 24 h, submissions even at "
+    "random, limits on average twice the run time (they matter for EASY and soft regions only).",
+    "A spread is the longest wait less the shortest in a region; of several regions the largest counts. "
+    "Waits after the week of submissions count too.",
+    "Sizes come from the same week's jobs, as the paper did it, or from another week's, as an operator must.",
+    "Who may pass inside a region is not clear: the paper says fcfs and no backfill. Fcfs, EASY and first "
+    "fit are run.",
+    "The paper's table 1 says 'no scattered allocation'. If that means that a job needs its nodes in a row, "
+    "small jobs hinder large ones by the holes they leave: fcfs and first fit are also run like that.",
+    "Figures 4 to 16 are pictures without numbers. What counts as agreement is taken from the words: "
+    "filling rates hardly differ (2 %); spreads with 2 to 4 regions are much smaller than without (10 % at "
+    "least) and with 5 much larger, for Job1 of section 5.1; without regions the spread of small jobs is "
+    "remarkably smaller (half at most), with regions little different (within a factor of 2); waits with 2 "
+    "regions end at about 20 h in two mixes and 40 h in the other; the best number differs from mix to mix; "
+    "an interval of dense submissions does no harm by itself, density that lasts does (rank correlation "
+    "above 0.5).",
+)
+
+
+def evaluate(scale: Scale, progress: Progress) -> Evaluation:
+    """Table 3 to figure 16 on weeks of the three mixes, then weeks on end with bursts and other jobs."""
+    weeks = [Week(mix, seed) for seed in range(SEEDS[scale]) for mix in MIXES]
+    results = run_all(run_week, weeks, progress, lambda w: f"mix {w.mix}, seed {w.seed}")
+    stretches = _stretches(scale)
+    ran = run_all(run_stretch, stretches, progress, lambda s: f"{s.workload}, {s.policy}, seed {s.seed}")
+    return assemble(scale, results, stretches, ran)
+
+
+def assemble(
+    scale: Scale, results: Sequence[WeekResult], stretches: Sequence[Stretch], ran: Sequence[StretchResult]
+) -> Evaluation:
+    """Findings, tables and pictures of what was run."""
+    long: Long = defaultdict(list)
+    for stretch, result in zip(stretches, ran, strict=True):
+        long[stretch.workload, stretch.policy].append(result)
+    theta = "from TENBIN_DATA, its arrivals stretched to a load of 95 % on 9216 nodes"
+    return Evaluation(
+        PAPER,
+        scale,
+        (
+            *ASSUMPTIONS,
+            f"Theta's log is {theta if theta_log() else 'left out: TENBIN_DATA does not have it'}.",
+        ),
+        (*_cuts(results), *_spread_findings(results), *_burst_findings(results), *_soft_findings(long)),
+        (_spread_table(results), _best_table(results), _long_table(long)),
+        _pictures(results, long),
+        _remarks(results, long),
+    )
+
+
+def _stretches(scale: Scale) -> list[Stretch]:
+    weeks = f"generator:k-mix,periods={LONG_WEEKS[scale]}"
+    mixes = {
+        "K's mix": weeks,
+        "K's mix, bursts": f"{weeks},density=0.8,burst=0.2",
+        "K's mix, bursts, exact limits": f"{weeks},density=0.8,burst=0.2,estimate=exact",
+        "log-uniform sizes, bursts": f"{weeks},density=0.8,burst=0.2,sizes=log-uniform",
+    }
+    cases = [
+        Stretch(name, text, policy, seed)
+        for name, text in mixes.items()
+        for policy in POLICIES.values()
+        for seed in range(LONG_SEEDS[scale])
+    ]
+    if (log := theta_log()) is not None:
+        cases.extend(Stretch("Theta", f"{log}{THETA_JOBS[scale]}", policy, 0) for policy in POLICIES.values())
+    return cases
+
+
+# -- findings -----------------------------------------------------------------------------------------
+
+
+def _cuts(results: Sequence[WeekResult]) -> list[Finding]:
+    """Tables 3 and 4."""
+    found = []
+    for count, (bounds, sizes) in TABLE_3.items():
+        own = region_bounds(LARGEST, count)
+        for i, bound in enumerate(bounds[:-1]):
+            what = f"Table 3: {count} regions, most nodes of a job in region {i + 1}"
+            note = "30 follows from no rule that gives the other rows" if bound == 30 else ""
+            note = "printed from 9.99 and 99.9, cut" if bound in (9, 99) else note
+            found.append(Finding(what, bound, exactly(own[i]), same=(bound - 1, bound + 1), note=note))
+        for i, size in enumerate(sizes):
+            got = over_seeds([r.layouts[count].sizes[i] for r in results if r.week.mix == 1])
+            least = size == 2 * bounds[i] + 1
+            same = (size - 2.0, size + 2.0) if least else (0.75 * size, 1.25 * size)
+            what = f"Table 3: {count} regions, nodes of region {i + 1}"
+            note = "twice a largest job of 10 nodes, not 9, and one" if size == 19 else ""
+            found.append(Finding(what, size, got, "nodes", same, note))
+    for count, (low, high) in TABLE_4.items():
+        own = region_bounds(LARGEST, count)
+        ratios = [(below + 1) / bound for below, bound in zip((0, *own), own, strict=False)]
+        for name, paper, ratio in (("smallest", low, min(ratios)), ("largest", high, max(ratios))):
+            what = f"Table 4: {count} regions, {name} granularity"
+            found.append(Finding(what, paper, exactly(ratio), same=(0.9 * paper, 1.1 * paper)))
+    return found
+
+
+def _spread(results: Sequence[WeekResult], inside: str, count: int, same: bool = True) -> Estimate:
+    return over_seeds([_widest(result, inside, count, same) for result in results])
+
+
+def _widest(result: WeekResult, inside: str, count: int, same: bool = True) -> float:
+    return max(result.splits[inside, count, same or count == 1].spreads_h)
+
+
+def _spread_findings(results: Sequence[WeekResult]) -> list[Finding]:
+    """Figures 4 to 14."""
+    found = []
+    for count in (2, 5):
+        got = changes(
+            [r.splits["fcfs", count, True].filling_percent for r in results],
+            [r.splits["fcfs", 1, True].filling_percent for r in results],
+        )
+        what = f"Figures 4 to 6: filling rate with {count} regions against none, fcfs"
+        found.append(Finding(what, None, got, "%", (-2.0, 2.0)))
+    for inside in INSIDES:
+        found.extend(_of_inside(results, inside))
+    return found
+
+
+def _of_inside(results: Sequence[WeekResult], inside: str) -> list[Finding]:
+    found = []
+    for count in COUNTS[1:]:
+        got = changes([_widest(r, inside, count) for r in results], [_widest(r, inside, 1) for r in results])
+        same = (10.0, math.inf) if count == 5 else (-100.0, -10.0)
+        what = f"Figure 7: spread with {count} regions against none, {inside}"
+        found.append(Finding(what, None, got, "%", same))
+    undivided = over_seeds([_ratio(r.splits[inside, 1, True].apart_h[2]) for r in results])
+    divided = over_seeds([_ratio(r.splits[inside, 2, True].spreads_h) for r in results])
+    found += [
+        Finding(
+            f"Figure 8: spread of small jobs over that of large ones, no regions, {inside}",
+            None, undivided, "", (0.0, 0.5),
+        ),
+        Finding(
+            f"Figure 8: the same with 2 regions, {inside}", None, divided, "", (0.5, 2.0),
+        ),
+    ]  # fmt: skip
+    longest = defaultdict(list)
+    for r in results:
+        longest[r.week.seed].append(r.splits[inside, 2, True].longest_h)
+    for what, pick, paper in (("middle", median, 20.0), ("worst", max, 40.0)):
+        got = over_seeds([float(pick(three)) for three in longest.values()])
+        name = f"Figures 13 to 15: longest wait, 2 regions, {what} of three mixes, {inside}"
+        found.append(Finding(name, paper, got, "h", (paper / 2, paper * 1.5)))
+    differ = [len(set(best)) > 1 for best in _best(results, inside, True).values()]
+    found.append(
+        Finding(
+            f"Figure 12: the best number of regions is not the same in three mixes, {inside}",
+            None, over_seeds([100.0 * d for d in differ]), "%", (50.0, 100.0),
+        )
+    )  # fmt: skip
+    return found
+
+
+def _ratio(spreads_h: Sequence[float]) -> float:
+    return spreads_h[0] / spreads_h[1]
+
+
+def _best(results: Sequence[WeekResult], inside: str, same: bool) -> dict[int, list[int]]:
+    """For each seed the number of regions with the least spread, of each mix."""
+    best: dict[int, list[int]] = defaultdict(list)
+    for r in results:
+        best[r.week.seed].append(min(COUNTS, key=lambda k: _widest(r, inside, k, same)))
+    return best
+
+
+def _burst_findings(results: Sequence[WeekResult]) -> list[Finding]:
+    """Figure 16 and what it is to explain: spreads follow bursts that last."""
+    found = []
+    for inside in INSIDES:
+        spreads = [r.splits[inside, 2, True].spreads_h[1] for r in results]
+        for intervals, same in ((1, None), (LONG, (0.5, 1.0))):
+            got = _rank_correlation([densest(r.densities, intervals) for r in results], spreads)
+            window = f"{intervals * INTERVAL_S:,.0f} s"
+            what = f"Figure 16: rank correlation of region 2's spread and densest {window}, {inside}"
+            found.append(Finding(what, None, got, "", same))
+    return found
+
+
+def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> Estimate:
+    """Spearman's, with the interval of Fisher's transformation."""
+    from scipy.stats import spearmanr
+
+    rho, n = float(spearmanr(x, y).statistic), len(x)
+    if n < 4 or abs(rho) >= 1:
+        return Estimate(rho, -1.0, 1.0, n)
+    half = 1.96 / math.sqrt(n - 3)
+    return Estimate(rho, math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half), n)
+
+
+def _soft_findings(long: Long) -> list[Finding]:
+    """What the paper left open: bursts."""
+    found = []
+    for name in dict.fromkeys(workload for workload, _ in long):
+        soft, plain = long[name, "soft-regions"], long[name, "fcfs"]
+        against = {"no regions, fcfs": plain, "no regions, EASY": long[name, "easy"]}
+        for base, runs in against.items():
+            got = changes([r.longest_h for r in soft], [r.longest_h for r in runs])
+            found.append(Finding(f"{name}: longest wait, soft regions against {base}", None, got, "%"))
+        got = over_seeds([r.most_later_h for r in soft])
+        what = f"{name}: most that a job starts later under soft regions than under fcfs without regions"
+        note = "guaranteed to be none where limits are exact" if "exact" in name else ""
+        found.append(Finding(what, None, got, "h", None, note))
+    return found
+
+
+# -- tables and pictures ------------------------------------------------------------------------------
+
+
+def _spread_table(results: Sequence[WeekResult]) -> Table:
+    rows: list[Row] = []
+    for mix in MIXES:
+        weeks = [r for r in results if r.week.mix == mix]
+        for inside in INSIDES:
+            for same in (True, False):
+                means = [_spread(weeks, inside, k, same).mean for k in COUNTS]
+                source = "same week" if same else "another week"
+                rows.append((f"mix {mix}", inside, source, *(round(mean, 2) for mean in means)))
+    columns = ("mix", "inside", "sizes from the", "none (h)", *(f"{k} regions (h)" for k in COUNTS[1:]))
+    return Table("Figures 7 and 12: largest spread of waits, mean over seeds", columns, tuple(rows))
+
+
+def _best_table(results: Sequence[WeekResult]) -> Table:
+    rows: list[Row] = []
+    for inside in INSIDES:
+        for same in (True, False):
+            best = [k for seed in _best(results, inside, same).values() for k in seed]
+            shares = [round(100.0 * Counter(best)[k] / len(best), 1) for k in COUNTS]
+            rows.append((inside, "same week" if same else "another week", *shares))
+    columns = ("inside", "sizes from the", "none (%)", *(f"{k} regions (%)" for k in COUNTS[1:]))
+    return Table(
+        "Share of the weeks in which that number of regions has the least spread", columns, tuple(rows)
+    )
+
+
+def _long_table(long: Long) -> Table:
+    names = {text: name for name, text in POLICIES.items()}
+    rows: list[Row] = []
+    for (workload, policy), runs in long.items():
+        columns_of = zip(*runs, strict=True)
+        means = [None if None in values else round(over_seeds(values).mean, 2) for values in columns_of]
+        rows.append((workload, names[policy], *means))
+    columns = ("jobs", "policy", "mean wait (h)", "of up to 31 nodes (h)", "of more (h)", "longest wait (h)",
+               "utilisation (%)", "started later than under fcfs (%)", "by at most (h)")  # fmt: skip
+    return Table(
+        "Weeks on end: the rule at work, bursts, other jobs (means over seeds)", columns, tuple(rows)
+    )
+
+
+def _pictures(results: Sequence[WeekResult], long: Long) -> tuple[Picture, ...]:
+    counts = tuple("none" if k == 1 else str(k) for k in COUNTS)
+    spreads = [
+        _bars(f"{inside}, {'same week' if same else 'another week'}", counts,
+              [_spread(results, inside, k, same) for k in COUNTS])
+        for inside in INSIDES for same in (True, False)
+    ]  # fmt: skip
+    small = [
+        _bars(f"{kind}, {inside}", ("up to 31 nodes", "more"),
+              [_spread_of(results, inside, k, group) for group in (0, 1)])
+        for inside in INSIDES for kind, k in (("no regions", 1), ("2 regions", 2))
+    ]  # fmt: skip
+    first = results[: len(MIXES)]
+    waits = [Series(f"mix {r.week.mix}", *r.waits) for r in first]
+    ticks = tuple(i * INTERVAL_S for i in range(len(first[0].densities)))
+    dense = [Series(f"mix {r.week.mix}", ticks, r.densities) for r in first]
+    workloads = tuple(dict.fromkeys(workload for workload, _ in long))
+    longest = [
+        _bars(name, workloads, [over_seeds([r.longest_h for r in long[w, text]]) for w in workloads])
+        for name, text in POLICIES.items()
+    ]
+    return (
+        Picture("Figures 7 and 12: largest spread of waits", "regions", "h", tuple(spreads)),
+        Picture("Figure 8: spread of small and large jobs", "jobs", "h", tuple(small)),
+        Picture(
+            "Figures 13 to 15: 2 regions, fcfs, one seed", "submitted (s)", "wait (h)", tuple(waits), "points"
+        ),
+        Picture("Figure 16: submitted density of region 2", "s", "", tuple(dense), "lines"),
+        Picture("Weeks on end: longest wait", "jobs", "h", tuple(longest), log_y=True),
+    )
+
+
+def _spread_of(results: Sequence[WeekResult], inside: str, count: int, group: int) -> Estimate:
+    splits = [r.splits[inside, count, True] for r in results]
+    return over_seeds([(s.apart_h[2] if count == 1 else s.spreads_h)[group] for s in splits])
+
+
+def _bars(name: str, x: Sequence[str], y: Sequence[Estimate]) -> Series:
+    errors = tuple(e.high - e.mean if math.isfinite(e.high) else 0.0 for e in y)
+    return Series(name, tuple(x), tuple(e.mean for e in y), errors)
+
+
+def _remarks(results: Sequence[WeekResult], long: Long) -> tuple[str, ...]:
+    """What the numbers say, in sentences."""
+    changed, helped = [], []
+    for inside in INSIDES:
+        none = [_widest(r, inside, 1) for r in results]
+        two = changes([_widest(r, inside, 2) for r in results], none).mean
+        best = [min(_widest(r, inside, k) for k in COUNTS[1:]) for r in results]
+        changed.append(f"{two:+.0f} % ({inside})")
+        helped.append(
+            f"{100.0 * sum(b < n for b, n in zip(best, none, strict=True)) / len(none):.0f} % ({inside})"
+        )
+    other = changes([_widest(r, "fcfs", 2, False) for r in results], [_widest(r, "fcfs", 2) for r in results])
+    soft = [name for name in dict.fromkeys(workload for workload, _ in long) if _later_h(long, name) > 1e-5]
+    return (
+        f"Cutting in two changes the largest spread by {', '.join(changed)} on average; the best number of "
+        f"regions, known afterwards, is more than one in {', '.join(helped)} of the weeks.",
+        "Under strict fcfs small and large jobs wait alike without regions, so figure 8 cannot come from it. "
+        "Where small jobs may pass it comes out as printed. Regions do make the spreads of small and large "
+        "jobs alike, but by making small ones wait: what is idle in one region is of no use to another.",
+        "If jobs need their nodes in a row, waits are several times longer, because small jobs leave holes "
+        "too narrow for large ones. Only then does some cut help in most weeks under strict fcfs, and the "
+        "best number of regions differs from mix to mix; the gain is small, waits exceed the printed ones.",
+        f"With sizes from another week two regions change the spread by {other.mean:+.0f} % (fcfs).",
+        "Sections 5.1 and 5.2 contradict each other about Job1, so no number is tied to one of the mixes.",
+        "Nothing can be cut where one job needs half the machine: a region must hold twice its largest job.",
+        "Soft regions start jobs later than fcfs without regions only where limits are too long (here: "
+        f"{', '.join(soft) or 'nowhere'}), because what passes is planned by its limit.",
+    )
+
+
+def _later_h(long: Long, workload: str) -> float:
+    return max(run.most_later_h for run in long[workload, "soft-regions"])

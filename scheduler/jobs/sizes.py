@@ -1,0 +1,197 @@
+"""How many tasks a job has on so many units, and how fast they make it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from profiles.errors import BadInput
+from scheduler.model.jobs import Pool
+from scheduler.model.speeds import CapLine, TabulatedSpeed, scaling
+
+if TYPE_CHECKING:
+    from scheduler.jobs.specs import JobSpec
+
+POINTS = 256  # of a measured speed-up, before the largest size
+SLOWEST = 0.01  # speed at the lowest cap, where a line that was measured above it would go below
+SERIAL = 0.05  # share of a job that no further task shortens, where nothing better is known (Amdahl)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one unit of the pool is, and what was measured of this machine.
+
+    Attributes:
+        node: whether it is a whole node, across which no task lies; else it is a core.
+        cores: of one unit.
+        scaling: Downey's A and sigma over cores, by load (compute, memory).
+        caps: speed under a power cap, by load.
+        package: it is one package of a processor, under a cap of its own; emulated: of that emulated machine.
+    """
+
+    node: bool = False
+    cores: int = 1
+    scaling: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    caps: Mapping[str, CapLine] = field(default_factory=dict)
+    package: bool = False
+    emulated: str = ""
+
+
+CORE = Unit()
+
+
+def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:
+    """The job's tasks on so many units: as many as it may have of those that fit."""
+    there = units * (unit.cores // spec.cores) if unit.node else units // spec.cores
+    return there if spec.nodes else min(there, spec.max_tasks or spec.tasks)
+
+
+def memory_mb(spec: JobSpec, units: int, pool: Pool, unit: Unit) -> float:
+    """Memory of all the job's tasks on so many units in MB (10^6 bytes); 0: it asks for none."""
+    if spec.memory_mb is None:
+        return 0.0
+    return spec.memory_mb * (spec.tasks if pool.kind else tasks_on(spec, units, unit))
+
+
+def within_memory(spec: JobSpec, pool: Pool, unit: Unit, total_mb: float) -> JobSpec:
+    """The job with no larger range of sizes than the memory holds.
+
+    Raises:
+        BadInput: its fewest tasks ask for more than there is.
+    """
+    if spec.memory_mb is None or math.isinf(total_mb):
+        return spec
+    least = spec.nodes or (spec.tasks if pool.kind else units_for(spec, spec.tasks, unit))
+    needed_mb = memory_mb(spec.model_copy(update={"max_tasks": None}), least, pool, unit)
+    if needed_mb > total_mb:
+        what = f"the job can never run here: it asks for {memory_text(needed_mb)} of memory, jobs may have"
+        raise BadInput(f"{what} {memory_text(total_mb)}", "ask for less")
+    most = int(total_mb / needed_mb * (spec.nodes or spec.tasks))
+    if spec.max_nodes:
+        return spec.model_copy(update={"max_nodes": min(spec.max_nodes, most)})
+    return spec.model_copy(update={"max_tasks": min(spec.max_tasks, most)}) if spec.max_tasks else spec
+
+
+def memory_text(mb: float) -> str:
+    """``"20 GB"``, ``"500 MB"``: for people."""
+    return f"{mb / 1e3:.4g} GB" if mb >= 1e3 else f"{mb:.4g} MB"
+
+
+def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
+    """So many units hold these tasks.
+
+    Raises:
+        BadInput: not one fits on a unit.
+    """
+    if not unit.node:
+        return tasks * spec.cores
+    each = unit.cores // spec.cores
+    if not each:
+        raise BadInput(f"a task of {spec.cores} cores: a node has {unit.cores}", "ask for fewer")
+    return math.ceil(tasks / each)
+
+
+def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
+    """The fewest units that the job runs on, and the most it can use (None: exactly so many).
+
+    Raises:
+        BadInput: it asks for nodes where cores are scheduled, or there are not so many.
+    """
+    if spec.nodes:
+        if not unit.node:
+            raise BadInput(
+                f"{spec.nodes} nodes: this coordinator schedules cores, not nodes",
+                "ask for tasks (-n), or start tenbin up with a policy that places on nodes or caps power",
+            )
+        units_for(spec, 1, unit)
+        least, most = spec.nodes, spec.max_nodes
+    else:
+        least = units_for(spec, spec.tasks, unit)
+        most = units_for(spec, spec.max_tasks, unit) if spec.max_tasks else None
+    if least > pool.units:
+        there = f"{pool.units} {pool.name}s"
+        asked = f"{least} {pool.name}s" + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
+        raise BadInput(f"the job needs {asked}, there are {there}", "ask for fewer")
+    most = None if most is None else min(most, pool.units)
+    return least, most if most != least else None
+
+
+def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None) -> TabulatedSpeed | None:
+    """How fast the job is, against its fewest units under the lowest cap; None where it is always 1.
+
+    Over units: as its owner or its job profile says (``speedup``), else as the machine was measured to scale,
+    else by Amdahl's law with a serial share of 5 %. Under caps: as its job profile says (``cap_curve``), else
+    as its load was measured, else in proportion to the cap.
+    """
+    caps = (_own_caps(spec, pool, unit) or unit.caps.get(spec.load)) if pool.caps_w else None
+    if caps is None and pool.caps_w:
+        caps = CapLine(1.0 / pool.caps_w[0], pool.caps_w[0], pool.caps_w[-1])
+    if most is None and caps is None:
+        return None
+    sizes = range(least, (most or least) + 1)
+    gains = [_gain(spec, tasks_on(spec, units, unit), units, unit) for units in sizes]
+    return TabulatedSpeed(least, tuple(gain / gains[0] for gain in gains), caps)
+
+
+def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], unit: Unit) -> JobSpec:
+    """The job with the speed-up that its job profile has measured, where it has a range of sizes and its
+    owner says none; it belongs to the job from then on, whatever is measured later.
+
+    Args:
+        measured: Downey's A and sigma over cores, by name of a job profile.
+    """
+    least, most = (spec.nodes, spec.max_nodes) if spec.nodes else (spec.tasks, spec.max_tasks)
+    if spec.speedup or not spec.job_profile or least is None or most is None:
+        return spec
+    found = measured(spec.job_profile)
+    if found is None:
+        return spec
+    each = unit.cores if spec.nodes else spec.cores
+    points = {*range(least, min(most, least + POINTS) + 1), most}
+    gains = {n: float(scaling(*found, n * each) / scaling(*found, each)) for n in sorted(points)}
+    return spec.model_copy(update={"speedup": gains})
+
+
+def under_caps(
+    spec: JobSpec, measured: Callable[[str, str], tuple[float, float] | None], unit: Unit
+) -> JobSpec:
+    """The job with the speed under power caps that its job profile has measured, where packages are capped;
+    it belongs to the job from then on, as does its speed-up (``sized``).
+
+    Args:
+        measured: knee and slope, by name of a job profile and of the emulated machine.
+    """
+    if spec.cap_curve is not None or not spec.job_profile or not unit.package:
+        return spec
+    found = measured(spec.job_profile, unit.emulated)
+    return spec if found is None else spec.model_copy(update={"cap_curve": found})
+
+
+def _own_caps(spec: JobSpec, pool: Pool, unit: Unit) -> CapLine | None:
+    """The job's own line, against its speed at the pool's lowest cap (paper C, equation 4.5)."""
+    if spec.cap_curve is None or not unit.package:
+        return None
+    lowest_w = pool.caps_w[0]
+    knee_w, slope = max(spec.cap_curve[0], lowest_w), spec.cap_curve[1]
+    slowest = max(1.0 - slope * (knee_w - lowest_w), SLOWEST)
+    slope_from_1 = (1.0 / slowest - 1.0) / (knee_w - lowest_w) if knee_w > lowest_w else 0.0
+    return CapLine(slope_from_1, lowest_w, knee_w)
+
+
+def _gain(spec: JobSpec, tasks: int, units: int, unit: Unit) -> float:
+    """Speed-up of so many tasks over one."""
+    if spec.speedup:
+        return _between(spec.speedup, units if spec.nodes else tasks)
+    if spec.load in unit.scaling:
+        return float(scaling(*unit.scaling[spec.load], tasks * spec.cores))
+    return 1.0 / (SERIAL + (1.0 - SERIAL) / tasks)
+
+
+def _between(points: Mapping[int, float], x: float) -> float:
+    """On the straight line between two points; before the first and after the last as these."""
+    import numpy as np
+
+    at = sorted(points)
+    return float(np.interp(x, at, [points[one] for one in at]))

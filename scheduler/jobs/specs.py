@@ -1,0 +1,317 @@
+"""What a user asks for: a command and what it needs; and the ``Job`` that a policy sees of it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from profiles.errors import BadInput
+from scheduler.jobs.sizes import CORE, Unit, range_of, speed_of
+from scheduler.model.jobs import Cluster, Job, Known, Speed, Stop
+
+NO_ZERO_BYTE = r"^[^\x00]*$"
+VARIABLE = r"^[^=\x00]+$"
+ACCOUNT = r"^[^=\x00-\x1f]*$"
+MISMATCH = {
+    NO_ZERO_BYTE: "contains a zero byte",
+    VARIABLE: "is no name of a variable: it is empty, or contains = or a zero byte",
+    ACCOUNT: "contains = or a control character",
+}
+Text = Annotated[str, Field(max_length=4096, pattern=NO_ZERO_BYTE)]
+LONGEST_ARGUMENT = 131_072  # of a program, with its end: Linux (MAX_ARG_STRLEN)
+Argument = Annotated[str, Field(max_length=LONGEST_ARGUMENT, pattern=NO_ZERO_BYTE)]
+Name = Annotated[str, Field(max_length=100, pattern=NO_ZERO_BYTE)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
+Watts = Annotated[float, Field(gt=0, le=1e6)]
+Seconds = Annotated[float, Field(gt=0, le=1e12)]
+
+
+def _working_folder() -> str:
+    """The working directory; "", which no job may have, where it does not exist any more."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
+class Origin(BaseModel):
+    """The job of plain ``sbatch`` that was taken over.
+
+    Attributes:
+        id: its number in Slurm, of a task of an array ``12_3``.
+        user: whose it is.
+        submitted_s: when it came there, in seconds since 1970.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    user: str
+    submitted_s: float
+
+
+class JobSpec(BaseModel):
+    """A job as it is submitted.
+
+    Attributes:
+        command: program and arguments; no shell in between.
+        name: for people; need not be unique.
+        tasks, cores, memory_mb: how many tasks, and what each needs.
+        max_tasks: the most tasks it can use, where it can take a range; ``tasks`` are the fewest then.
+        nodes, max_nodes: whole nodes in place of tasks, which fill them.
+        speedup: of so many tasks (or nodes) over one; empty: as measured, or assumed.
+        cap_curve: speed under a cap on each package: from so many watts on it is full, each watt below takes
+            such a share of it; None: as the machine was measured, or assumed.
+        load: what bounds it: "compute" or "memory"; which of the machine's measured curves is its own.
+        mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
+        time_s: limit of the run time; the job is ended there.
+        device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
+        expect_s: expected run time, by kind or name of device where they differ; by "": wherever it runs, on
+            the fewest units and without a power cap.
+        priority: of the jobs that wait, those of a higher priority come first.
+        account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
+        share: weight of that account while the job has not ended; None: as it is.
+        job_profile: name of the job profile that says how it gets on with others on its node.
+        after: numbers of jobs that must have succeeded before.
+        folder: working directory.
+        env: variables besides those of whoever submits it.
+        array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
+        stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
+        requeue: whether it is run again when its node or its supervisor was lost.
+        slurm: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
+        checkpoint_signal: a signal on which it writes a checkpoint and leaves with ``checkpoint_code``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: Annotated[tuple[Argument, ...], Field(min_length=1)]
+    name: Annotated[str, Field(max_length=200, pattern=NO_ZERO_BYTE)] = ""
+    tasks: Count = 1
+    cores: Count = 1
+    max_tasks: Count | None = None
+    nodes: Count | None = None
+    max_nodes: Count | None = None
+    speedup: dict[Count, Factor] = Field(default_factory=dict)
+    cap_curve: tuple[Watts, Annotated[float, Field(ge=0, le=1e6)]] | None = None
+    load: Literal["compute", "memory"] = "compute"
+    mpi: bool = False
+    memory_mb: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    time_s: Seconds | None = None
+    device: Name = "any"
+    expect_s: dict[Name, Seconds] = Field(default_factory=dict)
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
+    share: Factor | None = None
+    job_profile: Name = ""
+    after: tuple[int, ...] = ()
+    folder: Text = Field(default_factory=_working_folder, validate_default=True)
+    env: dict[Annotated[str, Field(pattern=VARIABLE, max_length=1000)], Argument] = Field(
+        default_factory=dict
+    )
+    array_index: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    stdout: Text = ""
+    stderr: Text = ""
+    requeue: bool = True
+    slurm: Origin | None = None
+    checkpoint_signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    checkpoint_code: Annotated[int, Field(ge=1, le=125)] = 85
+    grace_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+
+    def owner(self, user: str) -> str:
+        """Whom it counts as: ``user``, who runs tenbin, unless somebody else is named."""
+        return self.account or (self.slurm.user if self.slurm else user)
+
+    @field_validator("folder")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return value
+
+    @model_validator(mode="after")
+    def _possible(self) -> JobSpec:
+        if self.mpi and self.checkpoint_signal is not None:
+            raise ValueError("mpi with checkpoint_signal: mpiexec hands no such signal on to its ranks")
+        for least, most, what in (
+            (self.tasks, self.max_tasks, "max_tasks"),
+            (self.nodes or 1, self.max_nodes, "max_nodes"),
+        ):
+            if most is not None and most < least:
+                raise ValueError(f"{what}: {most} is less than {least}")
+        if self.nodes and (self.tasks != 1 or self.max_tasks):
+            raise ValueError("nodes with tasks: nodes are filled with tasks, so give one of them")
+        if self.max_nodes and not self.nodes:
+            raise ValueError("max_nodes without nodes")
+        if self.speedup and not (self.max_tasks or self.max_nodes):
+            raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
+        return self
+
+
+def fault(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value, by one of pydantic's errors."""
+    text = str(error["msg"])
+    if error["type"] == "string_pattern_mismatch":
+        text = MISMATCH.get(error["ctx"]["pattern"], text)
+    elif error["type"] == "string_unicode":
+        text = "is not valid Unicode (UTF-8)"
+    return text.removeprefix("Value error, ")
+
+
+def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment as it is, if a process can have it; bytes that are not UTF-8 as Python has them.
+
+    Raises:
+        ValueError: no process can have it.
+    """
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"{name[:100]!r} {MISMATCH[VARIABLE]}")
+        if "\0" in value:
+            raise ValueError(f"{name[:100]} {MISMATCH[NO_ZERO_BYTE]}")
+        try:
+            whole = os.fsencode(f"{name}={value}")
+        except UnicodeEncodeError:
+            raise ValueError(f"{name[:100]} is not valid Unicode (UTF-8)") from None
+        if len(whole) >= LONGEST_ARGUMENT:
+            raise ValueError(f"{name[:100]} with its value has {LONGEST_ARGUMENT} bytes or more")
+    return variables
+
+
+def one_each(specs: Sequence[JobSpec], arrays: Mapping[int, Sequence[int]]) -> list[JobSpec]:
+    """A spec for each job: of an array, by the place of its spec, one for each ``array_index``."""
+    jobs: list[JobSpec] = []
+    for place, spec in enumerate(specs):
+        if place in arrays:
+            jobs += [spec.model_copy(update={"array_index": index}) for index in arrays[place]]
+        else:
+            jobs.append(spec)
+    return jobs
+
+
+def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
+    """Whether jobs that are submitted together can wait for each other like this, by their places.
+
+    Raises:
+        BadInput: there is no such place, or one waits for itself in the end.
+    """
+    places = {*waits_for, *(other for others in waits_for.values() for other in others)}
+    if not places <= set(range(jobs)):
+        raise BadInput(f"waits_for: of {jobs} jobs the places are 0 to {jobs - 1}", "mend the list")
+    try:
+        TopologicalSorter(waits_for).prepare()
+    except CycleError as error:
+        circle = " -> ".join(str(place + 1) for place in error.args[1])
+        raise BadInput(f"jobs wait for each other: {circle}", "take one of the waits out") from error
+
+
+def of_several(error: BadInput, place: int, jobs: int) -> BadInput:
+    """Name the job, of several that are submitted together, that is refused."""
+    return error if jobs == 1 else BadInput(f"job {place + 1} of {jobs}: {error.what}", error.remedy)
+
+
+def as_job(
+    job_id: int,
+    submit_s: float,
+    spec: JobSpec,
+    cluster: Cluster,
+    user: str,
+    unit: Unit = CORE,
+    predicted: Mapping[str, Any] | None = None,
+    limit_s: float | None = None,
+) -> Job:
+    """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
+
+    Args:
+        predicted: what earlier runs say of it; counts where its owner gives no estimate.
+        limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
+
+    Raises:
+        BadInput: it can never run on this cluster.
+    """
+    if limit_s is not None:
+        spec = spec.model_copy(update={"time_s": None if math.isinf(limit_s) else limit_s})
+    pool = cluster.pools[0]
+    units, most, speed = spec.tasks, spec.max_tasks, None
+    demand: tuple[float, ...] = ()
+    estimates: dict[str, float] = {}
+    if spec.device != "any" and not pool.kind:
+        raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
+    if pool.kind:
+        estimates = _by_device(spec, cluster, predicted)
+    elif pool.counted:
+        units, most = range_of(spec, pool, unit)
+        speed = speed_of(spec, pool, unit, units, most)
+    elif spec.nodes:
+        units, most = range_of(spec, pool, unit)
+        each = unit.cores // spec.cores
+        demand = (float(unit.cores), (spec.memory_mb or 0.0) * each)
+    else:
+        demand = (float(spec.cores), spec.memory_mb or 0.0)
+    return Job(
+        job_id,
+        submit_s,
+        units,
+        None if estimates else _estimate_s(spec, units, speed) or _from_history(predicted, "", "high"),
+        user=spec.owner(user),
+        memory_mb=spec.memory_mb or _registered_mb(predicted),
+        known=Known.PREDICTED if spec.expect_s or (predicted and spec.time_s is None) else Known.LIMIT,
+        stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
+        max_units=most,
+        malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
+        demand=demand,
+        speed=speed,
+        estimates_s=estimates,
+        priority=spec.priority,
+        share=spec.share,
+        program=spec.job_profile or spec.name or spec.command[0],
+    )
+
+
+def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
+    """What its owner says, at speed 1: a limit is that, what is expected is without a cap."""
+    expected = spec.expect_s.get("")
+    if expected is None or speed is None:
+        return expected or spec.time_s
+    return expected * speed(units, None)
+
+
+def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | None) -> dict[str, float]:
+    """Expected run time on each class of device that will do; infinite where it is not known.
+
+    From history: a class on which the job has never run is taken to be as fast as the best on which it has,
+    so that it is tried.
+    """
+    estimates = {}
+    known = {pool.name: _from_history(predicted, pool.name, "middle") for pool in cluster.pools}
+    best = min((seconds for seconds in known.values() if seconds is not None), default=math.inf)
+    for pool in cluster.pools:
+        if spec.device in ("any", pool.kind, pool.name):
+            default = spec.expect_s.get("") or spec.time_s or known[pool.name] or best
+            estimates[pool.name] = spec.expect_s.get(pool.name, spec.expect_s.get(pool.kind, default))
+    if not estimates:
+        names = ", ".join(f"{pool.name} ({pool.kind})" for pool in cluster.pools)
+        raise BadInput(f"device {spec.device!r}: there is none", f"choose any, or one of {names}")
+    return estimates
+
+
+def _from_history(predicted: Mapping[str, Any] | None, pool: str, quantile: str) -> float | None:
+    """What earlier runs say: to compare devices the middle; to plan who may pass, what 9 of 10 keep to.
+
+    Planning by the middle EASY makes jobs wait far longer: half of them are then believed to end any moment
+    (``tenbin reproduce prediction``).
+    """
+    found = predicted["run_s"].get(pool) if predicted else None
+    return None if found is None else float(found[quantile])
+
+
+def _registered_mb(predicted: Mapping[str, Any] | None) -> float | None:
+    """What its checkpoints held (paper A's M_max): what moving it costs is told by that."""
+    found = predicted.get("registered_mb") if predicted else None
+    return None if found is None else float(found["middle"])

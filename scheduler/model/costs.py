@@ -1,0 +1,91 @@
+"""What it costs to stop, restart and change running jobs: predicted for policies, actual in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scheduler.model.jobs import PAUSE, Job, Placement
+from scheduler.model.record import record
+
+
+class Costs(Protocol):
+    """Seconds during which a job holds its units without getting on."""
+
+    def stop_s(self, job: Job, pool: str) -> float:
+        """To suspend the job on that class: a checkpoint, or a mere pause."""
+
+    def restart_s(self, job: Job, pool: str) -> float:
+        """To get the job going again on that class."""
+
+    def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
+        """To change the number of units."""
+
+    def cap_s(self, job: Job, placement: Placement) -> float:
+        """To change the power cap."""
+
+
+@record
+class Line:
+    """``slope * memory_mb + offset`` seconds."""
+
+    slope: float
+    offset: float
+
+
+NOTHING = Line(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCosts:
+    """Costs that are lines over the job's memory, per class of resource (paper A, equations 2-5).
+
+    A class that is not named costs nothing. A job of unknown memory pays the offset alone.
+
+    Attributes:
+        checkpoint: per class; paper A's alpha_C (s/MB) and beta_C (s).
+        restart: per class; alpha_R and beta_R.
+        compile_s: per program, the time K to compile its device code at a restart.
+        drain_s: per program, the time in which its queued kernels end before a checkpoint can begin (the
+            paper's exception, which its model leaves out).
+        resize: of a malleable job. cap_change_s: of a changed power cap.
+        pause_s, go_on_s: to pause a job that stays where it is, and to let it go on.
+        factor: all of it times this: 2 is an estimate that is twice the truth.
+        begin_s: per class, how much of a restart's offset is the context and the kernels of the program that
+            was measured: those of another program may be known better.
+    """
+
+    checkpoint: Mapping[str, Line] = field(default_factory=dict)
+    restart: Mapping[str, Line] = field(default_factory=dict)
+    compile_s: Mapping[str, float] = field(default_factory=dict)
+    drain_s: Mapping[str, float] = field(default_factory=dict)
+    resize: Line = NOTHING
+    cap_change_s: float = 0.0
+    pause_s: float = 0.0
+    go_on_s: float = 0.0
+    factor: float = 1.0
+    begin_s: Mapping[str, float] = field(default_factory=dict)
+
+    def stop_s(self, job: Job, pool: str) -> float:
+        if job.stop is PAUSE:
+            return self.factor * self.pause_s
+        line = self.checkpoint.get(pool, NOTHING)
+        cost = self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
+        return cost + self.factor * self.drain_s.get(job.program, 0.0) if self.drain_s else cost
+
+    def restart_s(self, job: Job, pool: str) -> float:
+        if job.stop is PAUSE:
+            return self.factor * self.go_on_s
+        line = self.restart.get(pool, NOTHING)
+        cost = self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
+        return cost + self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else cost
+
+    def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
+        return self.factor * (self.resize.slope * (job.memory_mb or 0.0) + self.resize.offset)
+
+    def cap_s(self, job: Job, placement: Placement) -> float:
+        return self.factor * self.cap_change_s
+
+
+FREE = LinearCosts()

@@ -1,0 +1,272 @@
+"""What jobs that share nodes do to each other: from a table of measured pairs, or from measured pressures.
+
+A *binding* says how a job's tasks lie in each of its nodes (``Placement.binding``): "packed" on whole nodes
+of its own; or on a part of twice as many, "spread" over the sockets, or on the socket "near" to or "far" from
+the network card. Jobs that share nodes lie ``BESIDE`` each other: one near, the other far, or all spread.
+
+What a program does to others is its *pressure*: how much slower a probe gets beside it (memprobe, which
+writes through memory, and comprobe, which communicates all to all; Konishi et al. 2008). A file of pairs:
+
+    programs = ["EP", "CG"]         # order of rows and columns
+    alone_like = "EP"               # alone on a part of the nodes a program runs as beside this one
+    [pressure.EP]                   # fields of Pressure; likewise for each program
+    memory_percent = 3.1
+    [times_s]                       # seconds of the row's program beside the column's
+    packed = [[77.1, 76.5], [84.5, 84.1]]   # the mean of a row is the run time on whole nodes
+    spread = [[76.7, 75.8], [81.3, 84.1]]   # likewise near, far
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.errors import BadInput
+from scheduler.model.jobs import Job, Placement
+from scheduler.model.parameters import unknown
+
+PACKED, SPREAD, NEAR, FAR = "packed", "spread", "near", "far"
+BESIDE = {SPREAD: SPREAD, NEAR: FAR, FAR: NEAR}
+BUILT_IN = {"konishi2008": Path(__file__).parents[1] / "data" / "konishi2008.toml"}
+REMEDY = "its form is described in scheduler/model/interference.py"
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """What one program does to others, and how much it can suffer from it.
+
+    Attributes:
+        memory_percent: how much slower memprobe is beside it.
+        near_percent, far_percent: how much slower comprobe is, on cores near to and far from the card.
+        communication_percent: share of its own run time that it spends communicating.
+        dram_per_ms, io_per_ms: its mean requests by the processor's counters (which mislead: peaks count).
+    """
+
+    memory_percent: float = 0.0
+    near_percent: float = 0.0
+    far_percent: float = 0.0
+    communication_percent: float = 0.0
+    dram_per_ms: float = 0.0
+    io_per_ms: float = 0.0
+
+
+class Slowdowns(Protocol):
+    """What is known of programs that share a node; predicted for policies, the truth in a simulation."""
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        """Run time of ``program``, bound so, beside those on its node, over its run time on whole nodes.
+
+        1 where nothing is known of it.
+        """
+
+    def pressure(self, program: str) -> Pressure | None:
+        """What the program does to others; None: it was never measured."""
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Nothing is known of any program."""
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        return 1.0
+
+    def pressure(self, program: str) -> Pressure | None:
+        return None
+
+
+NOTHING_KNOWN = Nothing()
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """Pairs that were measured. More than one neighbour: what each adds to running alone is added up.
+
+    Attributes:
+        base_s: run time of each program on whole nodes of its own.
+        times_s: by binding, program and neighbour.
+        pressures: by program.
+        alone_like: beside this program the others run as if alone.
+    """
+
+    base_s: Mapping[str, float]
+    times_s: Mapping[str, Mapping[str, Mapping[str, float]]]
+    pressures: Mapping[str, Pressure]
+    alone_like: str
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """In the order of the file."""
+        return tuple(self.base_s)
+
+    def change(self, program: str, binding: str, beside: str) -> float:
+        """Run time beside one other / run time on whole nodes - 1.
+
+        Raises:
+            KeyError: that was not measured.
+        """
+        return self.times_s[binding][program][beside] / self.base_s[program] - 1.0
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        row = self.times_s.get(binding, {}).get(program)
+        if row is None or binding == PACKED:
+            return 1.0
+        alone = row[self.alone_like]
+        return (alone + sum(row.get(other, alone) - alone for other in beside)) / self.base_s[program]
+
+    def pressure(self, program: str) -> Pressure | None:
+        return self.pressures.get(program)
+
+
+class Weights(NamedTuple):
+    """What a product of two pressures adds to a run time (share of it per percent^2); how well that fits."""
+
+    memory: float
+    network: float
+    r2_ratio: float
+
+
+@dataclass(frozen=True)
+class PressureModel:
+    """Slow-downs from pressures alone: no pair need have been measured.
+
+    What b adds to a's run time is ``memory * memory_a * memory_b + network * near_b * communication_a``.
+
+    Attributes:
+        pressures: by program.
+        weights: by binding, fitted by least squares.
+        alone: factor of each program that is alone, by binding.
+    """
+
+    pressures: Mapping[str, Pressure]
+    weights: Mapping[str, Weights]
+    alone: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def fit(cls, table: PairTable) -> PressureModel:
+        """The weights that explain best what each measured neighbour adds to running alone."""
+        bindings = [binding for binding in table.times_s if binding in BESIDE]
+        return cls(
+            table.pressures,
+            {binding: _weights(table, binding) for binding in bindings},
+            {b: {p: table.factor(p, b, ()) for p in table.programs} for b in bindings},
+        )
+
+    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
+        own, weights = self.pressures.get(program), self.weights.get(binding)
+        if own is None or weights is None:
+            return 1.0
+        factor = self.alone.get(binding, {}).get(program, 1.0)
+        for other in beside:
+            if other in self.pressures:
+                memory, network = products(own, self.pressures[other])
+                factor += weights.memory * memory + weights.network * network
+        return factor
+
+    def pressure(self, program: str) -> Pressure | None:
+        return self.pressures.get(program)
+
+
+def products(own: Pressure, other: Pressure) -> tuple[float, float]:
+    """Memory with memory, and the other's pressure on the network with the own share of communication."""
+    return (
+        own.memory_percent * other.memory_percent,
+        other.near_percent * own.communication_percent,
+    )
+
+
+def _weights(table: PairTable, binding: str) -> Weights:
+    pairs = [(a, b) for a in table.programs for b in table.programs]
+    causes = np.array([products(table.pressures[a], table.pressures[b]) for a, b in pairs])
+    added = np.array([table.factor(a, binding, [b]) - table.factor(a, binding, ()) for a, b in pairs])
+    solution, *_ = np.linalg.lstsq(causes, added, rcond=None)
+    rest = added - causes @ solution
+    r2 = 1.0 - float(rest @ rest) / float(np.square(added - added.mean()).sum())
+    return Weights(float(solution[0]), float(solution[1]), r2)
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """Slow-downs as a world's ``Settings.interference``: the slowest node holds up the whole job."""
+
+    slowdowns: Slowdowns
+
+    def __call__(self, job: Job, placement: Placement, beside: Sequence[tuple[Job, Placement]]) -> float:
+        on: dict[int, list[str]] = {node: [] for node, _ in placement.nodes}
+        for other, where in beside:
+            for node, _ in where.nodes:
+                if node in on:
+                    on[node].append(other.program)
+        crowds = {tuple(programs) for programs in on.values()} or {()}
+        return max(self.slowdowns.factor(job.program, placement.binding, crowd) for crowd in crowds)
+
+
+def load_pairs(name: str) -> PairTable:
+    """The pairs of a file, or of a built-in table.
+
+    Raises:
+        BadInput: there is no such file or table, or it lacks something.
+    """
+    path = BUILT_IN.get(name, Path(name))
+    if name not in BUILT_IN and path.suffix != ".toml":
+        raise unknown("table of pairs", name, [*BUILT_IN, "a .toml file"])
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"pairs {path}: {error.strerror}", REMEDY) from error
+    except ValueError as error:  # of TOML and UTF-8
+        raise BadInput(f"pairs {path}: {error}", "write valid TOML") from error
+    return _table(content, f"pairs {path}")
+
+
+def _table(content: Mapping[str, Any], at: str) -> PairTable:
+    programs, alone_like = content.get("programs"), content.get("alone_like")
+    if not isinstance(programs, list) or not programs or len(set(map(str, programs))) < len(programs):
+        raise BadInput(f"{at}: programs is no list of different names", REMEDY)
+    names = tuple(map(str, programs))
+    if alone_like not in names:
+        raise BadInput(f"{at}: alone_like = {alone_like!r} is none of its programs", REMEDY)
+    given = content.get("times_s")
+    if not isinstance(given, dict) or PACKED not in given:
+        raise BadInput(f"{at}: there is no times_s.packed", REMEDY)
+    times = {}
+    for binding, rows in given.items():
+        if binding not in (PACKED, *BESIDE):
+            raise unknown(f"binding in {at}:", binding, (PACKED, *BESIDE))
+        matrix = _matrix(rows, len(names), f"{at}: times_s.{binding}")
+        times[binding] = {
+            a: dict(zip(names, row, strict=True)) for a, row in zip(names, matrix.tolist(), strict=True)
+        }
+    base = {name: float(np.mean(list(times[PACKED][name].values()))) for name in names}
+    stated = content.get("pressure")
+    if not isinstance(stated, dict):
+        raise BadInput(f"{at}: there is no table pressure", REMEDY)
+    pressures = {name: _pressure(stated.get(name), f"{at}: pressure.{name}") for name in names}
+    return PairTable(base, times, pressures, alone_like)
+
+
+def _matrix(rows: object, size: int, at: str) -> NDArray[np.float64]:
+    try:
+        matrix: NDArray[np.float64] = np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.shape != (size, size) or not np.isfinite(matrix).all() or not (matrix > 0).all():
+        raise BadInput(f"{at} is no table of {size} x {size} times above 0", REMEDY)
+    return matrix
+
+
+def _pressure(given: object, at: str) -> Pressure:
+    if not isinstance(given, dict):
+        raise BadInput(f"{at} is missing", REMEDY)
+    known = [f.name for f in fields(Pressure)]
+    for name, value in given.items():
+        if name not in known:
+            raise unknown(f"field of {at}:", name, known)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise BadInput(f"{at}.{name} = {value!r}", "give a number, at least 0")
+    return Pressure(**{name: float(value) for name, value in given.items()})

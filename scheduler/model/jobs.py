@@ -1,0 +1,250 @@
+"""What a policy decides about: jobs, pools of resources, placements. All frozen; units are in the names.
+
+A *pool* is one kind of resource (all GPUs, all nodes of a type). It is counted (``Pool(name, units=512)``:
+units without identity) or has nodes with a capacity for each resource (``Pool(name, units=256,
+resources=("cpu", "memory"), capacity=(1.0, 1.0))``: 256 nodes). A job asks for *units*: units of a counted
+pool, or tasks that each take the job's ``demand`` on some node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from types import MappingProxyType
+from typing import Protocol
+
+from scheduler.model.record import record
+
+# Sums of fractional demands carry rounding errors; whatever compares them allows this much.
+EPSILON = 1e-9
+EMPTY: Mapping[str, float] = MappingProxyType({})
+NEAREST = 1.5 * 2**52  # added and taken off again it leaves the nearest whole number of a float
+FAR = 1e14  # microseconds; up to there a float of them is off by less than 0.01
+
+
+def instant(time_s: float) -> float:
+    """``time_s`` on the grid of one microsecond that events lie on.
+
+    A planned time meets the event it was planned for only if both were rounded: plan with ``instant``.
+    """
+    micros = time_s * 1e6
+    whole = micros + NEAREST - NEAREST
+    off = micros - whole
+    if off * off < 0.24 and micros < FAR:
+        return whole / 1e6
+    return round(time_s, 6)  # the same, four times slower: between two steps of the grid, far off, infinite
+
+
+class Stop(StrEnum):
+    """What can be done to a running job."""
+
+    NEVER = "never"  # it runs to its end
+    PAUSE = "pause"  # it can be suspended and resumed where it is
+    CHECKPOINT = "checkpoint"  # it can also go on elsewhere, on any class it can run on
+
+
+NEVER, PAUSE, CHECKPOINT = Stop.NEVER, Stop.PAUSE, Stop.CHECKPOINT  # looked up in a tenth of the time
+
+
+class Known(StrEnum):
+    """What an estimate is."""
+
+    LIMIT = "limit"  # the user's limit: the job is killed there
+    EXACT = "exact"  # the run time itself
+    PREDICTED = "predicted"  # from history or a model; the job may take longer
+
+
+class Speed(Protocol):
+    """Speed of a program on ``units`` units under ``cap_w`` (None: uncapped).
+
+    It is 1 at its fewest units and lowest cap; a job's estimate belongs to speed 1. Best a frozen dataclass.
+    """
+
+    def __call__(self, units: int, cap_w: float | None) -> float: ...
+
+
+@record
+class Job:
+    """What is known of a job when it is submitted. Its true run time is not here: nobody knows that.
+
+    Attributes:
+        id: unique number.
+        submit_s: time of submission.
+        units: units it needs; the fewest, when it can take a range.
+        max_units: the most units it can use (moldable, malleable); None: exactly ``units``.
+        malleable: its number of units may change while it runs.
+        estimate_s: believed run time (on ``units`` units); None: unknown.
+        known: what the estimate is.
+        estimates_s: believed run time per class of resource, when classes differ; the job can run on the
+            classes named here only. Empty: ``estimate_s`` holds everywhere.
+        speed: how the run time depends on units and power cap; None: not at all.
+        demand: what one unit takes of each resource of a node, in the order of ``Pool.resources``.
+        memory_mb: peak memory of the whole job (decides the cost of a checkpoint); None: unknown.
+        stop: whether it can be paused or checkpointed.
+        user, program: who, and what (the key to what profiles know of it).
+        priority: of the jobs that wait, those of a higher priority come first.
+        share: weight of its user from now on, where a policy shares between users; None: it says nothing.
+    """
+
+    id: int
+    submit_s: float
+    units: int = 1
+    estimate_s: float | None = None
+    user: str = ""
+    memory_mb: float | None = None
+    known: Known = Known.LIMIT
+    stop: Stop = Stop.NEVER
+    max_units: int | None = None
+    malleable: bool = False
+    estimates_s: Mapping[str, float] = field(default_factory=lambda: EMPTY, hash=False)
+    demand: tuple[float, ...] = ()
+    speed: Speed | None = None
+    program: str = ""
+    priority: int = 0
+    share: float | None = None
+
+    def runs_on(self, pool: str) -> bool:
+        """Whether the job can run on that class of resource."""
+        return not self.estimates_s or pool in self.estimates_s
+
+    def reference_s(self, pool: str) -> float:
+        """Believed run time on that class at speed 1 (fewest units, lowest cap); infinite when unknown.
+
+        Raises:
+            KeyError: the job cannot run on that class.
+        """
+        if self.estimates_s:
+            return self.estimates_s[pool]
+        return math.inf if self.estimate_s is None else self.estimate_s
+
+    def estimate_on(self, pool: str, units: int | None = None, cap_w: float | None = None) -> float:
+        """Believed run time of the whole job in seconds; infinite when unknown.
+
+        Raises:
+            KeyError: the job cannot run on that class.
+        """
+        if self.speed is not None:
+            return self.reference_s(pool) / self.speed(units or self.units, cap_w)
+        if self.estimates_s:
+            return self.estimates_s[pool]
+        return math.inf if self.estimate_s is None else self.estimate_s
+
+
+@record
+class Placement:
+    """Where and how a job runs.
+
+    Attributes:
+        pool: class of resource.
+        units: how many.
+        nodes: (node, units there) for a pool with nodes; empty for a counted pool.
+        cap_w: power cap of each unit; None: uncapped.
+        region: the region that the units are charged to ("": none), see ``actions.Repartition``.
+        binding: how the tasks lie inside each node ("", "packed", "spread", "near", "far": by distance to
+            the network card); the engine on the node turns it into cores.
+    """
+
+    pool: str
+    units: int = 1
+    nodes: tuple[tuple[int, int], ...] = ()
+    cap_w: float | None = None
+    region: str = ""
+    binding: str = ""
+
+
+@cache
+def counted(pool: str, units: int) -> Placement:
+    """The placement on units without identity; most are asked for again and again."""
+    return Placement(pool, units)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One class of resource.
+
+    Attributes:
+        name: what placements call it.
+        units: number of units, or of nodes when ``resources`` are named.
+        kind: of a pool of devices: "gpu", "cpu", ...; empty: it is none.
+        rank: preference between classes, 0 is the best (a tie-break: jobs know their own run times).
+        resources: names of what a node has; empty: a counted pool.
+        capacity: of every node, in the order of ``resources``.
+        capacities: of each node, when nodes differ.
+        base_w: power that a unit in use draws besides what a cap governs.
+        peak_w: power of an uncapped unit in use, beside ``base_w``.
+        idle_w: power of a unit not in use.
+        caps_w: the power caps that can be set, ascending; empty: none.
+        names: of the nodes, for people; empty: the pool's own with a number.
+    """
+
+    name: str
+    units: int
+    rank: int = 0
+    resources: tuple[str, ...] = ()
+    capacity: tuple[float, ...] = ()
+    capacities: tuple[tuple[float, ...], ...] = ()
+    base_w: float = 0.0
+    peak_w: float = 0.0
+    idle_w: float = 0.0
+    caps_w: tuple[float, ...] = ()
+    kind: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> bool:
+        """Whether the units have no identity."""
+        return not self.resources
+
+    @property
+    def has_power(self) -> bool:
+        """Whether anything is known of its power."""
+        return bool(self.base_w or self.peak_w or self.caps_w)
+
+    def name_of(self, node: int) -> str:
+        """What people call a node."""
+        return self.names[node] if self.names else f"{self.name}{node}"
+
+    def capacity_of(self, node: int) -> tuple[float, ...]:
+        """Capacity of one node, in the order of ``resources``."""
+        return self.capacities[node] if self.capacities else self.capacity
+
+    def power_w(self, units: int, cap_w: float | None) -> float:
+        """Power of ``units`` units in use."""
+        return units * (self.base_w + (self.peak_w if cap_w is None else cap_w))
+
+
+@record
+class Region:
+    """A part of a pool for the jobs of some sizes: from the region before it (exclusive) to ``max_units``."""
+
+    name: str
+    units: int
+    max_units: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machine: pools, best class first, and the power it may draw (None: not limited).
+
+    Attributes:
+        memory_mb: what all jobs may have together, paused ones included (infinite: not limited). The
+            coordinator keeps to it; the simulator does not, because logs seldom tell what a job needs.
+    """
+
+    pools: tuple[Pool, ...]
+    budget_w: float | None = None
+    memory_mb: float = math.inf
+
+    def __getitem__(self, name: str) -> Pool:
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        raise KeyError(name)
+
+    @property
+    def units(self) -> int:
+        """Units (or nodes) of all pools."""
+        return sum(pool.units for pool in self.pools)

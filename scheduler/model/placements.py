@@ -1,0 +1,65 @@
+"""Which cores jobs that share a node get: spread over its sockets, or near to and far from the network card.
+
+The words are those of Konishi et al. (2008): ``4x2`` alone on whole nodes, ``2x4`` spread over the sockets of
+twice as many, ``2x4F`` on the socket next to the network card, ``2x4B`` on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from probes.topology import Topology
+from profiles.inventory import NetworkInterface
+from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD
+
+WORDS = {PACKED: "4x2", SPREAD: "2x4", NEAR: "2x4F", FAR: "2x4B"}
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """The cores of each NUMA node, one logical CPU a core; the one next to the network card first.
+
+    Attributes:
+        card: whether it is known which one that is.
+    """
+
+    cores: tuple[tuple[int, ...], ...]
+    card: bool
+
+    @property
+    def why_not(self) -> str:
+        """Why there is nothing to choose; "": there is."""
+        if len(self.cores) > 1:
+            return ""
+        return "the cores that this process may use are of one socket and one NUMA node"
+
+    def lay(self, bindings: Sequence[str], cores: Sequence[int]) -> list[tuple[int, ...]] | None:
+        """The CPUs of jobs with so many cores each that lie so on one node; None: no room for that."""
+        free = [list(of_node) for of_node in self.cores]
+        laid = []
+        for binding, count in zip(bindings, cores, strict=True):
+            where = {NEAR: free[:1], FAR: free[1:], PACKED: free}.get(binding)
+            order = list(chain.from_iterable(where)) if where is not None else _in_turns(free)
+            if len(order) < count:
+                return None
+            mine = order[:count]
+            laid.append(tuple(sorted(mine)))
+            free = [[core for core in of_node if core not in mine] for of_node in free]
+        return laid
+
+
+def sockets_of(topology: Topology, cards: Iterable[NetworkInterface]) -> Sockets:
+    """The NUMA nodes that have cores, first that of the fastest network card of which it is known."""
+    known = [one for one in cards if one.numa_node is not None]
+    card = max(known, key=lambda one: one.speed_mbit or 0.0).numa_node if known else None
+    nodes = sorted({cpu.node for cpu in topology.cores}, key=lambda node: (node != card, node))
+    cores = tuple(tuple(cpu.index for cpu in topology.cores_of(node)) for node in nodes)
+    return Sockets(cores, card in nodes)
+
+
+def _in_turns(free: Sequence[Sequence[int]]) -> list[int]:
+    """A core of each socket after the other."""
+    longest = max((len(cores) for cores in free), default=0)
+    return [cores[i] for i in range(longest) for cores in free if i < len(cores)]

@@ -1,0 +1,356 @@
+"""The books: which job waits, runs or is suspended, what is free; every change is checked before it is made.
+
+Simulator and coordinator keep the same books; a policy reads them as its ``View``. Only an engine calls the
+methods that change something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+
+from scheduler.model.allocation import Holdings, RuleBroken
+from scheduler.model.costs import FREE, Costs
+from scheduler.model.events import Event
+from scheduler.model.interference import NOTHING_KNOWN, Slowdowns
+from scheduler.model.jobs import CHECKPOINT, NEVER, PAUSE, Cluster, Job, Placement, Stop, instant
+
+if TYPE_CHECKING:
+    from profiles.records import Profile
+
+__all__ = ["JobState", "Phase", "RuleBroken", "State", "estimate_under"]
+
+
+class Phase(StrEnum):
+    """Where a job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"  # holds its units while its checkpoint is written
+    SUSPENDED = "suspended"
+
+
+WAITING, RUNNING, STOPPING, SUSPENDED = Phase  # looked up in a tenth of the time
+
+
+@dataclass(slots=True)
+class JobState:
+    """What is known of one job in the system; for policies to read.
+
+    Attributes:
+        placement: where it runs, or ran last; None: it never ran.
+        start_s: first start; None: it never started.
+        since_s: begin of the current phase.
+        works_from_s: since when it gets on in the current run (after its restart).
+        served_s: attained service up to ``since_s``: seconds in which it got on, on whatever class.
+        done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
+        whole_s: believed run time of the whole job where and how it runs, or ran last.
+        expected_end_s: believed end of the current run; infinite: unknown; in the past: it takes longer.
+        preemptions, migrations, failures: how often that happened to it.
+    """
+
+    job: Job
+    since_s: float
+    phase: Phase = WAITING
+    placement: Placement | None = None
+    start_s: float | None = None
+    works_from_s: float = 0.0
+    served_s: float = 0.0
+    done: float = 0.0
+    whole_s: float = math.inf
+    expected_end_s: float = math.inf
+    preemptions: int = 0
+    migrations: int = 0
+    failures: int = 0
+
+    def attained_s(self, now: float) -> float:
+        """Attained service: seconds in which the job got on."""
+        if self.phase is RUNNING and now > self.works_from_s:
+            return self.served_s + now - self.works_from_s
+        return self.served_s
+
+    def done_by(self, now: float) -> float:
+        """Believed share of the work done, 0 to 1; what was ``done`` for a job of unknown run time."""
+        if self.phase is not RUNNING or now <= self.works_from_s:
+            return self.done
+        done = self.done + (now - self.works_from_s) / self.whole_s if self.whole_s > 0 else 1.0
+        return done if done < 1.0 else 1.0
+
+    def remaining_s(self, now: float, pool: str | None = None) -> float:
+        """Believed time still needed at speed 1 on ``pool`` (default: where it is); infinite: unknown."""
+        where = pool or (self.placement.pool if self.placement else "")
+        return (1.0 - self.done_by(now)) * self.job.reference_s(where)
+
+
+def estimate_under(job: Job, placement: Placement) -> float:
+    """Believed run time of the whole job under a placement."""
+    return job.estimate_on(placement.pool, placement.units, placement.cap_w)
+
+
+@dataclass
+class State(Holdings):
+    """The books of one cluster; the ``View`` of a policy.
+
+    The mappings are shared with the policy, which only reads them. Methods raise ``RuleBroken``.
+    """
+
+    cluster: Cluster
+    costs: Costs = FREE
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: MappingProxyType({}))
+    slowdowns: Slowdowns = NOTHING_KNOWN
+    now: float = 0.0
+    upcoming: type[Event] | None = None
+    overtaken: bool = field(default=False, init=False)  # whoever is next to ask the policy calls ``arrange``
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        # An ordered dictionary, because taking the first of a plain one slows down as its front is deleted.
+        self.waiting: OrderedDict[int, Job] = OrderedDict()
+        self.running: dict[int, JobState] = {}
+        self.suspended: dict[int, JobState] = {}
+        self._jobs: dict[int, JobState] = {}
+        self._ranked = False  # whether a job ever had a priority
+
+    def state(self, job_id: int) -> JobState:
+        return self._jobs[job_id]
+
+    # -- jobs come and go -----------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> JobState:
+        """A new job waits."""
+        if job.id in self._jobs:
+            self.broken(job.id, "submit", "a job of this number is already in the system")
+        if job.priority or self._ranked:
+            self._rank(job)
+        self.waiting[job.id] = job
+        state = self._jobs[job.id] = JobState(job, self.now)
+        return state
+
+    def start(self, job_id: int, placement: Placement) -> JobState:
+        """A waiting job starts; what an earlier checkpoint kept of it has to be restarted."""
+        job = self.waiting.get(job_id)
+        if job is None:
+            self._not("start", job_id, "waiting")
+        state = self._jobs[job_id]
+        if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
+            self._check_shape("start", job, placement)
+        self._take("start", job, placement)
+        del self.waiting[job_id]
+        if state.start_s is None:
+            state.start_s = self.now
+        self._run(state, placement, state.served_s > 0.0)
+        return state
+
+    def resume(self, job_id: int, placement: Placement) -> JobState:
+        """A suspended job goes on."""
+        state = self.suspended.get(job_id)
+        if state is None:
+            self._not("resume", job_id, "suspended")
+        job, before = state.job, state.placement
+        assert before is not None
+        if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
+            self._check_shape("resume", job, placement)
+        moved = placement.pool != before.pool or placement.nodes != before.nodes
+        if moved and job.stop is PAUSE:
+            self.broken(job_id, "resume", "it can only be paused, so it must go on where it was")
+        if not job.malleable and placement.units != before.units:
+            self.broken(job_id, "resume", f"it ran on {before.units} units, and is not malleable")
+        self._take("resume", job, placement)
+        del self.suspended[job_id]
+        state.migrations += moved
+        self._run(state, placement, True)
+        return state
+
+    def check_stop(self, rule: str, job_id: int, least: Stop = PAUSE) -> JobState:
+        """The running job, if it may be stopped."""
+        state = self.running.get(job_id)
+        if state is None:
+            self._not(rule, job_id, "running")
+        if state.phase is STOPPING:
+            self.broken(job_id, rule, "it is already being stopped")
+        if state.job.stop is NEVER or (least is CHECKPOINT and state.job.stop is PAUSE):
+            self.broken(
+                job_id,
+                rule,
+                "this job can only be paused" if state.job.stop is PAUSE else "this job cannot be stopped",
+            )
+        return state
+
+    def begin_stop(self, state: JobState) -> None:
+        """The running job gets on no more, but still holds its units."""
+        self._settle(state)
+        state.phase = STOPPING
+        state.since_s = self.now
+        state.expected_end_s = math.inf
+
+    def end_stop(self, state: JobState) -> None:
+        """The job's units are free; it is suspended."""
+        if state.phase is RUNNING:
+            self._settle(state)
+        self._leave(state)
+        state.phase = SUSPENDED
+        state.since_s = self.now
+        state.expected_end_s = math.inf
+        state.preemptions += 1
+        self.suspended[state.job.id] = state
+
+    def finish(self, state: JobState) -> None:
+        """The job has ended and leaves the books."""
+        if state.phase is RUNNING and self.now > state.works_from_s:
+            state.served_s += self.now - state.works_from_s
+        self._leave(state)
+        del self._jobs[state.job.id]
+
+    def withdraw(self, job_id: int) -> None:
+        """A job that waits or is suspended leaves the books."""
+        del self._jobs[job_id]
+        if self.waiting.pop(job_id, None) is None:
+            del self.suspended[job_id]
+
+    def reconsider(self, job: Job) -> None:
+        """More is known of a job that waits or runs; it keeps its place. Let the policy ``begin`` anew."""
+        state = self._jobs[job.id]
+        state.job = job
+        if state.phase is WAITING:
+            self.waiting[job.id] = job
+        elif state.phase is RUNNING:
+            self.expect(state, state.works_from_s)
+
+    def restore(self, state: JobState) -> None:
+        """After a restart: a job is again what it was; one that runs is charged its units."""
+        job, phase = state.job, state.phase
+        self._jobs[job.id] = state
+        if phase is WAITING:
+            self._rank(job)
+            self.waiting[job.id] = job
+        elif phase is SUSPENDED:
+            self.suspended[job.id] = state
+        else:
+            assert state.placement is not None
+            self._take_again(job, state.placement)
+            self.running[job.id] = state
+            if phase is RUNNING:
+                self.expect(state, state.works_from_s)
+
+    def take_turn(self, job_id: int) -> None:
+        """Put a waiting job before those of its priority that were submitted later."""
+        job, others = self.waiting[job_id], reversed(self.waiting.values())
+        next(others)
+        last = next(others, job)
+        if last.priority != job.priority or last.id < job_id:
+            return
+        for other in [other for other in self.waiting.values() if other.priority == job.priority]:
+            if other.id > job_id:
+                self.waiting.move_to_end(other.id)
+        self.overtaken = True
+
+    def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
+        """The job was lost and waits ahead of its priority, with the share of its work that was kept."""
+        if state.phase is SUSPENDED:
+            del self.suspended[state.job.id]
+        else:
+            self._leave(state)
+        state.phase = WAITING
+        state.since_s = self.now
+        state.expected_end_s = math.inf
+        state.done, state.served_s = kept, kept_service_s
+        state.failures += 1
+        first = next(iter(self.waiting.values()), None)
+        self.waiting[state.job.id] = state.job
+        self.waiting.move_to_end(state.job.id, last=False)
+        if first is not None and first.priority > state.job.priority:
+            self.overtaken = True
+
+    def arrange(self) -> None:
+        """Put the waiting jobs into the order of their priorities, those of one as they stand.
+
+        What a policy has derived from the old order is void: let it ``begin`` anew.
+        """
+        for job in sorted(self.waiting.values(), key=lambda job: -job.priority):
+            self.waiting.move_to_end(job.id)
+        self.overtaken = False
+
+    def _rank(self, job: Job) -> None:
+        """The job is about to wait behind all others; ``overtaken`` if it should not."""
+        if job.priority or self._ranked:
+            self._ranked = True
+            last = next(reversed(self.waiting.values()), None)
+            if last is not None and last.priority < job.priority:
+                self.overtaken = True
+
+    # -- changes of running jobs ----------------------------------------------------------------------
+
+    def resize(self, state: JobState, placement: Placement) -> None:
+        """A running malleable job gets other units."""
+        job, before, job_id = state.job, state.placement, state.job.id
+        assert before is not None
+        if not job.malleable and placement.units != before.units:
+            self.broken(job_id, "resize", "the job is not malleable")
+        if placement.pool != before.pool:
+            self.broken(
+                job_id, "resize", f"it runs on {before.pool}: moving to {placement.pool} is a migration"
+            )
+        self._check_shape("resize", job, placement)
+        self._settle(state)
+        self._give(job, before)
+        self._take("resize", job, placement, self._pools[before.pool].power_w(before.units, before.cap_w))
+        self._run(state, placement, False)
+
+    def set_cap(self, state: JobState, cap_w: float | None) -> None:
+        """A running job's units get another power cap."""
+        before, job_id = state.placement, state.job.id
+        assert before is not None
+        after = Placement(before.pool, before.units, before.nodes, cap_w, before.region, before.binding)
+        self._settle(state)
+        self._add_power(before, -1)
+        why = self._power_obstacle(after, self._pools[before.pool].power_w(before.units, before.cap_w))
+        if why:
+            self.broken(job_id, "set power cap", why)
+        self._add_power(after, 1)
+        self._run(state, after, False)
+
+    def check_running(self, rule: str, job_id: int) -> JobState:
+        """The job, if it runs and is not being stopped."""
+        state = self.running.get(job_id)
+        if state is None or state.phase is not RUNNING:
+            self._not(rule, job_id, "running")
+        return state
+
+    def expect(self, state: JobState, works_from_s: float) -> None:
+        """The job gets on from ``works_from_s``; its believed end follows from its estimate."""
+        placement = state.placement
+        assert placement is not None
+        state.works_from_s = works_from_s
+        whole = state.whole_s = state.job.estimate_on(placement.pool, placement.units, placement.cap_w)
+        state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
+
+    def _not(self, rule: str, job_id: int, phase: str) -> NoReturn:
+        state = self._jobs.get(job_id)
+        is_ = f"the job is {state.phase}" if state else "there is no such job in the system"
+        self.broken(job_id, rule, f"{is_}, not {phase}")
+
+    def _run(self, state: JobState, placement: Placement, restart: bool) -> None:
+        state.placement = placement
+        state.phase = RUNNING
+        now = state.since_s = self.now
+        self.running[state.job.id] = state
+        self.expect(state, now + self.costs.restart_s(state.job, placement.pool) if restart else now)
+
+    def _settle(self, state: JobState) -> None:
+        """Book what the current run has done so far."""
+        if state.phase is RUNNING and self.now > state.works_from_s:
+            state.done = state.done_by(self.now)
+            state.served_s += self.now - state.works_from_s
+            state.works_from_s = self.now
+
+    def _leave(self, state: JobState) -> None:
+        assert state.placement is not None
+        del self.running[state.job.id]
+        self._give(state.job, state.placement)
+        if self._has_power and not self.running:
+            self.power_w = 0.0  # no rounding error outlives an idle machine

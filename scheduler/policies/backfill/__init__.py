@@ -1,0 +1,1 @@
+"""Policies with a queue for counted units: fcfs, first fit, EASY and conservative backfilling."""

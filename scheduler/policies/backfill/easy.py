@@ -1,0 +1,93 @@
+"""EASY backfilling: first come, first served, but a job that does not delay the first one may pass.
+
+Algorithm, once for every instant at which something changed:
+
+1. Jobs start in the order of their submission while they fit.
+2. The first job that does not fit gets a reservation: the running jobs are counted in the order of their
+   expected ends (a job that takes longer than expected counts as about to end; ties by number) until enough
+   units would be free. The end of the last one is the reserved time; the units beyond need are *spare*.
+3. The others are looked at in the order of their submission, each once: a job starts now if it fits now and
+   should end by the reserved time, or needs no more than the spare units (which it then uses up).
+
+There is one reservation, made anew whenever units were freed; between that it stands. A job of unknown run
+time passes only within the spare units; while the reserved time cannot be said, no job passes. When too few
+units are in service for the first job at all, it gets no reservation, and all others may pass.
+
+On several classes a job starts on that, of the classes on which it may start now, on which it would end first
+(equal: the better class). The first job that fits on none gets its reservation on the class on which it would
+end first by step 2 (equal: the earlier start, then the better class). Step 3 binds passing jobs on that class
+only; on the others whoever fits passes. While the time cannot be said on any class, nobody passes on those
+that the first job can run on; classes with too few units in service for it do not count.
+
+Guarantee: when no job takes longer than its estimate, no passing job delays the first one. On several
+classes: no passing job moves the end by its reservation back; but it starts as soon as it fits on any class,
+also where it ends later than that.
+Cost: O(log n) an event and a start in the length of the queue; a reservation is O(running jobs), on several
+classes times a logarithm.
+Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.model.actions import Action, Start
+from scheduler.model.events import Event, Failed, Finished, Started, Submitted
+from scheduler.model.jobs import Job, counted
+from scheduler.policies.backfill.availability import expected_start
+from scheduler.policies.backfill.multi_pool import EasyOnClasses
+from scheduler.policies.backfill.queue_disciplines import EasyLine
+from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, free, units
+
+
+class Easy(Policy):
+    """EASY backfilling on counted pools."""
+
+    suits = frozenset({"counted", "classes"})
+    ignores = frozenset({Started})
+
+    def begin(self, view: View) -> None:
+        pools = counted_pools(view, "easy")
+        self._pool = pools[0]
+        self._line = EasyLine(self._pool) if len(pools) == 1 else EasyOnClasses(pools)
+        self.revises = isinstance(self._line, EasyLine)
+        for job in view.waiting.values():
+            self._line.add(job)
+        if isinstance(self._line, EasyLine):
+            for state in view.running.values():
+                assert state.placement is not None
+                self._line.hold(state.job.id, state.placement.units, state.expected_end_s)
+
+    def revise(self, jobs: Sequence[Job]) -> None:
+        assert isinstance(self._line, EasyLine)
+        self._line.revise(jobs)
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        line = self._line
+        if isinstance(event, Submitted):
+            line.add(event.job)
+        elif isinstance(event, Finished):
+            line.ended(event.job.id)
+        elif isinstance(event, Failed):
+            line.ended(event.job.id)
+            line.add_first(event.job)
+        else:
+            line.changed()
+        if view.upcoming is not None or not view.waiting:
+            return ()
+        if isinstance(line, EasyOnClasses):
+            return [Start(job.id, counted(on, job.units)) for job, on in line.choose(view)]
+        pool = self._pool
+        chosen = line.choose(view.now, view.free[pool], view.in_service[pool])
+        return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
+
+    def why(self, job: Job, view: View) -> Reason:
+        first = next(iter(view.waiting.values()))
+        at = expected_start(job, view)
+        if job.id == first.id:
+            return Reason(f"is first in the queue and waits for {units(job)}; {free(view)} free", at)
+        if not fits_now(job, view):
+            return Reason(
+                f"waits for {units(job)}; {free(view)} free, and job {first.id} is first in the queue", at
+            )
+        return Reason(f"would fit, but would delay job {first.id}, which is first in the queue", at)

@@ -1,0 +1,69 @@
+"""First come, first served.
+
+Algorithm: jobs start in the order of their submission, each as soon as its units are free, on the best class
+on which they are (the order of ``Cluster.pools``). A job that does not fit holds up all jobs behind it.
+Guarantee: no job starts before one that was submitted earlier.
+Cost: O(1) an event and a start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.model.actions import Action, Start
+from scheduler.model.events import Event
+from scheduler.model.jobs import Job, counted
+from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
+
+
+class Fcfs(Policy):
+    """First come, first served, on counted pools."""
+
+    promises = frozenset({"in-order", "no-delay"})
+    suits = frozenset({"counted", "classes"})
+    revises = True  # it looks at no run time
+
+    def begin(self, view: View) -> None:
+        counted_pools(view, "fcfs")
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if not view.waiting:
+            return ()
+        actions: list[Action] = []
+        left = dict(view.free)  # the view shows no action before it has been carried out
+        for job in view.waiting.values():
+            pool = self._pool(job, view, left)
+            if pool is None:
+                break
+            left[pool] -= job.units
+            actions.append(Start(job.id, counted(pool, job.units)))
+        return actions
+
+    def why(self, job: Job, view: View) -> Reason:
+        first = next(iter(view.waiting.values()))
+        if first.id != job.id:
+            return Reason(
+                f"waits for job {first.id}, which is first in the queue and waits for {units(first)}"
+            )
+        return Reason(f"waits for {units(job)}; {free(view)} free", self._expected(job, view))
+
+    @staticmethod
+    def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:
+        """The best class on which the job fits."""
+        for pool in view.cluster.pools:
+            if job.units <= left[pool.name] and job.runs_on(pool.name):
+                return pool.name
+        return None
+
+    @staticmethod
+    def _expected(job: Job, view: View) -> float | None:
+        """When the first job should start: when enough running jobs should have ended on one class."""
+        left = dict(view.free)
+        for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
+            placement = state.placement
+            if placement is None or state.expected_end_s == float("inf"):
+                continue
+            left[placement.pool] += placement.units
+            if job.runs_on(placement.pool) and left[placement.pool] >= job.units:
+                return max(state.expected_end_s, view.now)
+        return None

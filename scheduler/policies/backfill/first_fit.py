@@ -1,0 +1,51 @@
+"""First fit: whoever fits starts.
+
+Algorithm: at every change the waiting jobs are looked at in the order of their submission, and each that fits
+in the units still free starts; of several classes, on the best on which it does (the order of
+``Cluster.pools``).
+Guarantee: no job waits while it fits. None for large jobs: small ones may pass them without end.
+Cost: O(log n) an event and a start in the length of the queue.
+Source: the list scheduling of Graham, SIAM J. Appl. Math. 17(2), 1969, with jobs that need several units;
+here as the other end of the scale to fcfs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.model.actions import Action, Start
+from scheduler.model.events import Event, Failed, Submitted
+from scheduler.model.jobs import Job, counted
+from scheduler.policies.backfill.multi_pool import FirstFitOnClasses
+from scheduler.policies.backfill.queue_disciplines import FirstFitLine
+from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
+
+
+class FirstFit(Policy):
+    """First fit on counted pools."""
+
+    promises = frozenset({"conserving"})
+    suits = frozenset({"counted", "classes"})
+
+    def begin(self, view: View) -> None:
+        pools = counted_pools(view, "first-fit")
+        self._pool = pools[0]
+        self._line = FirstFitLine(self._pool) if len(pools) == 1 else FirstFitOnClasses(pools)
+        self.revises = isinstance(self._line, FirstFitLine)  # it looks at no run time
+        for job in view.waiting.values():
+            self._line.add(job)
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if isinstance(event, Submitted):
+            self._line.add(event.job)
+        elif isinstance(event, Failed):
+            self._line.add_first(event.job)
+        if view.upcoming is not None:
+            return ()
+        if isinstance(self._line, FirstFitOnClasses):
+            return [Start(job.id, counted(on, job.units)) for job, on in self._line.choose(view)]
+        chosen = self._line.choose(view.now, view.free[self._pool], view.in_service[self._pool])
+        return [Start(job.id, counted(self._pool, job.units)) for job in chosen]
+
+    def why(self, job: Job, view: View) -> Reason:
+        return Reason(f"waits for {units(job)}; {free(view)} free, and any smaller job may pass it meanwhile")

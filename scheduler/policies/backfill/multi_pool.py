@@ -1,0 +1,169 @@
+"""Who of the jobs that wait for several counted classes starts next, and on which: first fit and EASY.
+
+For one class ``scheduler/policies/backfill/queue_disciplines.py`` has the same rules, faster: here what runs
+is read from the view, anew for each reservation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from scheduler.model.jobs import Job, instant
+from scheduler.policies.backfill.queue import IndexedQueue, Stair
+from scheduler.policies.backfill.queue_disciplines import HALF_STEP_S, Held, when_free
+from scheduler.policies.base import View
+
+
+class ClassQueue:
+    """Waiting jobs in order; finds the first that is small and short enough for one of several classes."""
+
+    def __init__(self, pools: Sequence[str]) -> None:
+        self.waiting: OrderedDict[int, Job] = OrderedDict()
+        self._queues = {pool: IndexedQueue() for pool in pools}
+        self._positions: dict[int, int] = {}
+        self._next, self._front = 0, -1
+
+    def add(self, job: Job) -> None:
+        """A new job, behind all others."""
+        self.waiting[job.id] = job
+        self._positions[job.id] = self._next
+        self._next += 1
+        for pool in self.classes(job):
+            self._queues[pool].add(job.id, job.units, job.estimate_on(pool))
+
+    def add_first(self, job: Job) -> None:
+        """A job that lost its units waits again, before all others."""
+        self.waiting[job.id] = job
+        self.waiting.move_to_end(job.id, last=False)
+        self._positions[job.id] = self._front
+        self._front -= 1
+        for pool in self.classes(job):
+            self._queues[pool].add_first(job.id, job.units, job.estimate_on(pool))
+
+    def remove(self, job: Job) -> None:
+        """It waits no longer."""
+        del self.waiting[job.id], self._positions[job.id]
+        for pool in self.classes(job):
+            self._queues[pool].remove(job.id)
+
+    def classes(self, job: Job) -> list[str]:
+        """Where it can run, best class first."""
+        return [pool for pool in self._queues if job.runs_on(pool)]
+
+    def first(self, stairs: Mapping[str, Sequence[Stair]]) -> Job | None:
+        """The first job that has at most the units and the length of one of the stairs of a class."""
+        found = [self._queues[pool].first(steps) for pool, steps in stairs.items()]
+        known = [job_id for job_id in found if job_id is not None]
+        return self.waiting[min(known, key=self._positions.__getitem__)] if known else None
+
+
+class FirstFitOnClasses(ClassQueue):
+    """First fit, as ``scheduler/policies/backfill/first_fit.py`` says it."""
+
+    def choose(self, view: View) -> list[tuple[Job, str]]:
+        """Who starts now, and on which class; the jobs leave the queue."""
+        left = dict(view.free)
+        chosen = []
+        while job := self.first({pool: ((free, math.inf),) for pool, free in left.items() if free}):
+            pool = next(pool for pool in self.classes(job) if job.units <= left[pool])
+            self.remove(job)
+            left[pool] -= job.units
+            chosen.append((job, pool))
+        return chosen
+
+
+class EasyOnClasses(ClassQueue):
+    """EASY, as ``scheduler/policies/backfill/easy.py`` says it."""
+
+    def __init__(self, pools: Sequence[str]) -> None:
+        super().__init__(pools)
+        # For the first job: until when passing jobs may run on a class, and the units spare then.
+        # A class that is not here is free to all. None: to be made anew.
+        self._limits: dict[str, tuple[float, int]] | None = None
+
+    def ended(self, job_id: int) -> None:
+        """A job holds no units any more."""
+        self._limits = None
+
+    def changed(self) -> None:
+        """Something else than a new job may have changed who fits."""
+        self._limits = None
+
+    def choose(self, view: View) -> list[tuple[Job, str]]:
+        """Who starts now, and on which class; the jobs leave the queue."""
+        left, now = dict(view.free), view.now
+        chosen: list[tuple[Job, str]] = []
+        if self._limits is None:
+            while self.waiting:
+                job = next(iter(self.waiting.values()))
+                if not any(job.units <= left[pool] for pool in self.classes(job)):
+                    break
+                self._start(job, now, left, {}, chosen)
+            else:
+                return chosen
+            self._limits = self._reserve(job, view, left, chosen)
+        while passing := self.first(self._stairs(now, left, self._limits)):
+            self._start(passing, now, left, self._limits, chosen)
+        return chosen
+
+    def _start(
+        self,
+        job: Job,
+        now: float,
+        left: dict[str, int],
+        limits: dict[str, tuple[float, int]],
+        chosen: list[tuple[Job, str]],
+    ) -> None:
+        """On the class, of those on which it may start now, on which it would end first."""
+        may = [
+            pool
+            for pool, stairs in self._stairs(now, left, limits).items()
+            if job.runs_on(pool)
+            and any(job.units <= most and job.estimate_on(pool) <= length for most, length in stairs)
+        ]
+        pool = min(may, key=job.estimate_on)
+        if pool in limits:
+            until, spare = limits[pool]
+            if job.estimate_on(pool) > until - now + HALF_STEP_S:
+                limits[pool] = until, spare - job.units
+        left[pool] -= job.units
+        self.remove(job)
+        chosen.append((job, pool))
+
+    def _stairs(
+        self, now: float, left: dict[str, int], limits: dict[str, tuple[float, int]]
+    ) -> dict[str, tuple[Stair, ...]]:
+        """What may start on each class, as (at most units, at most seconds)."""
+        stairs: dict[str, tuple[Stair, ...]] = {}
+        for pool, free in left.items():
+            if free and pool in limits:
+                until, spare = limits[pool]
+                stairs[pool] = (min(spare, free), math.inf), (free, until - now + HALF_STEP_S)
+            elif free:
+                stairs[pool] = ((free, math.inf),)
+        return stairs
+
+    def _reserve(
+        self, job: Job, view: View, left: dict[str, int], chosen: list[tuple[Job, str]]
+    ) -> dict[str, tuple[float, int]]:
+        """The first job's reservation, by the expected ends of what runs: what it leaves to others."""
+        held: dict[str, list[Held]] = {
+            pool: [] for pool in self.classes(job) if job.units <= view.in_service[pool]
+        }
+        for state in view.running.values():
+            placement = state.placement
+            if placement is not None and placement.pool in held:
+                held[placement.pool].append((state.expected_end_s, state.job.id, placement.units))
+        for other, pool in chosen:
+            if pool in held:
+                held[pool].append((instant(view.now + other.estimate_on(pool)), other.id, other.units))
+        best = math.inf, math.inf
+        limits = dict.fromkeys(held, (-math.inf, 0))  # until its time can be said nobody passes
+        for pool, ends in held.items():
+            at, spare = when_free(sorted(ends), job.units, left[pool], view.now)
+            found = instant(at + job.estimate_on(pool)), at
+            if found < best:
+                best, limits = found, {pool: (at, spare)}
+        return limits

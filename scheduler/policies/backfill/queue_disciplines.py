@@ -1,0 +1,234 @@
+"""Who of the jobs that wait for the same units starts next: fcfs, first fit and EASY, each written once.
+
+A line stands before a number of units: a whole class of resource, or one region of it. It is told what
+happens to its jobs and its units, and chooses who starts. Its order is that of ``add``.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from scheduler.model.jobs import Job, instant
+from scheduler.policies.backfill.queue import IndexedQueue
+
+MOST_LATE = 32  # jobs that are gone through one by one
+HALF_STEP_S = 5e-7  # half the grid of time: a job that ends just in time does, whatever the rounding
+
+
+Held = tuple[float, int, int]  # expected end, job, units
+Late = tuple[int, float, Job]  # units, expected run time
+
+
+class Line:
+    """First come, first served: a job that does not fit holds up all behind it.
+
+    Args:
+        pool: class of resource whose units it stands before.
+    """
+
+    def __init__(self, pool: str) -> None:
+        self.pool = pool
+        self.waiting: OrderedDict[int, Job] = OrderedDict()
+
+    def add(self, job: Job) -> None:
+        """A new job, behind all others."""
+        self.waiting[job.id] = job
+
+    def add_first(self, job: Job) -> None:
+        """A job that lost its units waits again, before all others."""
+        self.waiting[job.id] = job
+        self.waiting.move_to_end(job.id, last=False)
+
+    def hold(self, job_id: int, units: int, expected_end_s: float) -> None:
+        """A job that already runs holds so many of these units."""
+
+    def ended(self, job_id: int) -> None:
+        """A job that ``choose`` started, or that was said to ``hold`` units, holds none any more."""
+
+    def changed(self) -> None:
+        """Something else than a new job may have changed who fits."""
+
+    def choose(self, now: float, free: int, in_service: int) -> list[Job]:
+        """Who starts now, with ``free`` units; the jobs leave the line and hold units from now on."""
+        chosen = []
+        while self.waiting:
+            job = next(iter(self.waiting.values()))
+            if job.units > free:
+                break
+            del self.waiting[job.id]
+            free -= job.units
+            chosen.append(job)
+        return chosen
+
+
+class FirstFitLine(Line):
+    """Whoever fits starts, in the order of the line: small jobs pass large ones without limit."""
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(pool)
+        self._queue = IndexedQueue()
+
+    def add(self, job: Job) -> None:
+        super().add(job)
+        self._queue.add(job.id, job.units, 0.0)
+
+    def add_first(self, job: Job) -> None:
+        super().add_first(job)
+        self._queue.add_first(job.id, job.units, 0.0)
+
+    def choose(self, now: float, free: int, in_service: int) -> list[Job]:
+        chosen = []
+        while free > 0 and (found := self._queue.first(((free, 0.0),))) is not None:
+            self._queue.remove(found)
+            job = self.waiting.pop(found)
+            free -= job.units
+            chosen.append(job)
+        return chosen
+
+
+class EasyLine(Line):
+    """EASY backfilling, as ``scheduler/policies/backfill/easy.py`` says it.
+
+    The last to come stand in a short list that is gone through, because most leave it soon; the others behind
+    an index.
+    """
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(pool)
+        self._queue = IndexedQueue()
+        self._late: list[Late] = []  # behind all of the queue
+        self._seen = 0  # so many of these may not pass, as the reservation stands
+        # of the running jobs: by job, and sorted
+        self._end_of: dict[int, Held] = {}
+        self._ends: list[Held] = []
+        self._reserved: tuple[float, int] | None = None  # time for the first job, spare units
+
+    def add(self, job: Job) -> None:
+        self.waiting[job.id] = job
+        self._late.append((job.units, job.estimate_on(self.pool), job))
+
+    def add_first(self, job: Job) -> None:
+        super().add_first(job)
+        self._queue.add_first(job.id, job.units, job.estimate_on(self.pool))
+
+    def hold(self, job_id: int, units: int, expected_end_s: float) -> None:
+        entry = self._end_of[job_id] = (expected_end_s, job_id, units)
+        insort(self._ends, entry)
+
+    def ended(self, job_id: int) -> None:
+        self._reserved = None
+        entry = self._end_of.pop(job_id)
+        del self._ends[bisect_left(self._ends, entry)]
+
+    def changed(self) -> None:
+        self._reserved = None
+
+    def revise(self, jobs: Sequence[Job]) -> None:
+        """More is known of these jobs of the line; they keep their places."""
+        self._reserved = None
+        late = {late[2].id: place for place, late in enumerate(self._late)}
+        for job in jobs:
+            self.waiting[job.id], length = job, job.estimate_on(self.pool)
+            if job.id in late:
+                self._late[late[job.id]] = job.units, length, job
+            else:
+                self._queue.revise(job.id, job.units, length)
+
+    def choose(self, now: float, free: int, in_service: int) -> list[Job]:
+        chosen: list[Job] = []
+        unseen = self._late
+        if self._reserved is None:
+            free = self._heads(now, free, chosen)
+            if free and self.waiting:  # with nothing free nobody passes, whatever is reserved
+                needed = next(iter(self.waiting.values())).units
+                self._reserved = (
+                    when_free(self._ends, needed, free, now) if needed <= in_service else (math.inf, free)
+                )
+                if len(self.waiting) > len(unseen):
+                    free = self._queue_passes(now, free, chosen)
+        else:
+            unseen = unseen[self._seen :]
+        # Most have no room: seen first, because it is the quickest to see.
+        if free and (room := [late for late in unseen if late[0] <= free]):
+            self._late_pass(room, now, free, chosen)
+        self._seen = len(self._late)
+        if self._seen > MOST_LATE:
+            for units, length, job in self._late:
+                self._queue.add(job.id, units, length)
+            self._late.clear()
+            self._seen = 0
+        return chosen
+
+    def _heads(self, now: float, free: int, chosen: list[Job]) -> int:
+        """The first starts while it fits; what is free then."""
+        waiting, late = self.waiting, self._late
+        while len(waiting) > len(late):
+            job = next(iter(waiting.values()))
+            if job.units > free:
+                return free
+            self._queue.remove(job.id)
+            free -= job.units
+            self._start(job, job.estimate_on(self.pool), now, chosen)
+        while late and late[0][0] <= free:
+            units, length, job = late.pop(0)
+            free -= units
+            self._start(job, length, now, chosen)
+        return free
+
+    def _queue_passes(self, now: float, free: int, chosen: list[Job]) -> int:
+        """Who of the queue does not delay the first passes; what is free then."""
+        assert self._reserved is not None
+        at, spare = self._reserved
+        window = at - now + HALF_STEP_S if at < math.inf else -math.inf
+        queue = self._queue
+        while free and len(self.waiting) > len(self._late):
+            found = queue.first(((min(spare, free), math.inf), (free, window)))
+            if found is None:
+                break
+            queue.remove(found)
+            job = self.waiting[found]
+            length = job.estimate_on(self.pool)
+            free -= job.units
+            spare -= job.units if length > window else 0
+            self._start(job, length, now, chosen)
+        self._reserved = (at, spare)
+        return free
+
+    def _late_pass(self, room: list[Late], now: float, free: int, chosen: list[Job]) -> None:
+        """The same for jobs behind the queue."""
+        assert self._reserved is not None
+        at, spare = self._reserved
+        window = at - now + HALF_STEP_S if at < math.inf else -math.inf
+        for late in room:
+            units, length, job = late
+            if units <= free and (length <= window or units <= spare):
+                free -= units
+                spare -= units if length > window else 0
+                self._late.remove(late)
+                self._start(job, length, now, chosen)
+        self._reserved = (at, spare)
+
+    def _start(self, job: Job, length_s: float, now: float, chosen: list[Job]) -> None:
+        job_id = job.id
+        del self.waiting[job_id]
+        chosen.append(job)
+        entry = self._end_of[job_id] = (instant(now + length_s), job_id, job.units)
+        insort(self._ends, entry)
+
+
+def when_free(ends: Iterable[Held], needed: int, free: int, now: float) -> tuple[float, int]:
+    """When ``needed`` units will be free, and how many will be spare then; infinite and 0: not known.
+
+    ``ends`` are those of the running jobs, in their order; ``free`` units are free now.
+    """
+    for end, _, freed in ends:
+        free += freed
+        if free >= needed:
+            return (max(now, end), free - needed) if end < math.inf else (end, 0)
+    return math.inf, 0
+
+
+LINES = {"fcfs": Line, "easy": EasyLine, "first-fit": FirstFitLine}

@@ -1,0 +1,201 @@
+"""The interface between policies and whatever runs them: what a policy sees, is asked, and answers.
+
+    engine --event--> Policy.decide(view, event) --actions--> engine
+
+A policy holds no handle on the outside world and reads no clock: the same events and the same seed give the
+same actions, in the simulator and on real nodes. It may keep what it derives from events (an index of the
+queue, a plan), but must be able to rebuild that from a view (``begin``), because a coordinator can be
+killed and started again at any instant.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from profiles.errors import BadInput
+from scheduler.model.actions import Action
+from scheduler.model.costs import Costs
+from scheduler.model.events import Event, Started
+from scheduler.model.interference import Slowdowns
+from scheduler.model.jobs import Cluster, Job, Region
+
+if TYPE_CHECKING:
+    from profiles.records import Profile
+    from scheduler.model.nodes import Nodes
+    from scheduler.model.state import JobState
+
+
+class View(Protocol):
+    """What a policy can see, read-only and always current: look, do not keep.
+
+    Mappings are in a fixed order and cost O(1) to look up; none is a copy. To take the first of ``waiting``
+    costs O(1) too.
+
+    Attributes:
+        now: the time in seconds, on the grid of ``model.instant``.
+        upcoming: kind of the next event at this very instant, None if this is the last one. A policy that
+            wants to see all changes of an instant at once answers () while this is not None.
+        waiting: jobs that wait, by priority and then in the order of submission (of its priority, a job that
+            failed comes first again). When a job goes before others, the policy is asked to ``begin`` anew.
+        running: jobs that hold units, also while they stop or restart, in the order of their starts.
+        suspended: jobs that were stopped, in the order in which they were.
+        free: free units of each counted pool (for a pool with nodes: nodes on which nothing runs).
+        in_service: units or nodes of each pool that are not down.
+        nodes: what is free on each node, for each pool that has nodes.
+        regions: the current regions of each partitioned pool.
+        region_used: units charged to each region, as (pool, region).
+        costs: predicted costs of stopping, restarting and changing jobs.
+        slowdowns: what programs that share nodes are predicted to do to each other.
+        power_w: power of all units in use. budget_w: what they may draw.
+        profiles: what was measured of the machine, by name of pool.
+    """
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def upcoming(self) -> type[Event] | None: ...
+    @property
+    def waiting(self) -> Mapping[int, Job]: ...
+    @property
+    def running(self) -> Mapping[int, JobState]: ...
+    @property
+    def suspended(self) -> Mapping[int, JobState]: ...
+    @property
+    def free(self) -> Mapping[str, int]: ...
+    @property
+    def in_service(self) -> Mapping[str, int]: ...
+    @property
+    def nodes(self) -> Mapping[str, Nodes]: ...
+    @property
+    def regions(self) -> Mapping[str, tuple[Region, ...]]: ...
+    @property
+    def region_used(self) -> Mapping[tuple[str, str], int]: ...
+    @property
+    def costs(self) -> Costs: ...
+    @property
+    def slowdowns(self) -> Slowdowns: ...
+    @property
+    def power_w(self) -> float: ...
+    @property
+    def budget_w(self) -> float | None: ...
+    @property
+    def profiles(self) -> Mapping[str, Profile]: ...
+
+    def state(self, job_id: int) -> JobState:
+        """What is known of a job that waits, runs or is suspended; KeyError for any other."""
+
+
+class Reason(NamedTuple):
+    """Why a job waits, as a sentence for its owner, and when it should start (None: cannot be said)."""
+
+    sentence: str
+    expected_start_s: float | None = None
+
+
+@dataclass(frozen=True)
+class NoParameters:
+    """For policies without any."""
+
+
+class Policy(ABC):
+    """Base of all policies: override ``decide``, and ``why`` where more can be said.
+
+    Attributes:
+        Parameters: frozen dataclass of the parameters, with the paper's defaults (raise ValueError in
+            ``__post_init__`` for values that make no sense).
+        ignores: kinds of event for which ``decide`` need not be called.
+        promises: which of the general properties hold, checked by the tests for every policy:
+            "in-order" (no job starts before one submitted earlier), "no-delay" (later jobs never change
+            when a job starts, when estimates are exact), "conserving" (no job waits while it fits).
+        suits: the kinds of machine and job mix (tests/scheduler/worlds.py) that it schedules: "counted",
+            "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
+            "sharing" (nodes of cores, programs that slow each other down).
+        fences: whether a job of a region runs on that region's own units only.
+        fair: whether it divides the machine between users, by the weights that ``Job.share`` states.
+        revises: whether ``revise`` is enough when more is known of jobs that wait; else it begins anew.
+    """
+
+    Parameters: ClassVar[type] = NoParameters
+    ignores: ClassVar[frozenset[type[Event]]] = frozenset({Started})
+    promises: ClassVar[frozenset[str]] = frozenset()
+    suits: ClassVar[frozenset[str]] = frozenset({"counted"})
+    fences: ClassVar[bool] = False
+
+    def __init__(self, parameters: object = None, seed: int = 0) -> None:
+        self.parameters = self.Parameters() if parameters is None else parameters
+        self.seed = seed
+
+    revises: bool = False
+
+    @property
+    def fair(self) -> bool:
+        return False
+
+    def begin(self, view: View) -> None:  # noqa: B027 (a default, not a duty)
+        """Called before the first event, and when all derived is void; ``view`` may already hold jobs."""
+
+    def revise(self, jobs: Sequence[Job]) -> None:  # noqa: B027 (a default, not a duty)
+        """More is known of these jobs, which wait and keep their places; called only where it ``revises``."""
+
+    def refuses(self, job: Job, cluster: Cluster) -> str:
+        """Why this policy can never run the job, as a clause ("it needs 8 units"); "" if it can."""
+        return ""
+
+    @abstractmethod
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        """What to do now that ``event`` has happened (the view already shows it)."""
+
+    def why(self, job: Job, view: View) -> Reason:
+        """Why the waiting ``job`` waits."""
+        return Reason(f"waits for {units(job)}; {free(view)} free")
+
+
+def counted_pools(view: View, policy: str) -> tuple[str, ...]:
+    """Names of the cluster's pools, best first.
+
+    Raises:
+        BadInput: the nodes of one have identity.
+    """
+    for pool in view.cluster.pools:
+        if not pool.counted:
+            what = f"policy {policy} schedules units, {pool.name} has nodes"
+            raise BadInput(what, "describe it by a count")
+    return tuple(pool.name for pool in view.cluster.pools)
+
+
+def only_counted_pool(view: View, policy: str) -> str:
+    """Name of the cluster's one pool.
+
+    Raises:
+        BadInput: there are several, or its nodes have identity.
+    """
+    pools = view.cluster.pools
+    if len(pools) != 1 or not pools[0].counted:
+        names = ", ".join(pool.name for pool in pools)
+        raise BadInput(
+            f"policy {policy} schedules one class of units without identity; this cluster has {names}",
+            "describe the cluster by a count, or choose a policy for several classes or nodes",
+        )
+    return pools[0].name
+
+
+def units(job: Job) -> str:
+    """``"8 units"``, ``"1 unit"``, ``"4 to 16 units"``."""
+    if job.max_units is not None and job.max_units != job.units:
+        return f"{job.units} to {job.max_units} units"
+    return f"{job.units} unit{'s' * (job.units != 1)}"
+
+
+def fits_now(job: Job, view: View) -> bool:
+    """Whether its units are free on a counted pool that it can run on."""
+    return any(job.units <= left and job.runs_on(pool) for pool, left in view.free.items())
+
+
+def free(view: View) -> str:
+    """``"3 of gpu, 0 of cpu"``."""
+    return ", ".join(f"{view.free[pool.name]} of {pool.name}" for pool in view.cluster.pools)

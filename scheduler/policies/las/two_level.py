@@ -1,0 +1,330 @@
+"""Policies of two levels: a central queue sends each task to a node, which decides who runs when.
+
+A task stays on its node. A policy says which node that is (``_choose``); everything else is here. The tasks
+of a job are sent together, one after the other, those sent before them counting: to nodes of one class, and
+never more to one node than it could hold at once. They run all or none (see
+``scheduler/policies/las/node_las.py``).
+
+Order within one instant: tasks end; nodes on which something ended or whose timer fired decide, by their
+index, and with them nodes on which their decision started or paused parts of jobs;
+tasks arrive; the central queue sends, first come first served, and a node decides after each task that is
+sent to it. The first task of the queue that cannot be sent holds up the others.
+
+Which node a task was sent to before it ever ran is known to this policy alone; when a coordinator starts
+again, and when a node fails or returns, such tasks are sent anew, in the order of submission.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.errors import BadInput
+from scheduler.model.actions import Action, Resume, Start, Suspend, WakeAt
+from scheduler.model.events import (
+    Checkpointed,
+    Event,
+    Failed,
+    Finished,
+    NodeDown,
+    NodeUp,
+    Submitted,
+    Timer,
+)
+from scheduler.model.jobs import Job, Placement
+from scheduler.model.nodes import rooms
+from scheduler.model.state import Phase
+from scheduler.policies.base import Policy, Reason, View
+from scheduler.policies.las.fair_queue import FairShare, Fifo
+from scheduler.policies.las.node_las import ROOM, Node, Rules, Task, covers, next_look_s, settle
+
+MORE_TO_COME = frozenset({Finished, Timer})  # decide after all of an instant
+
+Mask = NDArray[np.bool_]
+
+
+class TwoLevel(Policy):
+    """Base of ``las`` and ``kairos``."""
+
+    suits = frozenset({"nodes"})
+
+    def begin(self, view: View) -> None:
+        self._rules = self._node_rules()
+        self._tasks: dict[int, tuple[Task, bool]] = {}  # each job's, and whether it was sent
+        self._touched: set[int] = set()
+        self._nodes = _nodes_of(view)
+        self._queue = self._new_queue()
+        self._at = {(node.placement.pool, node.placement.nodes[0][0]): node for node in self._nodes}
+        self._capacities = np.array([node.capacity for node in self._nodes])
+        self._alike = bool((self._capacities == self._capacities[0]).all())
+        self._all = np.ones(len(self._nodes), dtype=np.bool_)
+        # While the tasks of one job are sent: how many more of them each node could hold at once.
+        self._room: NDArray[np.int64] | None = None
+        self._adopt(view)
+        self._tally()
+        for node in self._nodes:
+            self._changed(node)
+            if node.new or node.paused:
+                self._touched.add(node.index)
+
+    @abstractmethod
+    def _node_rules(self) -> Rules:
+        """How nodes decide."""
+
+    def _new_queue(self) -> Fifo | FairShare:
+        """Whose turn it is."""
+        return Fifo()
+
+    @abstractmethod
+    def _tally(self) -> None:
+        """Set up what ``_choose`` looks at."""
+
+    @abstractmethod
+    def _changed(self, node: Node) -> None:
+        """Something changed on the node."""
+
+    @abstractmethod
+    def _choose(self, task: Task, now: float) -> int | None:
+        """The node that the task is sent to; None: it must wait."""
+
+    @abstractmethod
+    def _full(self) -> str:
+        """Why no node takes a further task, as a clause."""
+
+    # -- events ---------------------------------------------------------------------------------------
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if isinstance(event, Submitted):
+            self._add(event.job)
+        elif isinstance(event, Finished):
+            self._ended(event.job.id)
+        elif isinstance(event, Timer):
+            node = self._nodes[event.tag] if isinstance(event.tag, int) else None
+            if node is not None and node.wake_s == event.at_s:
+                node.wake_s = math.inf
+                self._touched.add(node.index)
+        elif isinstance(event, Checkpointed):
+            self._stopped(event.job.id)
+        elif isinstance(event, Failed | NodeDown | NodeUp):
+            self.begin(view)
+        if view.upcoming in MORE_TO_COME:
+            return ()
+        actions: list[Action] = []
+        self._settle_touched(view, actions)
+        while (first := self._queue.first()) is not None:
+            places = self._places(first, view.now)
+            if places is None:
+                break
+            self._queue.sent(first)
+            self._tasks[first.id] = first, True
+            first.lie([(self._nodes[index], units) for index, units in sorted(places.items())])
+            for part in first.gang:
+                part.node.new.append(part)
+                part.node.charge(part, 1)
+                self._touched.add(part.node.index)
+            self._settle_touched(view, actions)
+        return actions
+
+    def _add(self, job: Job) -> None:
+        """A job stands in the queue."""
+        task = Task(job, job.units)
+        self._tasks[job.id] = task, False
+        self._queue.add(task)
+
+    def _places(self, task: Task, now: float) -> dict[int, int] | None:
+        """How many of the job's tasks are sent to which node; None: it must wait."""
+        if task.units == 1:
+            chosen = self._choose(task, now)
+            return None if chosen is None else {chosen: 1}
+        one, places = Task(task.job), dict[int, int]()
+        room = np.where(self.allowed(one), rooms(self._capacities, task.job.demand), 0)
+        for pool in dict.fromkeys(node.placement.pool for node in self._nodes):
+            self._room = np.where([node.placement.pool == pool for node in self._nodes], room, 0)
+            if self._room.sum() >= task.units:
+                places = self._one_by_one(one, task.units, now)
+                if places:
+                    break
+        self._room = None
+        return places or None
+
+    def _one_by_one(self, one: Task, tasks: int, now: float) -> dict[int, int]:
+        """The nodes that the tasks of a job are sent to, one after the other; none: it must wait."""
+        assert self._room is not None
+        places: dict[int, int] = {}
+        before: dict[int, tuple[list[float], list[float], int]] = {}
+        for _ in range(tasks):
+            index = self._choose(one, now)
+            if index is None:
+                places = {}
+                break
+            node = self._nodes[index]
+            before.setdefault(index, (node.free, node.unfinished, node.tasks))
+            places[index] = places.get(index, 0) + 1
+            self._room[index] -= 1
+            node.charge(one, 1)
+            if covers(node.free, one.demand):
+                node.free = [round(f - d, 12) for f, d in zip(node.free, one.demand, strict=True)]
+            else:
+                node.new.append(one)
+            self._changed(node)
+        for index, (free, unfinished, count) in before.items():
+            node = self._nodes[index]
+            node.free, node.unfinished, node.tasks = free, unfinished, count
+            node.new = [task for task in node.new if task is not one]
+            self._changed(node)
+        return places
+
+    def _settle_touched(self, view: View, actions: list[Action]) -> None:
+        """The nodes on which something happened decide, by their index."""
+        while self._touched:
+            index = min(self._touched)
+            self._touched.discard(index)
+            self._settle(self._nodes[index], view, actions)
+
+    def _settle(self, node: Node, view: View, actions: list[Action]) -> None:
+        """The node decides."""
+        now, wake_s = view.now, math.inf
+        if node.new or node.paused:
+            decided = settle(node, now, view.costs, self._rules)
+            actions += decided
+            for action in decided:
+                self._touch_others(action, node)
+            wake_s = next_look_s(node, now, self._rules.spare_s, bool(decided))
+        if wake_s != node.wake_s:
+            node.wake_s = wake_s
+            if wake_s < math.inf:
+                actions.append(WakeAt(wake_s, node.index))
+        self._changed(node)
+
+    def _touch_others(self, action: Action, node: Node) -> None:
+        """A job of several parts started or gave way: its other nodes decide too."""
+        assert isinstance(action, Start | Resume | Suspend)
+        for part in self._tasks[action.job_id][0].gang:
+            if part.node is not node:
+                self._touched.add(part.node.index)
+                self._changed(part.node)
+
+    def every(self, task: Task) -> bool:
+        """Whether the task could run on every node."""
+        return self._alike and not task.job.estimates_s and self._room is None
+
+    def allowed(self, task: Task) -> Mask:
+        """The nodes that the task could ever run on (and that may be down)."""
+        if self._room is not None:
+            return self._room > 0
+        if self.every(task):
+            return self._all
+        named = [task.job.runs_on(node.placement.pool) for node in self._nodes]
+        mask: Mask = (self._capacities >= np.subtract(task.demand, ROOM)).all(axis=1) & np.array(named)
+        return mask
+
+    def _ended(self, job_id: int) -> None:
+        task, _ = self._tasks.pop(job_id)
+        for part in task.gang:
+            node = part.node
+            if job_id in node.stopping:
+                del node.stopping[job_id]
+            else:
+                node.running.remove(part)
+            node.give(part)
+            node.charge(part, -1)
+            self._touched.add(node.index)
+        self._queue.ended(task)
+
+    def _stopped(self, job_id: int) -> None:
+        """A stop that took time is done."""
+        if job_id not in self._tasks:
+            return
+        task, sent = self._tasks[job_id]
+        for part in task.gang if sent else ():
+            node = part.node
+            if node.stopping.pop(job_id, None) is not None:
+                node.give(part)
+                node.pause(part, self._rules.levels)
+                self._touched.add(node.index)
+
+    # -- books ----------------------------------------------------------------------------------------
+
+    def _adopt(self, view: View) -> None:
+        """Take over the tasks that the view shows."""
+        for state in (*view.running.values(), *view.suspended.values()):
+            where = state.placement
+            assert where is not None
+            task = Task(state.job, where.units)
+            task.lie([(self._at[where.pool, number], units) for number, units in where.nodes])
+            self._tasks[task.id] = task, True
+            self._queue.held(task)
+            for part in task.gang:
+                node = part.node
+                part.served_s, part.started = state.served_s, True
+                node.charge(part, 1)
+                if state.phase is Phase.RUNNING:
+                    node.take(part, state.works_from_s, state.since_s, self._rules.spare_s)
+                elif state.phase is Phase.STOPPING:
+                    node.hold(part)
+                else:
+                    node.pause(part, self._rules.levels)
+        for job in view.waiting.values():
+            self._add(job)
+
+    # -- words ----------------------------------------------------------------------------------------
+
+    def why(self, job: Job, view: View) -> Reason:
+        if job.id not in self._tasks:
+            return Reason("was submitted just now; the central queue has not looked at it yet")
+        task, sent = self._tasks[job.id]
+        if not sent:
+            return Reason(f"waits in the central queue, {self._queue.ahead(task)}: {self._full()}")
+        # Of several nodes, one that has no room for its part.
+        part = next((part for part in task.gang if not covers(part.node.free, part.demand)), task.gang[0])
+        node = part.node
+        wanted = _share(part.demand, node)
+        if not node.up:
+            return Reason(f"waits for {_name(node)}, which is down")
+        free = f"{_share(node.free, node)} free there"
+        if node.stopping:
+            stops = ", ".join(str(other) for other in node.stopping)
+            return Reason(f"waits on {_name(node)} for {wanted}; {free}, job {stops} is being stopped there")
+        return Reason(
+            f"waits on {_name(node)} for {wanted}; {free}, and pausing those of its {len(node.running)} "
+            "running tasks that may be paused for it would not make enough room"
+        )
+
+
+def _name(node: Node) -> str:
+    return f"{node.placement.pool} {node.placement.nodes[0][0]}"
+
+
+def _share(amounts: Sequence[float], node: Node) -> str:
+    return ", ".join(
+        f"{max(0.0, amount):.3g} {name}" for name, amount in zip(node.resources, amounts, strict=True)
+    )
+
+
+def _nodes_of(view: View) -> list[Node]:
+    """All nodes of all pools, best class first.
+
+    Raises:
+        BadInput: a pool has no nodes, or pools have different resources.
+    """
+    nodes: list[Node] = []
+    for pool in view.cluster.pools:
+        if pool.counted:
+            raise BadInput(
+                f"policies that look at nodes cannot schedule {pool.name}, which is a mere count",
+                "say what a node has: 256xnode[cpu=1,memory=1]",
+            )
+        if pool.resources != view.cluster.pools[0].resources:
+            raise BadInput(
+                f"the nodes of {pool.name} have other resources than those of {view.cluster.pools[0].name}",
+                "give all pools the same resources",
+            )
+        up = view.nodes[pool.name].up.tolist()
+        nodes += [
+            Node(len(nodes) + i, Placement(pool.name, 1, ((i, 1),)), pool, up[i]) for i in range(pool.units)
+        ]
+    return nodes

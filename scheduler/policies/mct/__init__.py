@@ -1,0 +1,1 @@
+"""Policies for several classes of resource: met, mct and its kin with backfilling and migration."""

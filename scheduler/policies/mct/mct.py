@@ -1,0 +1,380 @@
+"""MET, MCT, MCTB, MCTM and MCTBM: each job where it ends first, with backfilling and with migration.
+
+Algorithm: each job gets a plan (``mct_plan``) when it is submitted, on what all jobs before it leave free.
+
+1. MCT: the class on which its completion C = W + E is least (equation 1; MET: E alone). It starts there no
+   earlier than any start already reserved on the class (first come, first served on each class).
+2. MCTB: or in the first hole of any class in which all of it fits, if it ends earlier there.
+3. MCTM, MCTBM: or in parts. Regions with enough free units are taken in the order of their starts, each cut
+   where one of a better class begins, and the end of MCT's queue takes the rest. A part pays for its restart
+   unless it is the first, and for its checkpoint unless it is the last. MCTM looks only at the ends of the
+   queues (start on a worse class, move when the better one is free), MCTBM at every region.
+4. A plan in parts is kept only if it ends earlier than MCT's (and MCTB's). The printed steps do not ask that
+   (``literal``), and make many jobs later.
+5. ``priced``: a plan is not chosen by its end but by its end + what it takes from others. A unit-second of a
+   class costs (jobs that wait for it) / (its units) seconds: while a class has a queue, whoever holds it
+   for longer delays as many later jobs as wait there now, each by that share of the machine.
+6. A job that ends early gives its time back: when units are free that were given up early, the jobs that
+   wait, for whatever class, and are small enough are planned again in the order of submission (the first
+   ``tries``), which is kept where the job ends earlier. Jobs that run elsewhere are not: where costs are
+   over-estimated they would move again and again, while others wait (at twice the costs +3.1 instead of
+   +1.4 % of mean turnaround, 3,000 jobs of mix (a)). When a plan cannot be kept (a job takes longer, nodes
+   or jobs fail), all are made anew in that order; a late job is then believed to need a tenth of its time
+   so far more, and at least a second, and a late checkpoint as long again. Where units were not free in
+   time no job is stopped again before it has done a tenth of its work where it is: costs believed to be
+   smaller than they are would otherwise have it stopped for nothing again and again.
+
+Guarantee: estimates and costs being exact, no job ever changes what was planned for one submitted earlier,
+and no job of MCTB, MCTM or MCTBM ends later than MCT would let it end beside the same earlier jobs.
+Cost: O(plan) work a submission; an early end costs that for each of the tries, and O(jobs).
+Source: Koyama, Sato, Komatsu, Murata, Takizawa, Kobayashi: job scheduling with migration for heterogeneous
+computing systems, 2011. MCT: Maheswaran et al., JPDC 59, 1999.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from profiles.errors import BadInput
+from scheduler.model.actions import Action, Resume, Start, Suspend, WakeAt
+from scheduler.model.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
+from scheduler.model.jobs import NEVER, Job, counted
+from scheduler.model.state import STOPPING, JobState
+from scheduler.policies.backfill.availability import Availability
+from scheduler.policies.base import Policy, Reason, View, free, units
+from scheduler.policies.mct.plan import Lane, Part, Rules, plan
+from scheduler.policies.mct.plan_state import STINT, Dues, Planned, in_order, pool_of, stays_until, task_of
+
+TRIM_EVERY = 16  # so often what is past is cut off the plans
+ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
+
+
+@dataclass(frozen=True)
+class MctParameters:
+    """Which of the family it is; the names of the registry set the first four.
+
+    Attributes:
+        fastest: MET. backfill: MCTB. migrate: MCTM; with ``backfill``: MCTBM.
+        priced: plans pay for what they take from others.
+        literal: the printed steps 6 and 7, without a guard.
+        tries: so many jobs are planned again when units are free early.
+    """
+
+    fastest: bool = False
+    backfill: bool = False
+    migrate: bool = False
+    priced: bool = False
+    literal: bool = False
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ValueError("tries must be at least 1")
+        if self.fastest and (self.backfill or self.migrate or self.priced or self.literal):
+            raise ValueError("met neither backfills nor migrates")
+        if self.literal and not self.migrate:
+            raise ValueError("literal is about migration")
+        if self.priced and (self.literal or not self.backfill):
+            raise ValueError("priced needs backfill, and is not literal")
+
+
+class Mct(Policy):
+    """MET, MCT, MCTB, MCTM and MCTBM on counted pools."""
+
+    Parameters = MctParameters
+    promises = frozenset({"no-delay"})
+    suits = frozenset({"counted", "classes"})
+    ignores = frozenset({Started, BudgetChanged})
+    parameters: MctParameters
+
+    def begin(self, view: View) -> None:
+        for pool in view.cluster.pools:
+            if not pool.counted:
+                raise BadInput(f"policy mct schedules units, {pool.name} has nodes", "describe it by a count")
+        p = self.parameters
+        self._rules = Rules(p.fastest, p.backfill, p.migrate, p.literal, p.priced)
+        self._woken = -math.inf
+        self._since_trim = 0
+        self._new: list[Job] = []
+        self._plan_anew(view)
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if type(event) is not Timer:
+            self._note(view, event)
+        if view.upcoming is not None:
+            return ()
+        if self._new or self._gaps:
+            self._plan_what_is_new(view)
+        now = view.now
+        stops, starts = self._dues.collect(now)
+        actions = self._act(view, stops, starts) if starts or stops or self._broken else []
+        if self._dues.heap:
+            due = self._dues.heap[0][0]
+            if due < self._woken or self._woken <= now:
+                self._woken = due
+                actions.append(WakeAt(due))
+        return actions
+
+    def why(self, job: Job, view: View) -> Reason:
+        planned = self._plans.get(job.id)
+        at = math.inf if planned is None else planned.parts[0].start_s
+        if planned is None or at == math.inf:
+            return Reason(
+                f"waits for {units(job)}; {free(view)} free, and when there will be more is unknown"
+            )
+        first, *later = (part.pool for part in planned.parts)
+        sentence = f"its turn for {units(job)} comes on {first}"
+        if later:
+            sentence += f", from where it goes on to {', '.join(later)}"
+        if job.units <= max(view.free[pool.name] for pool in view.cluster.pools if job.runs_on(pool.name)):
+            sentence += "; units are free, but earlier jobs have reserved them or it would end later there"
+        return Reason(sentence, max(at, view.now))
+
+    # -- what has happened ----------------------------------------------------------------------------
+
+    def _note(self, view: View, event: Event) -> None:
+        """Keep the plans in step with an event that is no timer."""
+        if type(event) is Submitted:
+            self._new.append(event.job)
+        elif type(event) is Finished:
+            planned = self._plans.pop(event.job.id)
+            planned.version += 1
+            early = planned.end_s - view.now > ON_TIME_S
+            for part in planned.parts:
+                self._give(part, event.job.units, view.now, early)
+        elif type(event) is Checkpointed:
+            planned = self._plans[event.job.id]
+            part = planned.parts[0]
+            self._give(part, event.job.units, view.now, part.end_s - view.now > ON_TIME_S)
+            planned.running = planned.stopping = False
+            self._adopt(planned, planned.parts[1:])
+        else:
+            self._broken = True  # jobs or nodes failed, or nodes are back
+
+    def _give(self, part: Part, held: int, now: float, early: bool) -> None:
+        if part.end_s > now:
+            self._given.append((part, held))
+        if early:
+            self._leave_slack(part)
+        if self._lanes[part.pool].slack_until_s > now:
+            self._gaps[part.pool] = None
+
+    def _enter_given(self, now: float) -> None:
+        """Enter what was given back into the plans: before they are read, because most is past by then.
+
+        A plan in parts is a moment longer than the job, whose work is never done in whole moments.
+        """
+        for part, held in self._given:
+            if part.end_s > now:
+                self._lanes[part.pool].plan.release(max(part.start_s, now), part.end_s, held)
+        self._given.clear()
+
+    def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
+        """These are the job's parts from now on; what was due is void."""
+        planned.parts = parts
+        planned.version += 1
+        if not planned.stopping:
+            due = parts[0].stop_s if planned.running else parts[0].start_s
+            if due < math.inf:
+                self._dues.add(planned, due)
+
+    # -- plans ----------------------------------------------------------------------------------------
+
+    def _plan_what_is_new(self, view: View) -> None:
+        """Step 6, and the jobs that have come; when plans cannot be kept, all are made anew anyway."""
+        if self._broken:
+            return
+        if self._given:
+            self._enter_given(view.now)
+        for name in self._gaps:
+            if self._lanes[name].slack_until_s > view.now:
+                self._pull_forward(self._lanes[name], view)
+        self._gaps.clear()
+        for job in self._new:
+            self._plan_new(job, view)
+        self._new.clear()
+
+    def _plan_new(self, job: Job, view: View) -> None:
+        self._since_trim += 1
+        if self._since_trim == TRIM_EVERY:
+            self._since_trim = 0
+            for lane in self._lanes.values():
+                lane.plan.trim(view.now)
+        planned = self._plans[job.id] = Planned(job)
+        if self._rules.priced:
+            self._set_prices()
+        parts = plan(task_of(view, self._lanes, self._rules.migrate, planned), self._rules)
+        self._adopt(planned, parts)
+        for part in parts:
+            self._lanes[part.pool].take(part, job.units)
+
+    def _set_prices(self) -> None:
+        waiting = dict.fromkeys(self._lanes, 0)
+        for planned in self._plans.values():
+            if planned.parts and (not planned.running or len(planned.parts) > 1):
+                waiting[planned.parts[-1].pool] += 1
+        for lane in self._lanes.values():
+            lane.price = waiting[lane.name] / lane.units if lane.units else 0.0
+
+    def _pull_forward(self, lane: Lane, view: View) -> None:
+        """Step 6, when units of a class are free that were given up early: who waits for them moves up."""
+        tries = self.parameters.tries
+        now, spare = view.now, lane.plan.at(view.now)
+        moved = False
+        if not any(p.job.units <= spare and p.could_use(lane.name, now) for p in self._plans.values()):
+            return
+        lasts = {each.name: each.last_start_s for each in self._lanes.values()}
+        for each in self._lanes.values():
+            each.last_start_s = now
+        for planned in self._plans.values():
+            if planned.job.units <= spare and planned.could_use(lane.name, now):
+                tries -= 1
+                moved = self._move_up(view, planned) or moved
+                spare = lane.plan.at(now)
+            self._mark(planned)
+            if not tries or not spare:
+                break
+        for each in self._lanes.values():
+            each.last_start_s = now if moved else lasts[each.name]
+        if moved:
+            for planned in self._plans.values():
+                self._mark(planned)
+
+    def _mark(self, planned: Planned) -> None:
+        for part in planned.parts:
+            self._lanes[part.pool].mark(part, planned.job.units)
+
+    def _move_up(self, view: View, planned: Planned) -> bool:
+        """Plan a job again, and keep that if it ends earlier."""
+        kept = planned.parts[:1] if planned.stopping else ()
+        before, held = planned.parts[len(kept) :], planned.job.units
+        for part in before:
+            self._lanes[part.pool].plan.release(part.start_s, part.end_s, held)
+        task = task_of(view, self._lanes, self._rules.migrate, planned, view.state(planned.job.id))
+        parts = plan(task, self._rules)
+        better = _worth(parts) < _worth(planned.parts)
+        for part in parts if better else before:
+            self._lanes[part.pool].plan.reserve(part.start_s, part.end_s, held)
+        if better:
+            for part in before:
+                self._leave_slack(part)
+            self._adopt(planned, (*kept, *parts))
+        return better
+
+    def _leave_slack(self, part: Part) -> None:
+        lane = self._lanes[part.pool]
+        lane.slack_until_s = max(lane.slack_until_s, part.end_s)
+
+    def _plan_anew(self, view: View, stint: float = 0.0) -> None:
+        """Step 6, when plans cannot be kept, and after a restart; ``stint`` as in ``Task``."""
+        now = view.now
+        self._broken = False
+        held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
+        for state in view.running.values():
+            held[pool_of(state)].append((stays_until(state, view), state.job.units))
+        self._lanes = {
+            name: Lane(
+                name, view.in_service[name], Availability.beside(each, view.in_service[name], now), now
+            )
+            for name, each in held.items()
+        }
+        self._plans: dict[int, Planned] = {}
+        self._dues = Dues()
+        self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
+        self._new.clear()
+        self._given: list[tuple[Part, int]] = []  # what ended before its time, with its units
+        for state in in_order(view):
+            self._plan_again(view, state, stint)
+
+    def _plan_again(self, view: View, state: JobState, stint: float) -> None:
+        job = state.job
+        planned = self._plans[job.id] = Planned(job)
+        planned.running = job.id in view.running
+        planned.stopping = state.phase is STOPPING
+        parts: tuple[Part, ...] = ()
+        if planned.running:
+            end = stays_until(state, view)
+            parts = (Part(pool_of(state), view.now, math.inf, end),)
+            late = state.expected_end_s <= view.now
+            if not planned.stopping:
+                if job.stop is NEVER or not self._rules.migrate or late:
+                    self._adopt(planned, parts)
+                    return
+                self._lanes[pool_of(state)].plan.release(view.now, end, job.units)
+                parts = ()
+        planned.parts = parts
+        if self._rules.priced:
+            self._set_prices()
+        task = task_of(view, self._lanes, self._rules.migrate, planned, state, stint)
+        more = plan(task, self._rules)
+        for part in more:
+            self._lanes[part.pool].take(part, job.units)
+        self._adopt(planned, (*parts, *more))
+
+    # -- what is due ----------------------------------------------------------------------------------
+
+    def _act(self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]) -> list[Action]:
+        """Stop and start what is due; where plans cannot be kept, after all are made anew."""
+        stint = 0.0
+        if not self._broken:
+            actions, behind = self._orders(view, stops, starts)
+            if not behind:
+                return actions
+            stint = STINT
+        self._plan_anew(view, stint)
+        return self._orders(view, *self._dues.collect(view.now))[0]
+
+    def _orders(
+        self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]
+    ) -> tuple[list[Action], bool]:
+        """To stop and start these jobs, and whether fewer units are free than their plans say."""
+        actions: list[Action] = []
+        for planned in stops:
+            planned.stopping = True
+            actions.append(Suspend(planned.job.id))
+        if not starts:
+            return actions, False
+        suspended, free = view.suspended, view.free
+        left: dict[str, int] = {}
+        late: list[Planned] = []  # they start when a stop at no cost has freed units, at this instant
+        for planned in starts:
+            job, part = planned.job, planned.parts[0]
+            pool = part.pool
+            before = left.get(pool, free[pool])
+            if job.units <= before:
+                left[pool] = before - job.units
+                kind = Resume if job.id in suspended else Start
+                actions.append(kind(job.id, counted(pool, job.units)))
+                planned.running = True
+                if part.stop_s < math.inf:
+                    self._dues.add(planned, part.stop_s)
+            else:
+                left[pool] = before
+                late.append(planned)
+                self._dues.add(planned, part.start_s)
+        return actions, self._behind(view.now, left, late, stops)
+
+    def _behind(
+        self, now: float, left: dict[str, int], late: Iterable[Planned], stops: Iterable[Planned]
+    ) -> bool:
+        """Whether fewer units are ``left`` than the plans say, once the ``late`` start and stops are done."""
+        if self._given:
+            self._enter_given(now)
+        for planned in late:
+            left[planned.parts[0].pool] -= planned.job.units
+        for planned in stops:
+            part = planned.parts[0]
+            if part.end_s <= now and part.pool in left:  # they are free at this very instant
+                left[part.pool] += planned.job.units
+        behind = False
+        for pool, spare in left.items():
+            behind = behind or spare < 0 or spare < self._lanes[pool].plan.at(now)
+        return behind
+
+
+def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:
+    """By which an old and a new plan are compared: the end; if that is unknown, whether there is a start."""
+    end_s = round(parts[-1].end_s, 4)  # rounding is no gain
+    return end_s, parts[0].start_s if end_s == math.inf else 0.0

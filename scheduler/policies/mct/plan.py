@@ -1,0 +1,374 @@
+"""Where and when one job runs: the plans of MET, MCT, MCTB, MCTM and MCTBM on free units over time.
+
+A plan is a list of parts, each a stay on one class. The classes of a job are in its own order, the one on
+which it runs fastest first; indices below are places in that order. Times lie on the grid of
+``model.instant``, and a part is as long as an engine will find it: the restart (if the job has run before),
+then work, then the checkpoint (if another part follows).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.model.jobs import instant
+from scheduler.model.record import record
+from scheduler.policies.backfill.availability import Availability
+
+MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for so long
+
+
+@record
+class Part:
+    """A stay on one class; ``stop_s``: when its checkpoint begins (infinite: it runs to its end there)."""
+
+    pool: str
+    start_s: float
+    stop_s: float
+    end_s: float
+
+
+Parts = tuple[Part, ...]
+Region = tuple[float, float]  # an interval in which enough units are free
+
+
+@dataclass(slots=True)
+class Lane:
+    """One class.
+
+    Attributes:
+        plan: what is free on it. last_start_s: the last start that is reserved on it.
+        slack_until_s: so far reservations that were given up early may have left gaps.
+        price: of a unit-second.
+    """
+
+    name: str
+    units: int
+    plan: Availability
+    last_start_s: float
+    slack_until_s: float = -math.inf
+    price: float = 0.0
+
+    def take(self, part: Part, units: int) -> None:
+        """Reserve a part, and mark its start."""
+        self.plan.reserve(part.start_s, part.end_s, units)
+        if part.start_s > self.last_start_s:
+            self.mark(part, units)
+
+    def mark(self, part: Part, units: int) -> None:
+        """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""
+        if part.start_s > self.last_start_s and (part.start_s < math.inf or units <= self.units):
+            self.last_start_s = part.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which of the family it is.
+
+    Attributes:
+        fastest: MET: each job where it runs fastest, of the classes with enough units, however long it waits.
+        backfill: a job may fill a hole before the end of a class's queue.
+        migrate: a job may be cut into parts.
+        literal: the printed steps 6 and 7, which do not ask whether a job ends earlier.
+        priced: plans are compared with what they take from others (see ``mct``).
+    """
+
+    fastest: bool = False
+    backfill: bool = False
+    migrate: bool = False
+    literal: bool = False
+    priced: bool = False
+
+
+@dataclass(slots=True)
+class Task:
+    """What is to be planned of a job: all of it, or what is left of it.
+
+    Attributes:
+        lanes: the classes it can run on, best first. run_s, stop_s, restart_s: on each, of the whole job.
+        ready_s: from when on it can start anywhere.
+        stoppable: it may be cut into parts. tied: and all of them on one class.
+        stint: share of its work that a part does at least, unless it is the last one.
+        done: share of its work that is done. begun: a further start is a restart.
+        here: index of the class it runs on now (-1: it does not run). It can stay there at no cost, but
+            must be stopped before it goes on elsewhere: ``ready_s`` counts that.
+        now: when it is planned. works_s: from when on it gets on where it is. stays_s: until when it is not
+            stopped there.
+    """
+
+    units: int
+    lanes: Sequence[Lane]
+    run_s: Sequence[float]
+    stop_s: Sequence[float]
+    restart_s: Sequence[float]
+    now: float
+    ready_s: float
+    stoppable: bool = False
+    tied: bool = False
+    stint: float = 0.0
+    done: float = 0.0
+    begun: bool = False
+    here: int = -1
+    works_s: float = 0.0
+    stays_s: float = 0.0
+
+    def regions(self, k: int) -> list[Region]:
+        """The maximal intervals with enough free units on class ``k``; none where nobody can queue."""
+        lane = self.lanes[k]
+        if lane.last_start_s == math.inf:
+            return []
+        return lane.plan.regions(self.units, self.now if k == self.here else self.ready_s)
+
+    def works(self, k: int, start: float) -> float:
+        """When a job that has run before gets on in a part that starts then."""
+        if k == self.here and start == self.now:
+            return self.works_s
+        return instant(start + self.restart_s[k]) if self.restart_s[k] else start
+
+    def last(self, k: int, start: float, end: float) -> Part:
+        """A part that runs to the job's ``end``."""
+        return Part(self.lanes[k].name, start, math.inf, end)
+
+    def end(self, k: int, start: float, done: float, begun: bool) -> float:
+        """When a part ends that runs to the job's end."""
+        works = self.works(k, start) if begun else start
+        end = instant(works + (1.0 - done) * self.run_s[k])
+        # Shares of the work are rounded, and no part is shorter than a moment.
+        return instant(end + MOMENT_S) if done or end <= start else end
+
+    def earliest_end(self) -> float:
+        """No plan ends earlier: where the job runs fastest, now, without a stop."""
+        return self.now + (1.0 - self.done) * self.run_s[0]
+
+    def whole(self, k: int, start: float) -> Parts:
+        """All that is left of the job on one class."""
+        return self.moved([self.last(k, start, self.end(k, start, self.done, self.begun))])
+
+    def length(self, k: int) -> float:
+        """Of all that is left on another class than where it runs."""
+        length = self.run_s[k]
+        if self.begun or self.done:
+            length = (1.0 - self.done) * length + (2 * MOMENT_S if self.done else 0.0)
+            length += self.restart_s[k] if self.begun else 0.0
+        return length if length > MOMENT_S else MOMENT_S
+
+    def moved(self, parts: list[Part]) -> Parts:
+        """The parts, after the stop that a running job needs unless it stays where it is."""
+        if self.here >= 0 and (parts[0].start_s > self.now or parts[0].pool != self.lanes[self.here].name):
+            parts = [Part(self.lanes[self.here].name, self.now, self.stays_s, self.ready_s), *parts]
+        return tuple(parts)
+
+
+def plan(task: Task, rules: Rules) -> Parts:
+    """The parts in which the job runs; one that starts at infinity where no start can be said."""
+    regions: list[list[Region]] = []
+    starts: list[float] = []
+    second, best_s, queue_s = 0, math.inf, math.inf  # the paper's r'', its end and its start
+    for k in range(len(task.lanes)):
+        if rules.backfill:
+            regions.append(task.regions(k))
+        start = _end_of_queue(task, k, regions)
+        starts.append(start)
+        end = task.end(k, start, task.done, task.begun)
+        if end < best_s or (end == best_s and start < queue_s):
+            second, best_s, queue_s = k, end, start
+    if rules.fastest:
+        large = (k for k, lane in enumerate(task.lanes) if lane.units >= task.units)
+        k = next(large, 0)
+        return task.whole(k, starts[k])
+    if rules.priced:
+        return _cheapest(task, rules, regions, starts)
+    if rules.literal and task.stoppable:
+        split = _split(task, rules, second, regions, starts, math.inf)
+        return split or task.moved([task.last(second, queue_s, best_s)])
+    best: Part | None = None
+    if rules.backfill:
+        for hole in _holes(task, regions, starts):
+            if hole.end_s < best_s:
+                best, best_s = hole, hole.end_s
+    if rules.migrate and task.stoppable and best_s > task.earliest_end():
+        split = _split(task, rules, second, regions, starts, best_s)
+        if split is not None and split[-1].end_s < best_s:
+            return split
+    return task.moved([best or task.last(second, queue_s, best_s)])
+
+
+def _cheapest(task: Task, rules: Rules, regions: Sequence[list[Region]], starts: Sequence[float]) -> Parts:
+    """The plan whose end, and what it takes from others, is least."""
+    plans = [task.whole(k, start) for k, start in enumerate(starts)]
+    plans += [task.moved([part]) for part in _holes(task, regions, starts)]
+    if task.stoppable:
+        splits = (_split(task, rules, k, regions, starts, math.inf) for k in range(len(starts)))
+        plans += [parts for parts in splits if parts is not None]
+    price = {lane.name: lane.price * task.units for lane in task.lanes}
+    return min(plans, key=lambda parts: parts[-1].end_s + _taken(parts, price))
+
+
+def _taken(parts: Parts, price: dict[str, float]) -> float:
+    return sum(price[part.pool] * (part.end_s - part.start_s) for part in parts if part.start_s < math.inf)
+
+
+def _gap(regions: Sequence[Region], length: float, after: float) -> float:
+    """When the first region is ``length`` long, from ``after`` on; infinite: never."""
+    for start, end in regions:
+        begin = start if start > after else after
+        if end - begin >= length:
+            return begin
+    return math.inf
+
+
+def _end_of_queue(task: Task, k: int, regions: Sequence[list[Region]]) -> float:
+    """W: from when on the units stay free, but no earlier than any start reserved on the class.
+
+    The job that runs there already may stay, if nobody has reserved its units. Where ``regions`` are known,
+    they are not looked for again.
+    """
+    lane = task.lanes[k]
+    if k == task.here:
+        stay = task.end(k, task.now, task.done, True) - task.now
+        if lane.plan.earliest(task.units, stay, task.now) == task.now:
+            return task.now
+    if lane.last_start_s == math.inf:
+        return math.inf
+    length = task.length(k)
+    after = lane.last_start_s if lane.last_start_s > task.ready_s else task.ready_s
+    if regions:
+        return _gap(regions[k], length, after)
+    return lane.plan.earliest(task.units, length, after)
+
+
+def _holes(task: Task, regions: Sequence[list[Region]], starts: Sequence[float]) -> list[Part]:
+    """MCTB: the whole job in the first region of each class that is long enough, before its queue's end."""
+    holes = []
+    for k, run_s in enumerate(task.run_s):
+        least, queue_s = (1.0 - task.done) * run_s - MOMENT_S, starts[k]
+        for start, until in regions[k]:
+            if start >= queue_s:
+                break
+            if until - start >= least and (end := task.end(k, start, task.done, task.begun)) <= until:
+                holes.append(task.last(k, start, end))
+                break
+    return holes
+
+
+def _split(
+    task: Task,
+    rules: Rules,
+    second: int,
+    regions: Sequence[list[Region]],
+    starts: Sequence[float],
+    before_s: float,
+) -> Parts | None:
+    """Steps 2 to 7: regions in the order of their starts, and the rest at the end of the queue of ``second``.
+
+    None where the printed test of step 7 (if ``literal``) drops the parts, there are none, or they would not
+    end before ``before_s``.
+    """
+    rest_from = starts[second]
+    spans = _spans(task, rules, second, regions, starts, before_s)
+    if not spans:
+        return None
+    cuts = _cuts(task, spans, second, rest_from)
+    parts: list[Part] = []
+    done, at, begun = task.done, task.now, task.begun
+    for region_start, k, region_end in spans:
+        if region_end <= at:
+            continue
+        start, end = region_start if region_start > at else at, region_end
+        stays = k == task.here and start == task.now
+        run_s, cut_at = task.run_s[k], cuts[k]
+        if cut_at:
+            cut = bisect_left(cut_at, task.ready_s if stays else start)
+            if cut < len(cut_at) and cut_at[cut] <= end:
+                end = cut_at[cut]
+        if start >= end:
+            continue
+        works = task.works(k, start) if begun else start
+        if end - works >= (1.0 - done) * run_s - MOMENT_S:
+            whole = task.end(k, start, done, begun)
+            if whole <= end:
+                return task.moved([*parts, task.last(k, start, whole)])
+        stop = _stop(end, task.stop_s[k]) if end - task.stop_s[k] > works else works
+        if stop <= works or (not stays and stop - works < task.stint * run_s):
+            continue  # too short to pay for itself
+        parts.append(Part(task.lanes[k].name, start, stop, end))
+        done, at, begun = done + (stop - works) / run_s, end, True
+    after = rest_from if rest_from > at else at
+    if not parts or after >= before_s:
+        return None
+    if rules.literal and task.run_s[second] * (done - task.done) < task.restart_s[second]:
+        return None
+    start = _start_of_rest(task, second, regions, done, after, rest_from)
+    parts.append(task.last(second, start, task.end(second, start, done, True)))
+    return task.moved(parts)
+
+
+def _start_of_rest(
+    task: Task, second: int, regions: Sequence[list[Region]], done: float, after: float, rest_from: float
+) -> float:
+    """From when on the units of class ``second`` stay free for the rest of the job."""
+    length = (1.0 - done) * task.run_s[second] + task.restart_s[second] + 2 * MOMENT_S
+    if after == rest_from and second != task.here and length <= task.length(second):
+        return after  # all of the job had room there
+    if regions:
+        return _gap(regions[second], length, after)
+    return task.lanes[second].plan.earliest(task.units, length, after)
+
+
+def _spans(
+    task: Task,
+    rules: Rules,
+    second: int,
+    regions: Sequence[list[Region]],
+    starts: Sequence[float],
+    before_s: float,
+) -> list[tuple[float, int, float]]:
+    """The regions that count, as (start, class, end), in the order in which they are looked at.
+
+    Unbounded ones count on worse classes than ``second`` only. What starts after the end of the queue of
+    ``second`` is never reached, because that takes the whole rest; the printed steps look at it all the same.
+    Of equal starts the better class comes first: a region of it that starts just there counts.
+    """
+    spans: list[tuple[float, int, float]] = []
+    rest_from = starts[second]
+    until = last = min(rest_from, before_s)
+    if rules.literal:
+        last = math.inf
+    for k in range(len(task.lanes)):
+        if task.tied and k != second:
+            continue
+        if rules.backfill:
+            for start, end in regions[k]:
+                if start >= last and not (k < second and start == rest_from < before_s):
+                    break
+                if end < math.inf or (k > second and start < until):
+                    spans.append((start, k, end))
+        elif k > second and starts[k] < until:
+            spans.append((starts[k], k, math.inf))
+    spans.sort()
+    return spans
+
+
+def _cuts(
+    task: Task, spans: Sequence[tuple[float, int, float]], second: int, rest_from: float
+) -> list[list[float]]:
+    """For each class, when the regions of better classes begin that are long enough to be of use."""
+    cuts: list[list[float]] = [[]]
+    better: list[float] = []
+    for k in range(len(task.lanes) - 1):
+        overhead = task.stop_s[k] + task.restart_s[k]
+        better += [a for a, i, b in spans if i == k and b - a > overhead]
+        if k == second:
+            better.append(rest_from)
+        cuts.append(sorted(better))
+    return cuts
+
+
+def _stop(end: float, cost_s: float) -> float:
+    """When a checkpoint has to begin so that it is written by ``end``."""
+    stop = instant(end - cost_s)
+    if stop + cost_s <= end or instant(stop + cost_s) <= end:
+        return stop
+    return instant(stop - MOMENT_S)

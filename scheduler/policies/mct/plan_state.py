@@ -1,0 +1,146 @@
+"""What the policies of MCT's family keep of each job, and what of a job is still to be planned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+from scheduler.model.jobs import NEVER, PAUSE, Job, instant
+from scheduler.model.state import STOPPING, WAITING, JobState
+from scheduler.policies.base import View
+from scheduler.policies.mct.plan import MOMENT_S, Lane, Part, Task
+
+LATE_SHARE = 0.1
+LATE_LEAST_S = 1.0
+LATE_STOP_S = 0.05
+STINT = 0.1  # share of its work that a job does between two stops at least, once plans could not be kept
+
+
+@dataclass(slots=True)
+class Planned:
+    """A job and its parts still to come; the first is under way when it runs.
+
+    ``version`` counts the changes: what was noted of an earlier one is void.
+    """
+
+    job: Job
+    parts: tuple[Part, ...] = ()
+    running: bool = False
+    stopping: bool = False
+    version: int = 0
+
+    @property
+    def end_s(self) -> float:
+        return self.parts[-1].end_s
+
+    def could_use(self, pool: str, now: float) -> bool:
+        """Whether free units of that class may be of use to it: it can run there, and waits, wherever for."""
+        return self.job.runs_on(pool) and self.parts[-1].start_s > now
+
+
+class Dues:
+    """When each job is to be stopped, or started, next.
+
+    Attributes:
+        heap: (when, place among those added, version of the plan, job), the first first. After ``collect``
+            that one is neither past nor void.
+    """
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, int, Planned]] = []
+        self._places = count()
+
+    def add(self, planned: Planned, due: float) -> None:
+        heappush(self.heap, (due, next(self._places), planned.version, planned))
+
+    def collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
+        """The jobs to be stopped and those to be started now."""
+        stops: list[Planned] = []
+        starts: list[Planned] = []
+        heap = self.heap
+        while heap:
+            due, _, version, planned = heap[0]
+            if planned.version == version:
+                if due > now:
+                    break
+                (stops if planned.running else starts).append(planned)
+            heappop(heap)
+        return stops, starts
+
+
+def task_of(
+    view: View,
+    lanes: Mapping[str, Lane],
+    migrate: bool,
+    planned: Planned,
+    state: JobState | None = None,
+    stint: float = 0.0,
+) -> Task:
+    """What is to be planned of a job, on the classes on which it can run."""
+    job, costs = planned.job, view.costs
+    tied = job.stop is PAUSE
+    known: Container[str] = job.estimates_s or lanes
+    if tied and state is not None and state.phase is not WAITING:
+        known = (pool_of(state),)
+    times = {name: job.estimate_on(name) for name in lanes if name in known}
+    names = sorted(times, key=times.__getitem__)  # of equal ones the better rank comes first
+    stoppable = migrate and job.stop is not NEVER
+    counts = stoppable or state is not None
+    task = Task(
+        job.units,
+        [*map(lanes.__getitem__, names)],
+        [*map(times.__getitem__, names)],
+        [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
+        [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
+        view.now,
+        view.now,
+        stoppable,
+        tied,
+        stint,
+    )
+    if state is not None:
+        _go_on(task, planned, state)
+    return task
+
+
+def pool_of(state: JobState) -> str:
+    assert state.placement is not None
+    return state.placement.pool
+
+
+def stays_until(state: JobState, view: View) -> float:
+    """Until when a running job holds its units if nothing is done to it."""
+    now = view.now
+    end = state.expected_end_s
+    if state.phase is STOPPING:
+        end = instant(state.since_s + view.costs.stop_s(state.job, pool_of(state)))
+    if end <= now and state.phase is STOPPING:
+        end = instant(now + max(LATE_STOP_S, now - state.since_s))
+    elif end <= now:
+        end = instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
+    return end if end == math.inf or not state.done else instant(end + MOMENT_S)
+
+
+def in_order(view: View) -> list[JobState]:
+    """All jobs in the system, by priority and then in the order of submission."""
+    states = [*view.running.values(), *view.suspended.values(), *map(view.state, view.waiting)]
+    return sorted(states, key=lambda state: (-state.job.priority, state.job.submit_s, state.job.id))
+
+
+def _go_on(task: Task, planned: Planned, state: JobState) -> None:
+    """Make the task what is left of a job that may have run already."""
+    now = task.now
+    task.begun = state.served_s > 0.0 or state.phase is not WAITING
+    task.done = state.done_by(now)
+    if planned.stopping:
+        task.ready_s = planned.parts[0].end_s
+    elif planned.running:
+        task.here = next(k for k, lane in enumerate(task.lanes) if lane.name == pool_of(state))
+        task.works_s = max(now, instant(state.works_from_s))
+        task.stays_s = now
+        if task.stint:
+            task.stays_s = max(now, instant(state.works_from_s + task.stint * task.run_s[task.here]))
+        task.ready_s = max(task.stays_s + MOMENT_S, instant(task.stays_s + task.stop_s[task.here]))

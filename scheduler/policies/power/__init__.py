@@ -1,0 +1,1 @@
+"""Policies that choose the units and the power cap of each job within a power budget."""

@@ -1,0 +1,115 @@
+"""What a moldable job can run with (units, power cap), and which of that is worth considering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.model.jobs import Job, Pool
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """Some (units, cap) of one job, in the order of preference between equals: lower cap, then fewer units.
+
+    Attributes:
+        caps_w: None: uncapped.
+        watts: of all units together.
+        merit: what the objective says of it, before the job's weight.
+    """
+
+    units: NDArray[np.int64]
+    caps_w: tuple[float | None, ...]
+    watts: Floats
+    merit: Floats
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def subset(self, kept: NDArray[np.bool_]) -> Configurations:
+        """Those that are kept."""
+        caps = tuple(cap for cap, keep in zip(self.caps_w, kept, strict=True) if keep)
+        return Configurations(self.units[kept], caps, self.watts[kept], self.merit[kept])
+
+
+def every(job: Job, pool: Pool, beta: float, counts: int) -> Configurations:
+    """All configurations, under all caps.
+
+    ``counts``: of a job that can take more different numbers of units than this, so many are considered,
+    evenly spaced on a logarithmic scale, with both ends.
+    """
+    speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
+    return _every(speed, *_range(job, pool), pool, beta, counts)
+
+
+def considered(job: Job, pool: Pool, beta: float, counts: int, watts_matter: bool) -> Configurations:
+    """Those of ``every`` that can be part of a best choice."""
+    speed: Any = job.speed
+    return _considered(speed, *_range(job, pool), pool, beta, counts, watts_matter)
+
+
+def _range(job: Job, pool: Pool) -> tuple[int, int]:
+    most = min(job.units if job.max_units is None else job.max_units, pool.units)
+    return job.units, max(most, job.units)
+
+
+@lru_cache(maxsize=4096)
+def _considered(
+    speed: Any, least: int, most: int, pool: Pool, beta: float, counts: int, watts_matter: bool
+) -> Configurations:
+    if not watts_matter:
+        some = _considered(speed, least, most, pool, beta, counts, True)
+        return some.subset(_undominated(some.units, np.zeros(len(some)), some.merit))
+    some = _every(speed, least, most, pool, beta, counts)
+    # Of one number of units, a higher cap that has no more merit is superfluous: seen at once, before all are
+    # compared with all.
+    merit = some.merit.reshape(-1, len(numbers(least, most, counts)))
+    rising = np.vstack((np.ones(merit.shape[1], bool), merit[1:] > np.maximum.accumulate(merit)[:-1]))
+    some = some.subset(rising.ravel())
+    return some.subset(_undominated(some.units, some.watts, some.merit))
+
+
+@lru_cache(maxsize=4096)
+def _every(speed: Any, least: int, most: int, pool: Pool, beta: float, counts: int) -> Configurations:
+    units = numbers(least, most, counts)
+    caps: tuple[float | None, ...] = pool.caps_w or (None,)
+    fast = np.array([[1.0 if speed is None else speed(n, cap) for n in units.tolist()] for cap in caps])
+    watts = np.array([[pool.power_w(n, cap) for n in units.tolist()] for cap in caps])
+    energy_ratio = fast * watts[0, 0] / watts if watts[0, 0] > 0 else fast  # equation 4.2
+    return Configurations(
+        np.tile(units, len(caps)),
+        tuple(cap for cap in caps for _ in units),
+        watts.ravel(),
+        (beta * fast + (1.0 - beta) * energy_ratio).ravel(),
+    )
+
+
+def numbers(least: int, most: int, counts: int) -> NDArray[np.int64]:
+    """All whole numbers from ``least`` to ``most``, or ``counts`` of them."""
+    if most - least < counts:
+        return np.arange(least, most + 1)
+    return np.unique(np.round(np.geomspace(least, most, counts)).astype(np.int64))
+
+
+def _undominated(units: NDArray[np.int64], watts: Floats, merit: Floats) -> NDArray[np.bool_]:
+    """Which configurations no other one makes superfluous.
+
+    One does if it needs no more units, no more watts and has at least the merit (of equal ones: if it comes
+    first). This loses no optimum: in any choice that fits, put the dominating configuration in the dominated
+    one's place. It fits, the job still has one configuration, and since its weight is the same for all its
+    configurations and not negative, the objective is no less. "Dominates" is transitive and the first of
+    equals stays, so that each superfluous configuration is dominated by one that stays.
+    """
+    no_worse = (
+        (units <= units[:, None]) & (watts <= watts[:, None]) & (merit >= merit[:, None])
+    )  # [i, k]: k is no worse than i
+    equal = no_worse & no_worse.T
+    earlier = np.tri(len(units), k=-1, dtype=bool)  # [i, k]: k comes before i
+    kept: NDArray[np.bool_] = ~(no_worse & (~equal | earlier)).any(axis=1)
+    return kept

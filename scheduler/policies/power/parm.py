@@ -1,0 +1,266 @@
+"""Power-capped scheduling with energy in the objective: PARM as Huang et al. (2014) extend it.
+
+Algorithm: after every change (a submission, an end, a new budget, nodes that fail or come back) choose for
+every job whether it runs, on how many units and under which power cap, so that
+
+    sum of w * (beta * s + (1 - beta) * Er)
+ is greatest while units and watts suffice. s: speed against the fewest units at the lowest cap; Er: energy
+at these over energy of the configuration; w = (remaining time there + time since submission) ^ alpha.
+Running jobs go on: malleable ones may get another number of units and another cap, moldable ones keep both
+as they started. Solved exactly to within ``gap`` (see ``scheduler.policies.power.multiple_choice_knapsack``).
+
+Guarantee: never over the budget, no running job is stopped; the chosen sum is within ``gap`` of the greatest
+unless the limits of the search are met. Nobody is promised a start; with alpha = 0 a job may wait as long as
+others are worth more.
+Cost: 50 jobs on 64 nodes some 10 ms a decision, see ``tests/benchmarks/test_parm_speed.py``.
+
+Paper: W. Huang, N. Iwazawa, T. Cao, Y. He, M. Kondo, H. Nakamura: Throughput-oriented job scheduling under
+power constraints considering energy efficiency (IPSJ SIG HPC, 2014), after O. Sarood et al. (SC14). beta = 1
+is performance, beta = 0 energy, as its equation 4.1 and results have it. At beta = 0 one unit is best for
+every job (Er is greatest there), so everybody crawls; ``least_beta`` keeps speed as what decides between
+nearly equal energies. With ``least_beta=0`` the equation is taken literally.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiles.errors import BadInput
+from scheduler.model.actions import Action, Resize, SetPowerCap, Start
+from scheduler.model.events import Event
+from scheduler.model.jobs import Cluster, Job, Placement, Pool
+from scheduler.model.state import JobState
+from scheduler.policies.base import Policy, Reason, View, units
+from scheduler.policies.power.configurations import Configurations, considered
+from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution, solve
+
+LEAST_WEIGHT_S = 1.0  # remaining time and wait below this count as this: a job of weight 0 would never start
+
+
+@dataclass(frozen=True)
+class ParmParameters:
+    """What to aim at, and how hard to try.
+
+    Attributes:
+        alpha: 0: throughput only; 1: fairness (weight of long jobs and long waits).
+        beta: 1: performance only; 0: energy only.
+        least_beta: beta counts as at least this.
+        gap: a choice proven so close to the best (relatively) is good enough.
+        time_limit_s, node_limit: of one decision's branch and bound; the best found by then counts. The
+            time limit makes decisions depend on the machine: it is there for emergencies.
+        unit_choices: so many different numbers of units are considered for a job.
+        depth: so many waiting jobs are considered, in the order of submission; none: all.
+    """
+
+    alpha: float = 0.5
+    beta: float = 1.0
+    least_beta: float = 0.001
+    gap: float = 0.001
+    time_limit_s: float = 30.0
+    node_limit: int = 20_000
+    unit_choices: int = 64
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "least_beta"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1")
+        if not self.gap >= 0 or not self.time_limit_s > 0 or self.node_limit < 1:
+            raise ValueError("gap must not be negative, time_limit_s and node_limit must be above 0")
+        if self.unit_choices < 2 or (self.depth is not None and self.depth < 1):
+            raise ValueError("unit_choices must be at least 2, depth at least 1")
+
+
+class Parm(Policy):
+    """Chooses units and power caps of all jobs at once.
+
+    Attributes:
+        decisions: problems solved so far. worst_gap: the largest proven gap of any of them.
+        short_w: what the running jobs draw beyond the budget, although they draw as little as they can.
+    """
+
+    Parameters = ParmParameters
+    parameters: ParmParameters
+    suits = frozenset({"power"})
+
+    def begin(self, view: View) -> None:
+        self.pool = capped_pool(view.cluster, "parm")
+        self.decisions, self.worst_gap, self.short_w = 0, 0.0, 0.0
+
+    def refuses(self, job: Job, cluster: Cluster) -> str:
+        return too_hungry(job, cluster)
+
+    @property
+    def beta(self) -> float:
+        """As it is used."""
+        return max(self.parameters.beta, self.parameters.least_beta)
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if view.upcoming is not None:
+            return ()  # once for an instant, when all of its events have happened
+        self.short_w = 0.0
+        free_units = float(view.in_service[self.pool.name])
+        free_watts = math.inf if view.budget_w is None else view.budget_w
+        malleable: list[JobState] = []
+        for state in view.running.values():
+            assert state.placement is not None
+            if state.job.malleable:
+                malleable.append(state)
+            else:
+                free_units -= state.placement.units
+                free_watts -= self._watts(state.placement)
+        waiting = list(view.waiting.values())[: self.parameters.depth]
+        if not waiting and not malleable:
+            return ()
+        jobs = [state.job for state in malleable] + waiting
+        options = self.options(jobs, free_units, free_watts)
+        problem = self._problem(jobs, len(malleable), options, view, free_units, free_watts)
+        solution = self.solve(problem, view)
+        if solution is None:
+            return self._least(malleable, problem)
+        self.decisions += 1
+        self.worst_gap = max(self.worst_gap, solution.gap)
+        chosen = [
+            self._placement(table, column) if column else None
+            for table, column in zip(options, solution.choice.tolist(), strict=True)
+        ]
+        starts = [
+            Start(job.id, placement)
+            for job, placement in zip(waiting, chosen[len(malleable) :], strict=True)
+            if placement is not None
+        ]
+        return [*changes(malleable, chosen), *starts]
+
+    def solve(self, problem: Problem, view: View) -> Solution | None:
+        """The choice; None if not even the running jobs' least configurations fit."""
+        limits = self.parameters
+        return solve(problem, limits.gap, limits.time_limit_s, limits.node_limit)
+
+    def why(self, job: Job, view: View) -> Reason:
+        if self.short_w > 0:
+            return Reason(
+                f"the running jobs draw {self.short_w:.4g} W more than the budget of {view.budget_w:g} W and "
+                "cannot draw less: nothing starts before some of them have ended"
+            )
+        place = list(view.waiting).index(job.id)
+        depth = self.parameters.depth
+        if depth is not None and place >= depth:
+            return Reason(f"{place} jobs wait ahead of it; the first {depth} are considered")
+        name = self.pool.name
+        left = f"{view.free[name]} of {view.in_service[name]} units are free"
+        if view.budget_w is not None:
+            left += f", {max(0.0, view.budget_w - view.power_w):.4g} of {view.budget_w:g} W"
+        growing = " (its weight grows as it waits)" if self.parameters.alpha else ""
+        return Reason(
+            f"waits for {units(job)}: units and watts are worth more to other jobs now{growing}; {left}"
+        )
+
+    # -- the problem ---------------------------------------------------------------------------------------
+
+    def options(self, jobs: list[Job], free_units: float, free_watts: float) -> list[Configurations]:
+        """Configurations of each job; watts do not count where they can never run short.
+
+        They cannot where all free units together, each under the highest cap that any considered
+        configuration has, draw no more than is free.
+        """
+        choices = self.parameters.unit_choices
+        tables = [considered(job, self.pool, self.beta, choices, True) for job in jobs]
+        hottest = max(float((table.watts / table.units).max()) for table in tables)
+        if free_units * hottest > free_watts:
+            return tables
+        return [considered(job, self.pool, self.beta, choices, False) for job in jobs]
+
+    def _problem(
+        self,
+        jobs: list[Job],
+        running: int,
+        options: list[Configurations],
+        view: View,
+        free_units: float,
+        free_watts: float,
+    ) -> Problem:
+        """Rows: the malleable running jobs, then the waiting ones; columns: waiting, then the options."""
+        widest = 1 + max(len(table) for table in options)
+        values = np.full((len(jobs), widest), -np.inf)
+        taken = np.zeros((2, len(jobs), widest))
+        values[running:, 0] = 0.0
+        for row, (job, table) in enumerate(zip(jobs, options, strict=True)):
+            end = 1 + len(table)
+            values[row, 1:end] = self._weight(job, view) * table.merit
+            taken[0, row, 1:end] = table.units
+            taken[1, row, 1:end] = table.watts
+        return Problem(values, taken[0], taken[1], free_units, free_watts)
+
+    def _weight(self, job: Job, view: View) -> float:
+        """Equation 3.7 as its text has it; of a job of unknown run time only the wait counts."""
+        remaining = view.state(job.id).remaining_s(view.now, self.pool.name)
+        known = remaining if math.isfinite(remaining) else 0.0
+        return float(max(known + view.now - job.submit_s, LEAST_WEIGHT_S) ** self.parameters.alpha)
+
+    def _placement(self, table: Configurations, column: int) -> Placement:
+        return Placement(self.pool.name, int(table.units[column - 1]), cap_w=table.caps_w[column - 1])
+
+    def _watts(self, placement: Placement) -> float:
+        return self.pool.power_w(placement.units, placement.cap_w)
+
+    def _least(self, malleable: list[JobState], problem: Problem) -> list[Action]:
+        """The budget is too low for what runs: draw as little as possible, and admit nothing."""
+        _, _, watts = problem.totals(problem.start)
+        self.short_w = max(watts - problem.max_watts, 0.0)
+        cap = self.pool.caps_w[0] if self.pool.caps_w else None
+        return changes(malleable, [Placement(self.pool.name, s.job.units, cap_w=cap) for s in malleable])
+
+
+def changes(running: Sequence[JobState], chosen: Sequence[Placement | None]) -> list[Action]:
+    """Actions that bring running jobs to their chosen placements, never over what is allowed in between.
+
+    First every job gives what it is to give (down to the smaller number of units and the lower cap of
+    before and after), then every job takes: after each step no more is held than before or than in the end.
+    """
+    give: list[Action] = []
+    take: list[Action] = []
+    for state, after in zip(running, chosen, strict=False):
+        before = state.placement
+        assert before is not None and after is not None
+        cap = after.cap_w
+        if before.cap_w is not None and cap is not None:
+            cap = min(before.cap_w, cap)
+        between = Placement(after.pool, min(before.units, after.units), cap_w=cap)
+        give += _change(state.job.id, before, between)
+        take += _change(state.job.id, between, after)
+    return give + take
+
+
+def _change(job_id: int, before: Placement, after: Placement) -> list[Action]:
+    if before.units != after.units:
+        return [Resize(job_id, after)]
+    return [] if before.cap_w == after.cap_w else [SetPowerCap(job_id, after.cap_w)]
+
+
+def capped_pool(cluster: Cluster, policy: str) -> Pool:
+    """The one counted class of resource that these policies schedule.
+
+    Raises:
+        BadInput: there are several classes, or nodes with resources.
+    """
+    if len(cluster.pools) != 1 or not cluster.pools[0].counted:
+        raise BadInput(
+            f"policy {policy} schedules units of one class, the cluster has "
+            + ", ".join(pool.name + ("" if pool.counted else " (nodes)") for pool in cluster.pools),
+            "describe one class by its units, with base_w and caps_w",
+        )
+    return cluster.pools[0]
+
+
+def too_hungry(job: Job, cluster: Cluster) -> str:
+    """Why the budget can never carry the job, as a clause; "" if it can."""
+    pool = cluster.pools[0]
+    cap = pool.caps_w[0] if pool.caps_w else None
+    least_w = pool.power_w(job.units, cap)
+    if cluster.budget_w is None or least_w <= cluster.budget_w:
+        return ""
+    return f"it needs at least {least_w:g} W, the budget is {cluster.budget_w:g} W"

@@ -1,0 +1,1 @@
+"""Policies that divide a pool into regions by the size of jobs."""

@@ -1,0 +1,202 @@
+"""When a machine is cut into other regions: what has to be known of a period, and the rule at its end.
+
+See ``scheduler/policies/regions/regions.py`` for the rule in words,
+``scheduler/policies/regions/region_sizing.py`` for bounds and sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from profiles.errors import BadInput
+from scheduler.model.jobs import Job, Region, instant
+from scheduler.policies.base import View
+from scheduler.policies.regions.region_sizing import Layout, Work, cut_of, layout, region_name, region_of
+
+WEEK_S, HOUR_S = 7 * 86_400.0, 3600.0
+
+
+@dataclass(frozen=True)
+class CutParameters:
+    """How to cut the machine.
+
+    Attributes:
+        interval_s: length of a period; the paper takes jobs of 7 days.
+        target_s: the spread of waits that the operator accepts.
+        most: regions there may be.
+        fixed: always so many regions (from the second period on); None: by the rule.
+        largest: units of the largest job to expect; None: the largest seen so far.
+        bounds, sizes: cut once, like this, and never again: ``bounds=31/1000,sizes=193/9023``.
+    """
+
+    interval_s: float = WEEK_S
+    target_s: float = 20 * HOUR_S
+    most: int = 5
+    fixed: int | None = None
+    largest: int | None = None
+    bounds: str = ""
+    sizes: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval_s < math.inf or not self.target_s >= 0:
+            raise ValueError("interval_s must be above 0 and target_s not negative")
+        if self.most < 1 or (self.fixed is not None and self.fixed < 1):
+            raise ValueError("most and fixed must be at least 1")
+        if self.largest is not None and self.largest < 1:
+            raise ValueError("largest must be at least 1")
+        given = self.given()
+        if given and (len(given.bounds) != len(given.sizes) or min(given.bounds + given.sizes) < 1):
+            raise ValueError("bounds and sizes must both be given, one of each for each region, from 1 on")
+        if given and list(given.bounds) != sorted(set(given.bounds)):
+            raise ValueError("bounds must ascend")
+
+    def given(self) -> Layout | None:
+        """The layout that never changes, if one is given."""
+        if not self.bounds and not self.sizes:
+            return None
+        try:
+            return Layout(_numbers(self.bounds), _numbers(self.sizes))
+        except ValueError as error:
+            raise ValueError("write bounds and sizes as whole numbers: 31/1000") from error
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("/")) if text else ()
+
+
+class Cutter:
+    """Keeps the figures of the current period, and the layout that follows from the last one.
+
+    After a restart it knows of the period's jobs only those that still wait or run. The machine stays cut as
+    it was, unless another layout is given now or the number of units has changed.
+
+    Attributes:
+        layout: as the machine is cut now.
+        period_end_s: when to call ``end_period``; infinite when the layout is given for ever.
+        cuts: how often the machine was cut.
+
+    Raises:
+        BadInput: the layout that is given needs more units than there are.
+    """
+
+    def __init__(self, rule: CutParameters, view: View, pool: str) -> None:
+        self._rule, self._pool, self._given = rule, pool, rule.given()
+        self._units = view.cluster[pool].units
+        if self._given and sum(self._given.sizes) > self._units:
+            what = f"sizes={rule.sizes}: regions of {sum(self._given.sizes)} units, {pool} has {self._units}"
+            raise BadInput(what, "make them smaller")
+        self._largest = max([rule.largest or 1, *(job.units for job in _jobs(view))])
+        current = view.regions.get(pool, ())
+        there = (state.placement for state in view.running.values())
+        names = [r.name for r in current] + [p.region for p in there if p is not None and p.region]
+        self.cuts = max(map(cut_of, names), default=0)  # above 0 at a restart
+        self.layout = Layout(tuple(r.max_units for r in current), tuple(r.units for r in current))
+        stands = self.layout == self._given if self._given else sum(self.layout.sizes) == self._units
+        if not stands:
+            self._cut(self._given or Layout((self._largest,), (self._units,)))
+        self._began = {state.job.id: state.since_s for state in view.running.values()}
+        self._begin_period(view)
+
+    def regions(self) -> tuple[Region, ...]:
+        """The layout under names of its own, so that no job of an earlier one is taken for its."""
+        rows = enumerate(zip(self.layout.bounds, self.layout.sizes, strict=True), 1)
+        return tuple(Region(region_name(self.cuts, number), size, bound) for number, (bound, size) in rows)
+
+    def region_of(self, job: Job) -> int:
+        """Which region the job belongs to."""
+        return region_of(job.units, self.layout.bounds)
+
+    # -- what happens in a period ---------------------------------------------------------------------
+
+    def submitted(self, job: Job) -> None:
+        self._largest = max(self._largest, job.units)
+        if self._given is None:
+            self._submitted[job.id] = (job, None)
+
+    def started(self, job: Job, view: View) -> None:
+        """To be said before the job shows as started in the view."""
+        self._began[job.id] = view.now
+        if view.state(job.id).start_s is None:  # else it failed, and starts again
+            self._waited(job, view.now)
+
+    def left(self, job: Job, now: float, ended: bool) -> None:
+        """The job runs no more; ``ended`` is False if it failed."""
+        ran_s = now - self._began.pop(job.id)
+        if ended and job.id in self._submitted:
+            self._submitted[job.id] = (job, ran_s)
+
+    def _waited(self, job: Job, until_s: float) -> None:
+        region, wait_s = self.region_of(job), until_s - job.submit_s
+        shortest, longest, n = self._waits.get(region, (math.inf, 0.0, 0))
+        self._waits[region] = min(shortest, wait_s), max(longest, wait_s), n + 1
+
+    # -- the rule -------------------------------------------------------------------------------------
+
+    def end_period(self, view: View) -> bool:
+        """Count the regions that there will be, cut, and begin the next period; whether anything changed."""
+        for job in view.waiting.values():
+            self._waited(job, view.now)
+        count, changed = self._rule.fixed, False
+        if count is None:
+            below = not any(
+                n > 1 and high - low >= self._rule.target_s for low, high, n in self._waits.values()
+            )
+            count = min(max(len(self.layout.bounds) + (-1 if below else 1), 1), self._rule.most)
+        if self._submitted:
+            changed = self.cut_anew(view, count)
+        self._begin_period(view)
+        return changed
+
+    def cut_anew(self, view: View, count: int) -> bool:
+        """Cut into so many regions, or as many as there can be; whether anything changed."""
+        new = layout(self._work(view), self._largest, count, self._units)
+        if new == self.layout:
+            return False
+        self._cut(new)
+        return True
+
+    def _cut(self, new: Layout) -> None:
+        self.layout = new
+        self.cuts += 1
+        # shortest and longest wait of the jobs that started in the period, and their number, by region
+        self._waits: dict[int, tuple[float, float, int]] = {}
+
+    def _begin_period(self, view: View) -> None:
+        """A period begins, or goes on after a restart: then it knows the jobs that are still here."""
+        # the jobs submitted in the period, and how long those ran that have ended
+        self._submitted: dict[int, tuple[Job, float | None]] = {}
+        self._waits = {}
+        if self._given is not None:
+            self.period_end_s = math.inf
+            return
+        interval = self._rule.interval_s
+        begin = instant(math.floor(view.now / interval) * interval)
+        self.period_end_s = instant(begin + interval)
+        if self.period_end_s <= view.now:  # the division's rounding
+            begin, self.period_end_s = self.period_end_s, instant(begin + 2 * interval)
+        if begin < view.now:
+            self._submitted = {job.id: (job, None) for job in _jobs(view) if job.submit_s >= begin}
+            for state in view.running.values():
+                if state.start_s is not None and state.start_s >= begin:
+                    self._waited(state.job, state.start_s)
+
+    def _work(self, view: View) -> Iterator[Work]:
+        """What each job of the period took, or is believed to take."""
+        for job, ran_s in self._submitted.values():
+            seconds = job.estimate_on(self._pool) if ran_s is None else ran_s
+            if seconds == math.inf:
+                seconds = view.now - self._began.get(job.id, view.now)
+            yield Work(job.units, job.units * seconds)
+
+
+def _jobs(view: View) -> Iterator[Job]:
+    """The jobs that wait or run."""
+    yield from view.waiting.values()
+    yield from (state.job for state in view.running.values())
+
+
+def size_range(bounds: Sequence[int], index: int) -> str:
+    """``"32 to 177"``: the sizes of the jobs of one region."""
+    return f"{bounds[index - 1] + 1 if index else 1} to {bounds[index]}"

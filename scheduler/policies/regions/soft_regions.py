@@ -1,0 +1,216 @@
+"""Regions that lend their idle units, under a latest start for every job: no job pays for the cutting.
+
+Algorithm, once for every instant at which something changed:
+
+1. Plan: the waiting jobs, in the order of submission, each start as early as they can on the *undivided*
+   machine without passing each other, if every job takes as long as its limit. A job's start in this plan
+   is its latest start. Those that can start now do; of the others the first ``depth`` are looked at.
+2. A later job may start now if, beside it, every job can still start when the plan says: its units must be
+   free of running and planned jobs until it ends or until its own planned start, whichever comes first.
+   Jobs whose region holds less than its share (with them) are asked first: they are its owners. Then the
+   others: they borrow what is idle. Both in the order of submission.
+
+Regions are cut and sized as in ``scheduler/policies/regions/regions.py``, but are only shares: nothing is
+fenced off, so a burst in one region spreads over what the others leave idle, and a job that is due ignores
+regions.
+Guarantee: when no job takes longer than its limit and no unit fails, a job's latest start never moves back,
+and when a job is submitted it is no later than first come, first served on the undivided machine would start
+it if all jobs took as long as their limits. So where limits are exact no job ever starts later than under
+``fcfs`` without regions. (Proof: at any time from a job's fcfs start on, what runs or is planned before it
+also runs in the fcfs schedule, for all of it started no later than there; so the job fits.)
+While a latest start cannot be said (a job of unknown run time runs), no later job passes.
+Cost: O((running + waiting) log) a start, and a decision in which one of the waiting jobs would fit.
+Source: own, against the bursts that Takayama et al. (2021) left open; the plan is conservative backfilling's
+(Mu'alem and Feitelson, IEEE TPDS 12(6), 2001) without holes filled ahead of time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from typing import NamedTuple
+
+from scheduler.model.actions import Action, Repartition, Start, WakeAt
+from scheduler.model.events import Event, Failed, Finished, Started, Submitted, Timer
+from scheduler.model.jobs import Job, Placement, instant
+from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
+from scheduler.policies.regions.repartitioning import CutParameters, Cutter, size_range
+
+CUT = "regions"  # tag of the timer
+MOMENT_S = 1e-6
+
+
+@dataclass(frozen=True)
+class SoftRegionsParameters(CutParameters):
+    """``depth``: so many waiting jobs may pass; the others say how to cut (``cutter.CutParameters``)."""
+
+    depth: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
+
+
+class Planned(NamedTuple):
+    """A waiting job, its latest start, and the units that are left then."""
+
+    job: Job
+    start_s: float
+    left: int
+
+
+class Plan:
+    """The latest starts of jobs that cannot start now; ``free`` units are idle until the first of them."""
+
+    def __init__(self, later: list[Planned], free: int) -> None:
+        self._free = free
+        self._starts = [planned.start_s for planned in later]
+        self._start_of = {planned.job.id: planned.start_s for planned in later}
+        # Units only become fewer when a job starts: the fewest before a time are found at one of these.
+        self._fewest = list(accumulate((planned.left for planned in later), min, initial=free))
+
+    def lets_pass(self, job: Job, end_s: float) -> bool:
+        """Whether one of the jobs may start now, to end at ``end_s``, without delaying another.
+
+        From its own planned start on its units are set aside for it anyway.
+        """
+        until = min(end_s, self._start_of[job.id])
+        return job.units <= self._fewest[bisect_left(self._starts, until)]
+
+
+class SoftRegions(Policy):
+    """Shares of one counted pool for jobs of some sizes, with a latest start for every job."""
+
+    Parameters = SoftRegionsParameters
+    suits = frozenset({"counted"})
+    ignores = frozenset({Started})
+    parameters: SoftRegionsParameters
+
+    def begin(self, view: View) -> None:
+        self._pool = only_counted_pool(view, "soft-regions")
+        self._cutter = Cutter(self.parameters, view, self._pool)
+        self._orders: list[Action] = [Repartition(self._pool, self._cutter.regions())]
+        if self.parameters.given() is None:
+            self._orders.append(WakeAt(self._cutter.period_end_s, CUT))
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        self._note(view, event)
+        orders, self._orders = self._orders, []
+        if view.upcoming is None and view.waiting:
+            for job in self._chosen(view):
+                self._cutter.started(job, view)
+                orders.append(Start(job.id, Placement(self._pool, job.units)))
+        return orders
+
+    def why(self, job: Job, view: View) -> Reason:
+        at = self.latest_starts(view).get(job.id)
+        before = list(view.waiting).index(job.id)
+        turn = f"behind {before} job{'s' * (before != 1)}" if before else "is next"
+        latest = "" if at is None else "; it starts by the time planned for it whatever comes later"
+        index = self._cutter.region_of(job)
+        of_size = size_range(self._cutter.layout.bounds, index)
+        used, share = self._used(view)[index], self._cutter.layout.sizes[index]
+        region = f"jobs of {of_size} units hold {used} of their {share}"
+        return Reason(f"waits for {units(job)}, {view.free[self._pool]} free, {turn}; {region}{latest}", at)
+
+    def latest_starts(self, view: View) -> dict[int, float]:
+        """The latest start of each waiting job that has one."""
+        free = view.free[self._pool]
+        latest = self._latest(view, view.waiting.values(), _ends(view), free)
+        return {planned.job.id: planned.start_s for planned in latest}
+
+    def _note(self, view: View, event: Event) -> None:
+        """Keep the period's figures, and cut anew at its end."""
+        cutter = self._cutter
+        if isinstance(event, Submitted):
+            cutter.submitted(event.job)
+        elif isinstance(event, Finished | Failed):
+            cutter.left(event.job, view.now, isinstance(event, Finished))
+        elif isinstance(event, Timer) and event.tag == CUT:
+            if cutter.end_period(view):
+                self._orders.append(Repartition(self._pool, cutter.regions()))
+            self._orders.append(WakeAt(cutter.period_end_s, CUT))
+
+    def _chosen(self, view: View) -> list[Job]:
+        """Who starts now."""
+        now, free = view.now, view.free[self._pool]
+        if all(job.units > free for job in view.waiting.values()):
+            return []
+        held = _ends(view)
+        latest = self._latest(view, view.waiting.values(), held, free)
+        chosen = [planned.job for planned in latest if planned.start_s <= now]
+        free -= sum(job.units for job in chosen)
+        held.extend((self._end(job, now), job.units) for job in chosen)
+        later = latest[len(chosen) :]
+        plan = Plan(later, free)
+        used, sizes = self._used(view, chosen), self._cutter.layout.sizes
+        for borrow in (False, True):
+            for job in [planned.job for planned in later if planned.job.units <= free]:
+                index = self._cutter.region_of(job)
+                if job.units > free or not (borrow or used[index] + job.units <= sizes[index]):
+                    continue
+                end = self._end(job, now)
+                if plan.lets_pass(job, end):
+                    chosen.append(job)
+                    free -= job.units
+                    used[index] += job.units
+                    held.append((end, job.units))
+                    rest = [planned.job for planned in later if planned.job is not job]
+                    later = self._latest(view, rest, held, free)
+                    plan = Plan(later, free)
+        return chosen
+
+    def _latest(
+        self, view: View, jobs: Iterable[Job], held: Iterable[tuple[float, int]], free: int
+    ) -> list[Planned]:
+        """Latest starts in the order of the jobs, up to the first job whose start cannot be said.
+
+        A job that needs more units than are in service is passed over until they are back.
+        """
+        ends, at, later = list(held), view.now, 0
+        heapify(ends)
+        in_service, depth = view.in_service[self._pool], self.parameters.depth
+        latest: list[Planned] = []
+        for job in jobs:
+            needed = job.units
+            if needed > in_service:
+                continue
+            while ends and (free < needed or ends[0][0] <= at):
+                end, freed = heappop(ends)
+                free += freed
+                at = max(at, end)
+            later += at > view.now
+            if free < needed or at == math.inf or later > depth:
+                break
+            free -= needed
+            heappush(ends, (self._end(job, at), needed))
+            latest.append(Planned(job, at, free))
+        return latest
+
+    def _end(self, job: Job, start_s: float) -> float:
+        """When the job should end; even one that takes no time is not over before it starts."""
+        return instant(start_s + max(job.estimate_on(self._pool), MOMENT_S))
+
+    def _used(self, view: View, chosen: Sequence[Job] = ()) -> list[int]:
+        """Units that the jobs of each region hold, wherever."""
+        used = [0] * len(self._cutter.layout.sizes)
+        for state in view.running.values():
+            used[self._cutter.region_of(state.job)] += state.job.units
+        for job in chosen:
+            used[self._cutter.region_of(job)] += job.units
+        return used
+
+
+def _ends(view: View) -> list[tuple[float, int]]:
+    """(expected end, units) of the running jobs; one that takes longer may end any moment, but not now."""
+    soon = instant(view.now + MOMENT_S)
+    return [
+        (max(state.expected_end_s, soon), state.placement.units)
+        for state in view.running.values()
+        if state.placement is not None
+    ]

@@ -1,0 +1,140 @@
+"""The policies by name. A new policy is one new file in ``scheduler/policies/`` and one line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from scheduler.model.parameters import fill, split, unknown
+from scheduler.policies.base import Policy
+
+
+@dataclass(frozen=True)
+class PolicyEntry:
+    """Where a policy's class is, what it does, and parameters that make this name out of a shared class."""
+
+    module: str
+    name: str
+    summary: str
+    preset: dict[str, str] = field(default_factory=dict)
+
+    def load(self) -> type[Policy]:
+        """The class; imported only here, because policies may need heavy libraries."""
+        policy: type[Policy] = getattr(import_module(self.module), self.name)
+        return policy
+
+
+MCT = "scheduler.policies.mct.mct"
+POLICIES = {
+    "fcfs": PolicyEntry("scheduler.policies.backfill.fcfs", "Fcfs", "first come, first served"),
+    "first-fit": PolicyEntry("scheduler.policies.backfill.first_fit", "FirstFit", "whoever fits starts"),
+    "easy": PolicyEntry(
+        "scheduler.policies.backfill.easy", "Easy", "fcfs, and jobs that do not delay the first one may pass"
+    ),
+    "conservative": PolicyEntry(
+        "scheduler.policies.backfill.conservative",
+        "Conservative",
+        "a job may pass if it delays no earlier one",
+    ),
+    "regions": PolicyEntry(
+        "scheduler.policies.regions.regions", "Regions", "the machine cut into regions by the size of jobs"
+    ),
+    "soft-regions": PolicyEntry(
+        "scheduler.policies.regions.soft_regions",
+        "SoftRegions",
+        "regions that lend idle units, with a latest start for every job",
+    ),
+    "kairos": PolicyEntry(
+        "scheduler.policies.las.kairos", "Kairos", "least attained service; tasks counted, not resources"
+    ),
+    "las": PolicyEntry("scheduler.policies.las.las", "Las", "least attained service on several resources"),
+    "met": PolicyEntry(MCT, "Mct", "each job on the class where it runs fastest", {"fastest": "true"}),
+    "mct": PolicyEntry(MCT, "Mct", "each job on the class where it ends first, in order on each class"),
+    "mctb": PolicyEntry(
+        MCT, "Mct", "mct, and jobs fill holes before the ends of the queues", {"backfill": "true"}
+    ),
+    "mctm": PolicyEntry(
+        MCT, "Mct", "mct, and jobs start on a worse class until the better one is free", {"migrate": "true"}
+    ),
+    "mctbm": PolicyEntry(
+        MCT,
+        "Mct",
+        "mct, and jobs run in parts wherever units are free",
+        {"backfill": "true", "migrate": "true"},
+    ),
+    "mctbm-priced": PolicyEntry(
+        MCT,
+        "Mct",
+        "mctbm, and each plan pays for what it takes from others while there is a queue",
+        {"backfill": "true", "migrate": "true", "priced": "true"},
+    ),
+    "exclusive": PolicyEntry(
+        "scheduler.policies.sharing.exclusive",
+        "Exclusive",
+        "whole nodes for each job, first come, first served",
+    ),
+    "pair": PolicyEntry(
+        "scheduler.policies.sharing.pair",
+        "Pair",
+        "two jobs on the same nodes, chosen by their effect on a probe",
+    ),
+    "match": PolicyEntry(
+        "scheduler.policies.sharing.match", "Match", "jobs share nodes where the least slow-down is predicted"
+    ),
+    "las-prompt": PolicyEntry(
+        "scheduler.policies.las.las",
+        "Las",
+        "las in which no new task waits long, however large it or the overload is",
+        {"load_limit": "inf", "thorough": "true", "probe": "8"},
+    ),
+    "las-drf": PolicyEntry(
+        "scheduler.policies.las.las",
+        "Las",
+        "las-mq that is fair between users: who has least of the machine sends first",
+        {"thorough": "true", "probe": "8", "factor": "2", "fair": "true"},
+    ),
+    "las-mq": PolicyEntry(
+        "scheduler.policies.las.las",
+        "Las",
+        "las-prompt with levels of attained service: fewer preemptions",
+        {"load_limit": "inf", "thorough": "true", "probe": "8", "factor": "2"},
+    ),
+    "fifo-min": PolicyEntry(
+        "scheduler.policies.power.fifo_cap",
+        "FifoCap",
+        "fcfs, each job on its fewest units at the lowest power cap",
+        {"level": "min"},
+    ),
+    "fifo-mid": PolicyEntry(
+        "scheduler.policies.power.fifo_cap",
+        "FifoCap",
+        "fcfs, each job on half its units at a middle power cap",
+        {"level": "mid"},
+    ),
+    "fifo-max": PolicyEntry(
+        "scheduler.policies.power.fifo_cap",
+        "FifoCap",
+        "fcfs, each job on all units it can use at the highest useful power cap",
+        {"level": "max"},
+    ),
+    "parm": PolicyEntry(
+        "scheduler.policies.power.parm", "Parm", "units and power caps of all jobs chosen at once, exactly"
+    ),
+    "parm-ga": PolicyEntry(
+        "scheduler.policies.power.parm_ga", "ParmGa", "parm by the paper's genetic algorithm (needs DEAP)"
+    ),
+}
+
+
+def create(text: str, seed: int = 0) -> Policy:
+    """The policy that ``"name"`` or ``"name,k=v,k=v"`` describes.
+
+    Raises:
+        BadInput: no such policy or parameter, or a value of the wrong type; near misses are named.
+    """
+    name, given = split(text)
+    if name not in POLICIES:
+        raise unknown("policy", name, POLICIES)
+    entry = POLICIES[name]
+    kind = entry.load()
+    return kind(fill(kind.Parameters, {**entry.preset, **given}, f"policy {name}"), seed)

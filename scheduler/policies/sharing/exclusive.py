@@ -1,0 +1,58 @@
+"""Whole nodes for each job, first come, first served.
+
+Algorithm: jobs start in the order of their submission, packed on whole nodes that nobody else uses, each as
+soon as there are enough. A job that does not fit holds up all jobs behind it.
+Guarantee: no job starts before one that was submitted earlier.
+Cost: O(nodes) an instant.
+Paper: the base that Konishi et al. (2008) compare sharing with (their placement 4x2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.model.actions import Action
+from scheduler.model.events import Event
+from scheduler.model.interference import PACKED
+from scheduler.model.jobs import Cluster, Job
+from scheduler.policies.base import Policy, Reason, View
+from scheduler.policies.sharing.sharing import Places, Plan, pool_of, refusal
+
+
+class Exclusive(Policy):
+    """Nobody shares."""
+
+    promises = frozenset({"in-order", "no-delay"})
+    suits = frozenset({"sharing"})
+
+    def begin(self, view: View) -> None:
+        self.pool = pool_of(view.cluster)
+
+    def refuses(self, job: Job, cluster: Cluster) -> str:
+        return refusal(job, cluster)
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        actions: list[Action] = []
+        if view.waiting and view.free[self.pool.name]:
+            places = Places(view, self.pool, 1)
+            for job in view.waiting.values():
+                start = places.take(Plan((job,), (PACKED,)))
+                if not start:
+                    break
+                actions += start
+        return actions
+
+    def why(self, job: Job, view: View) -> Reason:
+        first = next(iter(view.waiting.values()))
+        places = Places(view, self.pool, 1)
+        whole = places.whole(first)
+        assert whole is not None
+        needs = f"{whole.nodes} whole nodes; {len(places.empty)} are empty"
+        if first.id != job.id:
+            return Reason(f"waits for job {first.id}, which is first in the queue and waits for {needs}")
+        free = len(places.empty)
+        for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
+            free += len(state.placement.nodes) if state.placement is not None else 0
+            if free >= whole.nodes and state.expected_end_s < float("inf"):
+                return Reason(f"waits for {needs}", max(state.expected_end_s, view.now))
+        return Reason(f"waits for {needs}")

@@ -1,0 +1,216 @@
+"""Who shares nodes with whom: the paper's rule, every pairing, and the best partition into groups.
+
+All are pure functions over a list of programs (one entry a job), whose places in it name the jobs. A choice
+is a list of ``Group``s, each job in exactly one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD, Pressure, Slowdowns
+
+HIGH_PERCENT = 10.0  # a program with that much pressure on the network (near core) harms those that
+TALKS_PERCENT = 5.0  # spend so much of their time communicating
+Choice = list["Group"]
+
+
+class Group(NamedTuple):
+    """Jobs on the same nodes, by place in the list, and the binding of each; one job: alone."""
+
+    members: tuple[int, ...]
+    bindings: tuple[str, ...]
+
+
+def excluded(a: Pressure, b: Pressure, high: float = HIGH_PERCENT, talks: float = TALKS_PERCENT) -> bool:
+    """Step 2 of the paper's rule: one presses on the network and the other communicates much."""
+    return (a.near_percent >= high and b.communication_percent >= talks) or (
+        b.near_percent >= high and a.communication_percent >= talks
+    )
+
+
+def by_probes(pressures: Sequence[Pressure]) -> Choice:
+    """The paper's rule: least with most pressure on memory, unless communication excludes them; repeat.
+
+    Excluded with everybody left: the first candidate all the same, one near and one far. Of an odd number the
+    middle one is alone.
+    """
+    groups = ends_inwards(
+        [p.memory_percent for p in pressures], lambda a, b: excluded(pressures[a], pressures[b])
+    )
+    return [Group(group, rule_bindings([pressures[job] for job in group])) for group in groups]
+
+
+def by_counters(pressures: Sequence[Pressure]) -> Choice:
+    """What the paper compares with: least with most mean memory accesses by the processor's counters."""
+    groups = ends_inwards([p.dram_per_ms for p in pressures], lambda a, b: False)
+    return [Group(group, (SPREAD, SPREAD) if len(group) == 2 else (PACKED,)) for group in groups]
+
+
+def ends_inwards(keys: Sequence[float], forbidden: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
+    """Jobs in pairs, from both ends of the order of ``keys`` inwards; the middle one of an odd number alone.
+
+    A partner that is forbidden is passed over for the next; if all are, the first is taken all the same.
+    """
+    left = sorted(range(len(keys)), key=lambda job: keys[job])
+    groups: list[tuple[int, ...]] = []
+    while len(left) > 1:
+        low = left.pop(0)
+        high = next((job for job in reversed(left) if not forbidden(low, job)), left[-1])
+        left.remove(high)
+        groups.append((low, high))
+    return groups + [(job,) for job in left]
+
+
+def rule_bindings(pressures: Sequence[Pressure]) -> tuple[str, ...]:
+    """How the paper's rule places jobs of the same nodes: alone packed, excluded pairs apart, else spread."""
+    if len(pressures) == 1:
+        return (PACKED,)
+    if len(pressures) == 2 and excluded(pressures[0], pressures[1]):
+        return apart(pressures[0], pressures[1])
+    return (SPREAD,) * len(pressures)
+
+
+def apart(a: Pressure, b: Pressure) -> tuple[str, str]:
+    """One near to the network card, one far: near is the one that communicates more, or the first."""
+    return (NEAR, FAR) if a.communication_percent >= b.communication_percent else (FAR, NEAR)
+
+
+def bindings_of(size: int) -> tuple[tuple[str, ...], ...]:
+    """How that many jobs can lie on the same nodes: alone packed, else all spread, two also near and far."""
+    if size == 1:
+        return ((PACKED,),)
+    spread = (SPREAD,) * size
+    return (spread, (NEAR, FAR), (FAR, NEAR)) if size == 2 else (spread,)
+
+
+def others(programs: Sequence[str], member: int) -> tuple[str, ...]:
+    """All programs but that one."""
+    return (*programs[:member], *programs[member + 1 :])
+
+
+def factors(programs: Sequence[str], bindings: Sequence[str], slowdowns: Slowdowns) -> list[float]:
+    """Run time of each of some programs on the same nodes / its run time on whole nodes."""
+    return [
+        slowdowns.factor(program, binding, others(programs, member))
+        for member, (program, binding) in enumerate(zip(programs, bindings, strict=True))
+    ]
+
+
+def best_bindings(programs: Sequence[str], slowdowns: Slowdowns) -> tuple[tuple[str, ...], float]:
+    """The bindings under which the programs lose least in all, and that loss: sum of (factor - 1)."""
+    return min(
+        ((b, sum(factors(programs, b, slowdowns)) - len(programs)) for b in bindings_of(len(programs))),
+        key=lambda option: option[1],
+    )
+
+
+def placed(choice: Choice, programs: Sequence[str], slowdowns: Slowdowns) -> Choice:
+    """The same groups under the best bindings."""
+    return [Group(g.members, best_bindings([programs[m] for m in g.members], slowdowns)[0]) for g in choice]
+
+
+def gain_percent(choice: Choice, programs: Sequence[str], slowdowns: Slowdowns) -> float:
+    """Mean over the jobs of what they save of their run times on whole nodes, in percent."""
+    lost = sum(
+        sum(factors([programs[m] for m in g.members], g.bindings, slowdowns)) - len(g.members) for g in choice
+    )
+    return -100.0 * lost / len(programs)
+
+
+def pairings(programs: Sequence[str]) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Each different way to make pairs of an even number of jobs; jobs of one program are alike."""
+    if len(programs) % 2:
+        raise ValueError("an odd number of jobs cannot be paired")
+    return iter(sorted(_pairings(tuple(sorted(programs)))))
+
+
+def _pairings(programs: tuple[str, ...]) -> set[tuple[tuple[str, str], ...]]:
+    if not programs:
+        return {()}
+    first, rest = programs[0], programs[1:]
+    found = set()
+    for place in {rest.index(other) for other in rest}:
+        for more in _pairings(rest[:place] + rest[place + 1 :]):
+            found.add(tuple(sorted(((first, rest[place]), *more))))
+    return found
+
+
+def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) -> Choice:
+    """Groups of at most ``most`` jobs and their bindings with the least loss in all: the optimum.
+
+    Nobody shares at a predicted loss: being alone is among the choices.
+    """
+    options = {
+        members: best_bindings([programs[m] for m in members], slowdowns)
+        for size in range(1, most + 1)
+        for members in combinations(range(len(programs)), size)
+    }
+    costs = {members: loss for members, (_, loss) in options.items()}
+    return [Group(members, options[members][0]) for members in partition(len(programs), costs)]
+
+
+def partition(count: int, costs: Mapping[tuple[int, ...], float]) -> list[tuple[int, ...]]:
+    """The groups of least cost in all that hold each of ``count`` jobs exactly once.
+
+    With groups of two at most this is minimum-weight perfect matching; beyond, set partitioning. Solved
+    exactly by HiGHS: about 5 ms for pairs of 16 jobs, 40 ms for groups of up to 3.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csc_array
+
+    groups = list(costs)
+    if all(len(group) == 1 for group in groups):
+        return groups
+    sizes = [len(group) for group in groups]
+    columns = np.repeat(np.arange(len(groups)), sizes)
+    rows = np.fromiter((member for group in groups for member in group), dtype=np.int64, count=sum(sizes))
+    holds = csc_array((np.ones(len(rows)), (rows, columns)), shape=(count, len(groups)))
+    result = milp(
+        np.fromiter(costs.values(), dtype=np.float64),
+        integrality=np.ones(len(groups)),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(holds, 1, 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    if result.x is None:
+        raise ValueError(f"no choice of these groups holds each of {count} jobs once")
+    return [group for group, taken in zip(groups, result.x, strict=True) if taken > 0.5]
+
+
+def least_time(
+    work_s: Mapping[str, float],
+    slowdowns: Slowdowns,
+    most: int = 2,
+    alone: Mapping[str, float] | None = None,
+) -> tuple[float, dict[str, float]]:
+    """Seconds that a set of nodes needs at least for the work, and what a second of each program's is worth.
+
+    The work is run time on whole nodes, by program; a set is ``most`` times as many nodes as a job alone
+    needs, unless ``alone`` says what part of a set that is (a job too small for whole nodes takes all of
+    it). A linear program over how long each group of programs runs side by side: no schedule of jobs in
+    plenty is shorter, as partners may change at any time here. The dual prices say what part of the set a
+    second of a program's work deserves: 1 / ``most`` where being alone is no loss, less for a program that
+    others like to have beside them.
+    """
+    from scipy.optimize import linprog
+
+    names = [program for program, seconds in work_s.items() if seconds > 0]
+    if not names:
+        return 0.0, {}
+    columns, costs = [], []
+    for size in range(1, most + 1):
+        for group in combinations_with_replacement(range(len(names)), size):
+            programs = [names[member] for member in group]
+            for bindings in bindings_of(size):
+                column = np.zeros(len(names))
+                for member, factor in zip(group, factors(programs, bindings, slowdowns), strict=True):
+                    column[member] += 1.0 / factor
+                columns.append(column)
+                costs.append(1.0 if size > 1 else (alone or {}).get(programs[0], 1.0 / most))
+    result = linprog(costs, A_eq=np.array(columns).T, b_eq=[work_s[name] for name in names])
+    return float(result.fun), dict(zip(names, result.eqlin.marginals.tolist(), strict=True))

@@ -1,0 +1,143 @@
+"""Which jobs of a list should share a node, by their job profiles: the paper's rule, and the best matching.
+
+A job alone has the node for its run time; those that share it have it until all have ended. Jobs that were
+measured over hosts share these, and the network between them; the time is that of all the hosts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, combinations
+
+from profiles.jobs import JobProfile
+from profiles.models import Prediction
+from profiles.models.neighbours import slowdown_beside
+from scheduler.model.interference import Pressure
+from scheduler.policies.sharing.pairing import by_probes, excluded, partition, rule_bindings
+from scheduler.prediction.profiled import pressure_of
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What one job is predicted to suffer beside another; None: not measured."""
+
+    job: str
+    beside: str
+    predicted: Prediction | None
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Groups of jobs, by name, and what they gain.
+
+    Attributes:
+        groups: several names each, or one that is better alone.
+        alone_s, paired_s: how long they have the node: one after the other; in these groups.
+        excluded: pairs that the paper's rule passed over, because of the network.
+        bindings: how the paper's rule places the jobs of each group.
+    """
+
+    rule: str
+    groups: tuple[tuple[str, ...], ...]
+    alone_s: float
+    paired_s: float
+    excluded: tuple[tuple[str, str], ...] = ()
+    bindings: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def gain_percent(self) -> float:
+        """Share of the time alone that is saved."""
+        return 100 * (1 - self.paired_s / self.alone_s) if self.alone_s > 0 else 0.0
+
+
+def over_network(jobs: Sequence[JobProfile]) -> bool:
+    """Whether all were measured over hosts: only then is known what they do to each other there."""
+    return bool(jobs) and all(job.network is not None for job in jobs)
+
+
+def directions(jobs: Sequence[JobProfile]) -> list[Direction]:
+    """Every job beside every one, itself included."""
+    network = over_network(jobs)
+    return [Direction(a.name, b.name, slowdown_beside(a, [b], network)) for a in jobs for b in jobs]
+
+
+def suggestions(jobs: Sequence[JobProfile], per_node: int = 2, cores: int | None = None) -> list[Suggestion]:
+    """What the paper's rule (D: least with most pressure, unless the network forbids it) would pair, and what
+    minimum-weight matching would put together.
+
+    Args:
+        per_node: most jobs on a node; the rule makes pairs.
+        cores: of a node; groups that need more are not made. None: not known.
+    """
+    network = over_network(jobs)
+    sizes = (combinations(range(len(jobs)), size) for size in range(1, per_node + 1))
+    groups = [
+        group
+        for group in chain.from_iterable(sizes)
+        if len(group) == 1 or cores is None or sum(jobs[member].cores for member in group) <= cores
+    ]
+    costs = _costs(jobs, groups, network)
+    pressures = [pressure_of(job) or Pressure(memory_percent=0.0) for job in jobs]
+    ruled = [tuple(sorted(group.members)) for group in by_probes(pressures)]
+    # A pair that has no room stays two jobs alone.
+    ruled = [part for group in ruled for part in ([group] if group in costs else [(m,) for m in group])]
+    passed_over = tuple(
+        (jobs[a].name, jobs[b].name)
+        for a, b in combinations(range(len(jobs)), 2)
+        if excluded(pressures[a], pressures[b])
+    )
+    alone_s = sum(costs[member,] for member in range(len(jobs)))
+    return [
+        Suggestion(
+            rule,
+            tuple(tuple(jobs[member].name for member in group) for group in chosen),
+            alone_s,
+            sum(costs[group] for group in chosen),
+            passed_over if rule == "rule" else (),
+            tuple(rule_bindings([pressures[member] for member in group]) for group in chosen),
+        )
+        for rule, chosen in (("rule", ruled), ("matching", partition(len(jobs), costs)))
+    ]
+
+
+def _costs(
+    jobs: Sequence[JobProfile], groups: Sequence[tuple[int, ...]], network: bool
+) -> dict[tuple[int, ...], float]:
+    """Node seconds of each group."""
+
+    @cache
+    def factor(member: int, others: tuple[int, ...]) -> float | None:
+        found = slowdown_beside(jobs[member], [jobs[other] for other in others], network)
+        return None if found is None else max(found.value, 1.0)
+
+    runs = [job.need("run_s") for job in jobs]
+    alone_s = [run.value if run else 0.0 for run in runs]
+    return {group: together_s({member: alone_s[member] for member in group}, factor) for group in groups}
+
+
+def node_s(jobs: Sequence[JobProfile]) -> float:
+    """How long jobs that begin together have the node; those that are left go on less disturbed."""
+    whole = tuple(range(len(jobs)))
+    return _costs(jobs, [whole], over_network(jobs))[whole]
+
+
+def together_s(alone_s: Mapping[int, float], factor: Callable[[int, tuple[int, ...]], float | None]) -> float:
+    """How long jobs that begin together have the node.
+
+    Args:
+        alone_s: run time of each.
+        factor: slow-down of one beside others; None: not known, no gain is promised.
+    """
+    left, total = dict(alone_s), 0.0
+    while len(left) > 1:
+        factors = {m: factor(m, tuple(other for other in left if other != m)) for m in left}
+        known = {m: f for m, f in factors.items() if f is not None}
+        if len(known) < len(left):
+            return sum(alone_s.values())
+        first = min(left, key=lambda m: left[m] * known[m])
+        step = left[first] * known[first]
+        total += step
+        left = {m: max(rest - step / known[m], 0.0) for m, rest in left.items() if m != first}
+    return total + sum(left.values())

@@ -1,0 +1,206 @@
+"""What earlier runs say of a job whose owner gives no estimate; learnt from the journal and job profiles.
+
+An end costs as much as there are jobs of which it tells something new: those that have not begun are kept by
+what they can be predicted from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from scheduler.coordinator.journal import Entry, Stage
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster
+from scheduler.prediction.history import Asked, History, Quantity, Run, program_of, shape_of
+
+REMEMBERED = 5000  # jobs that a new coordinator looks back on
+NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
+ORDER = ("user", "name", "scaled", "arguments")  # what is better to go by comes later
+AT_ONCE = 50  # jobs that differ in numbers only, and are looked at for each kind that ends
+Told = dict[str, Any]
+Key = tuple[object, ...]  # what jobs have in common: a basis of ``ORDER``, then the terms of ``Asked``
+
+
+class Experience:
+    """Predicts jobs, and is told how they ended.
+
+    Args:
+        entries: jobs that have ended, in the order of their numbers.
+        profiled: runs that a job profile of that name consists of.
+
+    Attributes:
+        predictions: how many jobs were predicted.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        user: str,
+        cluster: Cluster,
+        profiled: Callable[[str], Sequence[Run]] = lambda name: (),
+    ) -> None:
+        self.user, self._profiled = user, profiled
+        self._pools = [pool.name for pool in cluster.pools if pool.kind] or [""]
+        self._introduced: set[str] = set()
+        self._kinds: set[Asked] = set()
+        self._count: Counter[tuple[Key, str]] = Counter()  # kinds, by what they have in common and device
+        self._unsure: defaultdict[Key, dict[int, None]] = defaultdict(dict)
+        self.predictions = 0
+        self.history = History()
+        for entry in entries:
+            self._introduce(entry.spec)  # its profile came first: what ran since counts more
+            self.ended(entry)
+
+    def watch(self, entry: Entry) -> None:
+        """A job that has not begun: ``ended`` names it when it may be predicted better than it is."""
+        if entry.attempt or says_itself(entry.spec):
+            return
+        level = self._level(entry.predicted)
+        for basis, key in enumerate(_keys(asked_of(entry.spec, self.user))):
+            if key is not None and level < basis:
+                self._unsure[key][entry.id] = None
+            elif key is not None and key in self._unsure:
+                self._unsure[key].pop(entry.id, None)
+
+    def forget(self, entry: Entry) -> None:
+        """The job is over."""
+        for key in _keys(asked_of(entry.spec, self.user)):
+            if key is not None and key in self._unsure:
+                self._unsure[key].pop(entry.id, None)
+                if not self._unsure[key]:
+                    del self._unsure[key]
+
+    def ended(self, entry: Entry) -> list[int]:
+        """A job has ended; the numbers of those that may be predicted better now.
+
+        That is so for jobs of the same program, or with the same arguments, when it is the first such; for
+        jobs that differ in numbers only with each new kind, where many of these wait with the first, second,
+        fourth, ..., and one in so many (a sweep over a parameter costs no time squared); and for all jobs of
+        the user when the rule that goes by the user alone has proved right.
+        """
+        if (run := run_of(entry, self.user)) is None:
+            return []
+        asked, proved = run.asked, self.history.proved(run.asked.user)
+        self.history.add(run)
+        by_user, *others = _keys(asked)
+        keys: list[Key | None] = [by_user] if not proved and self.history.proved(asked.user) else []
+        if asked not in self._kinds:
+            self._kinds.add(asked)
+            keys += [key for key in others if key is not None and self._tells(key, asked.pool)]
+        groups = (self._unsure.get(key, {}) for key in keys if key is not None)
+        return list(dict.fromkeys(job_id for group in groups for job_id in group))
+
+    def _tells(self, key: Key, pool: str) -> bool:
+        """Whether one more kind of run, on that device, may tell something of the jobs of that key."""
+        self._count[key, pool] += 1
+        count = self._count[key, pool]
+        if key[0] != "scaled":
+            return count == 1
+        alike = len(self._unsure.get(key, ()))
+        return count.bit_count() == 1 or count % (alike // AT_ONCE + 1) == 0
+
+    def _level(self, told: Told | None) -> int:
+        """The place in ``ORDER`` that the prediction goes by on each device; -1: there is none."""
+        if told is None:
+            return -1
+        levels = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
+        return min(levels) if len(levels) == len(self._pools) else 0
+
+    def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
+        """What ``Entry.predicted`` is to be of each; None: nothing is known, or its owner says it.
+
+        ``so_far``: what it is of each; None then also where nothing better is known.
+        """
+        found: dict[Asked, Told | None] = {}
+        whole: dict[Asked, Told] = {}
+        told: list[Told | None] = []
+        for place, spec in enumerate(specs):
+            if says_itself(spec):
+                told.append(None)
+                continue
+            self._introduce(spec)
+            self.predictions += 1
+            asked = asked_of(spec, self.user)
+            if asked not in found:
+                found[asked] = self._run_times(asked)
+            new = found[asked]
+            if new is None or (so_far and not better(new, so_far[place])):
+                told.append(None)
+                continue
+            if asked not in whole:
+                whole[asked] = new | self._needs(asked)
+            told.append(whole[asked])
+        return told
+
+    def unproved(self, entry: Entry) -> Told | None:
+        """What only unrelated jobs of the same user say of its run time: to be told, not planned with."""
+        if says_itself(entry.spec) or entry.predicted is not None:
+            return None
+        found = self.history.predict(asked_of(entry.spec, self.user)._replace(pool=self._pools[0]))
+        return None if found is None or found.proved else vars(found)
+
+    def _introduce(self, spec: JobSpec) -> None:
+        name = spec.job_profile
+        if name and name not in self._introduced:
+            self._introduced.add(name)
+            for run in self._profiled(name):
+                self.history.add(run)
+
+    def _run_times(self, asked: Asked) -> Told | None:
+        runs = {pool: self.history.predict(asked._replace(pool=pool)) for pool in self._pools}
+        known = {pool: vars(found) for pool, found in runs.items() if found is not None and found.proved}
+        of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
+        return {"run_s": of_program or known} if known else None
+
+    def _needs(self, asked: Asked) -> Told:
+        needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
+        return {name: vars(found) for name, found in needs.items() if found is not None}
+
+
+def says_itself(spec: JobSpec) -> bool:
+    """Whether its owner says how long it runs."""
+    return spec.time_s is not None or bool(spec.expect_s)
+
+
+@lru_cache(maxsize=1024)
+def _keys(asked: Asked) -> tuple[Key | None, ...]:
+    """What jobs have in common that can be predicted from each other, by the places of ``ORDER``."""
+    program, arguments, user, size, _ = asked
+    shape = shape_of(arguments)
+    scaled = None if shape is None else ("scaled", program, size, shape)
+    return ("user", user), ("name", program), scaled, ("arguments", program, size, arguments)
+
+
+def asked_of(spec: JobSpec, user: str) -> Asked:
+    """What the job is, in the terms of its history."""
+    program, arguments = program_of(spec.command)
+    name = spec.job_profile or spec.name or program
+    return Asked(name, arguments, spec.owner(user), (spec.tasks * spec.cores, spec.nodes or 0))
+
+
+def run_of(entry: Entry, user: str) -> Run | None:
+    """What is to be learnt of a job; None if it did not run from its beginning to its end at once."""
+    used = entry.usage
+    if entry.stage is not Stage.DONE or entry.attempt != 1 or used is None or used["running_s"] <= 0:
+        return None
+    pool = entry.placement.pool if entry.devices and entry.placement is not None else ""
+    return Run(
+        asked_of(entry.spec, user)._replace(pool=pool),
+        used.get("reference_s", used["running_s"]),
+        used.get("peak_memory_mb") or None,  # 0: nobody looked
+        used.get("registered_mb"),
+        used.get("compile_s"),
+    )
+
+
+def better(new: Told, old: Told | None) -> bool:
+    """Whether a job is to be predicted anew: from nothing, or from what is better to go by."""
+    return old is None or _rank(new) > _rank(old)
+
+
+def _rank(told: Told) -> tuple[bool, int, int]:
+    places = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
+    return min(places) > 0, len(places), max(places)

@@ -1,0 +1,273 @@
+"""Keeps what is predicted of jobs beside what then happened, and learns from the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from agent.attempts.folder import Result
+from agent.attempts.phases import Phase
+from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.journal import Entry, Journal
+from scheduler.engines import Engine
+from scheduler.model.jobs import Job, Known, Stop
+from scheduler.model.state import JobState, estimate_under
+from scheduler.prediction.migration_costs import Beliefs
+from scheduler.prediction.predictions import STATED, Kind
+
+REMEMBERED = 1000  # outcomes that a new coordinator learns from
+WHOLE: tuple[Kind, ...] = ("migration", "suspension")  # a checkpoint and a restart
+
+
+class Foresight:
+    """Told of every decision and outcome; writes to ``ledger.forecasts`` and to the beliefs.
+
+    Args:
+        since_s: since when this coordinator looks; what ended before was seen too late.
+    """
+
+    def __init__(
+        self, ledger: Ledger, engine: Engine, beliefs: Beliefs, journal: Journal, since_s: float
+    ) -> None:
+        self.ledger, self.engine, self.beliefs, self.since_s = ledger, engine, beliefs, since_s
+        self.forecasts = ledger.forecasts
+        self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
+        for outcome in journal.forecasts(last=REMEMBERED):
+            beliefs.recall(outcome)
+
+    def recover(self, entry: Entry) -> None:
+        """After a restart: a job that may have noted something meanwhile."""
+        if entry.spec.checkpoint_signal is None or not entry.attempt:
+            return
+        job = self.ledger.job(entry)
+        for phase in self.engine.phases(entry):
+            if phase.phase == "ready":
+                self.beliefs.introduce(job, phase.program or job.program, phase.bytes / 1e6)
+        if entry.alive:
+            self._awaited[entry.id] = {"ready", "pace"}
+
+    # -- decisions ------------------------------------------------------------------------------------
+
+    def starts(self, entry: Entry, state: JobState, now: float) -> None:
+        """A new attempt is to be started."""
+        job, placement = state.job, state.placement
+        assert placement is not None
+        if entry.spec.checkpoint_signal is not None:
+            self._awaited[entry.id] = {"ready", "pace"}
+            if state.served_s > 0.0 or state.preemptions:
+                self._restarts(entry, job, placement.pool, now)
+        whole = estimate_under(job, placement)
+        if job.known is not Known.LIMIT and math.isfinite(whole):
+            left = (1.0 - state.done) * whole
+            told = entry.predicted["run_s"] if entry.predicted else {}
+            rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
+            if (found := told.get(placement.pool) or told.get("")) is not None:
+                rests_on = found["rule"]
+                left *= found["middle"] / found["high"] if "" in told else 1.0  # it was planned with more
+            self._predict(entry, now, "run-time", left, pool=placement.pool, rests_on=rests_on)
+            free = estimate_under(job, replace(placement, cap_w=None))
+            if placement.cap_w is not None and not state.done:
+                self._predict(entry, now, "cap", whole / free, cap_w=placement.cap_w, free_s=free)
+
+    def _restarts(self, entry: Entry, job: Job, pool: str, now: float) -> None:
+        parts = self.beliefs.restart_parts(job, pool)
+        self._predict(entry, now, "restart", sum(parts.values()), pool=pool, parts=parts, **self._about(job))
+        moved, paused = self.forecasts.of(entry.id, "migration"), self.forecasts.of(entry.id, "suspension")
+        if moved is not None and moved.detail["to"] != pool:
+            self.forecasts.void(entry.id, f"{moved.detail['to']} was taken meanwhile", "migration")
+        if paused is not None and paused.detail["pool"] != pool:
+            self.forecasts.void(entry.id, "it goes on elsewhere", "suspension")
+
+    def stops(self, entry: Entry, job: Job, pool: str, now: float) -> None:
+        """It is asked for a checkpoint, or to pause where it is."""
+        if job.stop is Stop.PAUSE:
+            self.pauses(entry, pool, now)
+            return
+        self.look(entry)
+        parts, about = self.beliefs.stop_parts(job, pool), self._about(job)
+        stop_s = sum(parts.values())
+        self._predict(entry, now, "checkpoint", stop_s, pool=pool, parts=parts, **about)
+        to = entry.goals[0].pool if entry.goals else pool
+        again = self.beliefs.restart_parts(job, to)
+        about["parts"] = parts | again
+        cost = stop_s + sum(again.values())
+        if entry.goals:
+            self._predict(entry, now, "migration", cost, pool=pool, to=to, **about)
+        else:
+            self._predict(entry, now, "suspension", cost, pool=pool, how="checkpoint", **about)
+
+    def pauses(self, entry: Entry, pool: str, now: float) -> None:
+        """It is to pause where it is."""
+        self._predict(entry, now, "suspension", self.beliefs.pause_s(), pool=pool, how="pause")
+
+    def unpauses(self, entry: Entry, now: float) -> None:
+        """It is to go on where it was."""
+        paused = self.forecasts.of(entry.id, "suspension")
+        if paused is not None and "stop_s" in paused.detail:
+            paused.detail["resumed_s"] = now
+            self.forecasts.touch(paused)
+        else:
+            self.forecasts.void(entry.id, "it went on before it had paused", "suspension")
+
+    def recaps(self, entry: Entry) -> None:
+        """A running job gets another power cap."""
+        self.forecasts.void(entry.id, "its cap was changed", "cap")
+
+    # -- outcomes -------------------------------------------------------------------------------------
+
+    def began(self, entry: Entry, began_s: float) -> None:
+        """Its process has begun; a program that notes no phases tells no more of its restart than that."""
+        one = self.forecasts.of(entry.id, "restart")
+        if one is not None and entry.placement is not None:
+            launch_s = max(0.0, began_s - one.at_s)
+            self.beliefs.learn(self.ledger.job(entry), entry.placement.pool, {"launch": launch_s})
+
+    def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
+        """The supervisor has carried a request out: a job is paused, or goes on."""
+        paused = self.forecasts.of(entry.id, "suspension")
+        if paused is None or request != entry.request or paused.detail["how"] != "pause":
+            return
+        if entry.want == "pause":
+            paused.detail["stop_s"] = max(0.0, at_s - paused.at_s)
+            self.forecasts.touch(paused)
+        elif entry.want == "run" and "resumed_s" in paused.detail:
+            took = paused.detail["stop_s"] + max(0.0, at_s - paused.detail["resumed_s"])
+            self.forecasts.measure(entry.id, "suspension", took)
+            self.beliefs.learn_pause(took)
+
+    def left(self, entry: Entry, job: Job, pool: str, ended_s: float, now: float) -> None:
+        """A checkpoint is written and the job has left; its process ended at ``ended_s``."""
+        self.look(entry)
+        self._awaited.pop(entry.id, None)
+        self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "pairing", "cap")
+        one = self.forecasts.of(entry.id, "checkpoint")
+        if one is None:
+            return
+        parts = stop_parts(self.engine.phases(entry), one.at_s, now)
+        if ended_s < self.since_s:
+            self.beliefs.learn(job, pool, {p: parts[p] for p in ("drain", "save") if p in parts})
+            self.forecasts.void(entry.id, "it left while no coordinator was there", "checkpoint", *WHOLE)
+            return
+        took, about = max(0.0, now - one.at_s), self._about(job)
+        self.beliefs.learn(job, pool, parts)
+        self.forecasts.measure(entry.id, "checkpoint", took, measured=parts, **about)
+        for kind in WHOLE:
+            whole = self.forecasts.of(entry.id, kind)
+            if whole is not None:
+                whole.detail |= {"stop_s": took, "measured": parts, **about}
+                self.forecasts.touch(whole)
+
+    def look_around(self) -> None:
+        """Whether jobs that were started have come so far that they compute."""
+        for job_id in list(self._awaited):
+            entry = self.ledger.entries.get(job_id)
+            if entry is None or not entry.alive:
+                del self._awaited[job_id]
+            else:
+                self.look(entry)
+
+    def look(self, entry: Entry) -> None:
+        """Take up what an attempt has noted since it was started."""
+        awaited = self._awaited.get(entry.id)
+        phases = self.engine.phases(entry) if awaited else []
+        state = self.engine.state(entry) if phases else None
+        if awaited is None or state is None or entry.placement is None:
+            return
+        began = state.started_s
+        phases = [phase for phase in phases if phase.at_s >= began]
+        job, pool = self.ledger.job(entry), entry.placement.pool
+        for phase in phases:
+            if phase.phase not in awaited:
+                continue
+            awaited.remove(phase.phase)
+            if phase.phase == "ready":
+                self.beliefs.introduce(job, phase.program or job.program, phase.bytes / 1e6)
+                self._ready(entry, job, pool, phases, began, phase.at_s)
+            else:
+                self.beliefs.learn(job, pool, {"pace": phase.time_s})
+        if not awaited:
+            del self._awaited[entry.id]
+
+    def _ready(
+        self, entry: Entry, job: Job, pool: str, phases: list[Phase], began: float, ready: float
+    ) -> None:
+        """It computes: for the first time, or again."""
+        one = self.forecasts.of(entry.id, "restart")
+        parts = restart_parts(phases, began if one is None else one.at_s, began, ready)
+        if one is None:
+            self.beliefs.learn(job, pool, {part: parts[part] for part in ("start", "context", "compile")})
+            return
+        self.beliefs.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
+        took, about = max(0.0, ready - one.at_s), self._about(job)
+        self.forecasts.measure(entry.id, "restart", took, measured=parts, **about)
+        running = self.forecasts.of(entry.id, "run-time")
+        if running is not None:
+            running.detail["restart_s"] = took - parts["launch"]
+            self.forecasts.touch(running)
+        for kind in WHOLE:
+            whole = self.forecasts.of(entry.id, kind)
+            if whole is not None and "stop_s" in whole.detail:
+                parts = whole.detail["measured"] | parts
+                self.forecasts.measure(entry.id, kind, whole.detail["stop_s"] + took, measured=parts, **about)
+
+    def ended(self, entry: Entry, result: Result) -> None:
+        """An attempt has come to an end by itself, and the job with it."""
+        self.look(entry)
+        self._awaited.pop(entry.id, None)
+        self._sum_up(entry, result)
+        running = self.forecasts.of(entry.id, "run-time")
+        if running is not None and result.how == "exited" and result.code == 0:
+            took = result.usage.running_s - running.detail.get("restart_s", 0.0)
+            running.emulated = result.usage.emulated
+            self.forecasts.measure(entry.id, "run-time", max(0.0, took))
+            capped = self.forecasts.of(entry.id, "cap")
+            if capped is not None:
+                capped.emulated = result.usage.emulated
+                self.forecasts.measure(entry.id, "cap", took / capped.detail["free_s"])
+        self.beliefs.forget(entry.id)
+
+    def _sum_up(self, entry: Entry, result: Result) -> None:
+        """Add to what it used what later jobs of its program are predicted by."""
+        assert entry.usage is not None
+        job, placement = self.ledger.job(entry), entry.placement
+        if job.speed is not None and placement is not None:
+            faster = job.speed(placement.units, placement.cap_w)
+            entry.usage["reference_s"] = result.usage.running_s * faster  # at its fewest units, lowest cap
+        phases = self.engine.phases(entry) if entry.spec.checkpoint_signal is not None else []
+        if phases:
+            entry.usage["registered_mb"] = max(phase.bytes for phase in phases) / 1e6
+            entry.usage["compile_s"] = sum(phase.time_s for phase in phases if phase.phase == "compile")
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _predict(self, entry: Entry, now: float, kind: Kind, value: float, **detail: Any) -> None:
+        self.forecasts.predict(entry.id, entry.attempt, now, kind, value, **detail)
+
+    def _about(self, job: Job) -> dict[str, Any]:
+        return {"program": self.beliefs.program(job), "mb": self.beliefs.memory_mb(job) or 0.0}
+
+
+def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:
+    """Seconds of each part of a checkpoint that was asked for and left behind at these times; of a program
+    that notes no phases only the whole is known."""
+    saves = [phase for phase in phases if phase.phase == "save" and phase.at_s >= asked]
+    if not saves:
+        return {} if phases else {"leave": max(0.0, left - asked)}
+    save = saves[-1]
+    drains = [p.time_s for p in phases if p.phase == "drain" and asked <= p.at_s <= save.at_s]
+    drain = drains[-1] if drains else 0.0
+    reach = save.at_s - save.time_s - drain - asked
+    parts = {"reach": reach, "drain": drain, "save": save.time_s, "leave": left - save.at_s}
+    return {part: max(0.0, seconds) for part, seconds in parts.items()}
+
+
+def restart_parts(phases: Sequence[Phase], decided: float, began: float, ready: float) -> dict[str, float]:
+    """Seconds of each part of a restart: decided, its process begun, computing again at these times."""
+    parts = dict.fromkeys(("context", "compile", "restore"), 0.0)
+    for phase in phases:
+        if phase.phase in parts and phase.at_s <= ready:
+            parts[phase.phase] += phase.time_s
+    whole = {"launch": began - decided, "start": ready - began - sum(parts.values()), **parts}
+    return {part: max(0.0, seconds) for part, seconds in whole.items()}

@@ -1,0 +1,163 @@
+"""What is still to happen in a simulation, in the order of ``events.KINDS``: ends, timers, failures, jobs.
+
+A heap, and beside it the next arrival, because that is the next thing to happen half of the time. Of the
+disturbances, which may be without end, the next is in the heap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from profiles.errors import BadInput
+from scheduler.model.events import (
+    KINDS,
+    ORDER,
+    Checkpointed,
+    Event,
+    Finished,
+    NodeDown,
+    Started,
+    Submitted,
+    Timer,
+)
+from scheduler.model.jobs import Job
+from scheduler.simulator.settings import Disturbance
+from scheduler.simulator.simulated_job import Live
+from scheduler.simulator.trace import Arrival
+
+FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
+DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
+
+Entry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
+LEAST_ROOM = 256  # entries, before it is worth while to look for void ones
+
+
+class Agenda:
+    """What is still to happen.
+
+    Args:
+        arrivals: jobs in the order of their submission.
+        disturbances: by time; may be endless.
+        refuses: why a job can never run, as a clause; "" if it can. The others are passed over.
+
+    Attributes:
+        arrival: the next one; None: no more are known.
+        submit_s: when it comes; infinite: never.
+        heap: what else is to happen, the next first; some of it may be void by then.
+        refused: jobs passed over, by reason.
+    """
+
+    def __init__(
+        self,
+        arrivals: Iterator[Arrival],
+        disturbances: Iterator[Disturbance],
+        refuses: Callable[[Job], str],
+    ) -> None:
+        self.heap: list[Entry] = []
+        self.arrival: Arrival | None = None
+        self.submit_s = math.inf
+        self.refused = Counter[str]()
+        self._arrivals = arrivals
+        self._queued: deque[Arrival] = deque()
+        self._disturbances = disturbances
+        self._refuses = refuses
+        self._sequence = count(1)
+        self._room = LEAST_ROOM
+        self._timers: set[tuple[float, object]] = set()
+        self._last_submit_s = -math.inf
+        self._fetch_disturbance()
+        self._fetch_arrival()
+
+    def push(self, at: float, order: int, what: object, version: int = 0) -> None:
+        """Something is to happen; an end of a ``Live`` is void when its version has changed by then."""
+        heappush(self.heap, (at, order, next(self._sequence), what, version))
+        if len(self.heap) > self._room:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Throw out what is void, whenever there is twice as much as was left the last time."""
+        self.heap[:] = [
+            entry for entry in self.heap if type(entry[3]) is not Live or entry[3].version == entry[4]
+        ]
+        heapify(self.heap)
+        self._room = 2 * len(self.heap) + LEAST_ROOM
+
+    def wake(self, at: float, tag: object) -> None:
+        """A timer, unless there is the same already."""
+        timer = at, tag
+        if timer not in self._timers:
+            self._timers.add(timer)
+            self.push(at, TIMER, tag, 0)
+
+    def pop(self) -> Entry | None:
+        """What happens next; None: nothing."""
+        heap, submit = self.heap, self.submit_s
+        while heap and heap[0][0] <= submit:
+            entry = heappop(heap)
+            at, order, _, what, version = entry
+            if type(what) is Live:
+                if what.version != version:
+                    continue
+            elif order == TIMER:
+                self._timers.discard((at, what))
+            elif order == DISTURBANCE:
+                self._fetch_disturbance()
+            return entry
+        arrival = self.arrival
+        if arrival is None:
+            return None
+        self._fetch_arrival()
+        return submit, SUBMIT, 0, arrival, 0
+
+    def upcoming(self, now: float) -> type[Event] | None:
+        """Kind of what happens next, if that is at this very instant."""
+        heap = self.heap
+        while heap and heap[0][0] <= now:
+            _, order, _, what, version = heap[0]
+            if type(what) is Live and what.version != version:
+                heappop(heap)
+            else:
+                return KINDS[order] if order != DISTURBANCE else type(what)  # type: ignore[return-value]
+        return Submitted if self.submit_s <= now else None
+
+    def queue(self, now: float, arrivals: Iterable[Arrival]) -> None:
+        """A closed loop submits jobs at ``now``."""
+        self._last_submit_s = now
+        self._queued.extend(arrivals)
+        if self.arrival is None:
+            self._fetch_arrival()
+
+    def _fetch_arrival(self) -> None:
+        """Look one arrival ahead, passing over jobs that can never run.
+
+        Raises:
+            BadInput: the jobs are not sorted.
+        """
+        while True:
+            arrival = self._queued.popleft() if self._queued else next(self._arrivals, None)
+            self.arrival = arrival
+            if arrival is None:
+                self.submit_s = math.inf
+                return
+            job = arrival.job
+            submit = job.submit_s
+            if submit < self._last_submit_s:
+                raise BadInput(
+                    f"job {job.id} is submitted at {submit} s, behind {self._last_submit_s} s",
+                    "sort the jobs by their time of submission",
+                )
+            self.submit_s = self._last_submit_s = submit
+            why = self._refuses(job)
+            if not why:
+                return
+            self.refused[why] += 1
+
+    def _fetch_disturbance(self) -> None:
+        following = next(self._disturbances, None)
+        if following is not None:
+            at, event = following
+            heappush(self.heap, (at, DISTURBANCE, 0, event, 0))

@@ -1,0 +1,181 @@
+"""The metrics, each with one definition, gathered while jobs end.
+
+All jobs that were submitted and not refused count, killed ones too.
+
+- turnaround: end - submission.
+- wait: turnaround - time in which the job got on - overhead (checkpoints, restarts, lost work).
+  For a job that is never interrupted: start - submission.
+- run time: time in which the job got on, on whatever class, without lost work.
+- slowdown: turnaround / run time (1 + wait / run time, if uninterrupted); jobs of run time 0 are left out.
+- bounded slowdown (bsld): max(1, turnaround / max(run time, 10 s)).
+- makespan: last end - first submission.
+- utilisation: unit-seconds held by jobs / (units of the cluster x makespan); in pools with nodes the share
+  of the first resource, as nodes' worth of it (a demand of half a node for 2 s is one unit-second).
+- preemptions: suspensions and checkpoints of running jobs. migrations: how often a job went on elsewhere.
+- energy: of the units while jobs hold them. Machine energy: also of the units that idle, over the makespan.
+
+Percentiles are exact (numpy's "lower" of the ordered values, so that each is some job's own value).
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import asdict, dataclass
+from struct import Struct
+
+import numpy as np
+
+from scheduler.model.jobs import Cluster, Job, Placement
+from scheduler.simulator.trace import Outcome
+
+BSLD_BOUND_S = 10.0
+ROW = Struct("10d")
+BOOKED = 4096 * ROW.size  # bytes that are added up at a time
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The figures of one simulation; None where no job counts."""
+
+    jobs: int
+    killed: int
+    mean_wait_s: float | None
+    p50_wait_s: float | None
+    p95_wait_s: float | None
+    p99_wait_s: float | None
+    max_wait_s: float | None
+    mean_turnaround_s: float | None
+    max_turnaround_s: float | None
+    bsld_mean: float | None
+    mean_slowdown: float | None
+    p50_slowdown: float | None
+    p95_slowdown: float | None
+    p99_slowdown: float | None
+    p999_slowdown: float | None
+    max_slowdown: float | None
+    makespan_s: float
+    utilisation_ratio: float
+    mean_run_s: float | None
+    mean_overhead_s: float | None
+    preemptions: int
+    migrations: int
+    failures: int
+    energy_j: float
+    machine_energy_j: float
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Names with units, and values."""
+        return asdict(self)
+
+
+class Accumulator:
+    """A sink that gathers the metrics; it keeps 16 bytes of each job (for the percentiles).
+
+    Args:
+        cluster: what the jobs run on.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._pools = {pool.name: pool for pool in cluster.pools}
+        self._rows = bytearray()  # of the jobs still to be booked, as ``_book`` reads them
+        self._waits = array("d")
+        self._slowdowns = array("d")
+        self._turnaround = self._run = self._overhead = self._bsld = self._energy = 0.0
+        self._longest = 0.0
+        self._counted = {pool.name for pool in cluster.pools if pool.counted}
+        self._held = dict.fromkeys(self._pools, 0.0)
+        self._first = float("inf")
+        self._last = -float("inf")
+        self._counts = np.zeros(4)  # of preemptions, migrations, failures, killed jobs
+        self._jobs = 0
+
+    def add(self, outcome: Outcome) -> None:
+        job, _, end, how, run, overhead, lost, stops, moves, failures, energy, segments = outcome
+        killed = how == "killed"
+        self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy, stops, moves, failures, killed)
+        if len(self._rows) >= BOOKED:
+            self._book()
+        held, counted = self._held, self._counted
+        for _, placement, start, until in segments:
+            pool = placement.pool
+            units = placement.units if pool in counted else self._nodes_worth(placement, job)
+            held[pool] += units * (until - start)
+
+    def _book(self) -> None:
+        """Add the rows up, and keep what the percentiles need."""
+        if not self._rows:
+            return
+        columns = np.frombuffer(bytes(self._rows)).reshape(-1, 10).T
+        submit, end, gross, overhead, lost, energy = columns[:6]
+        self._counts += columns[6:].sum(axis=1)
+        self._rows.clear()
+        turnaround, run = end - submit, gross - lost
+        wait = turnaround - gross - overhead
+        self._waits.frombytes(np.where(wait > 1e-6, wait, 0.0).tobytes())
+        ran = run > 0
+        self._slowdowns.frombytes((turnaround[ran] / run[ran]).tobytes())
+        self._bsld += float(np.maximum(turnaround / np.maximum(run, BSLD_BOUND_S), 1.0).sum())
+        self._turnaround += float(turnaround.sum())
+        self._longest = max(self._longest, float(turnaround.max()))
+        self._run += float(run.sum())
+        self._overhead += float((overhead + lost).sum())
+        self._energy += float(energy.sum())
+        self._first = min(self._first, float(submit.min()))
+        self._last = float(end[-1])  # outcomes come in the order of their ends
+        self._jobs += len(end)
+
+    def _nodes_worth(self, placement: Placement, job: Job) -> float:
+        """How many whole nodes the placement amounts to, by the first resource."""
+        pool = self._pools[placement.pool]
+        return sum(n * job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
+
+    def metrics(self) -> Metrics:
+        """The figures of all jobs so far."""
+        self._book()
+        n = self._jobs
+        makespan = self._last - self._first if n else 0.0
+        units = sum(pool.units for pool in self._pools.values())
+        held = sum(self._held.values())
+        idle = sum(
+            pool.idle_w * max(0.0, pool.units * makespan - self._held[name])
+            for name, pool in self._pools.items()
+        )
+        preemptions, migrations, failures, killed = map(int, self._counts)
+        wait = _quantiles(self._waits)
+        slowdown = _quantiles(self._slowdowns)
+        return Metrics(
+            jobs=n,
+            killed=killed,
+            mean_wait_s=wait[0],
+            p50_wait_s=wait[1],
+            p95_wait_s=wait[2],
+            p99_wait_s=wait[3],
+            max_wait_s=wait[5],
+            mean_turnaround_s=self._turnaround / n if n else None,
+            max_turnaround_s=self._longest if n else None,
+            bsld_mean=self._bsld / n if n else None,
+            mean_slowdown=slowdown[0],
+            p50_slowdown=slowdown[1],
+            p95_slowdown=slowdown[2],
+            p99_slowdown=slowdown[3],
+            p999_slowdown=slowdown[4],
+            max_slowdown=slowdown[5],
+            makespan_s=makespan,
+            utilisation_ratio=held / (units * makespan) if makespan > 0 else 0.0,
+            mean_run_s=self._run / n if n else None,
+            mean_overhead_s=self._overhead / n if n else None,
+            preemptions=preemptions,
+            migrations=migrations,
+            failures=failures,
+            energy_j=self._energy,
+            machine_energy_j=self._energy + idle,
+        )
+
+
+def _quantiles(values: array[float]) -> tuple[float | None, ...]:
+    """Mean, median, 95 %, 99 %, 99.9 % and maximum; None of nothing."""
+    if not values:
+        return (None,) * 6
+    data = np.frombuffer(values)
+    quantiles = np.quantile(data, (0.5, 0.95, 0.99, 0.999), method="lower")
+    return (float(data.mean()), *(float(q) for q in quantiles), float(data.max()))

@@ -1,0 +1,57 @@
+"""How a simulated world behaves, and the summary of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.model.costs import FREE, Costs
+from scheduler.model.events import BudgetChanged, NodeDown, NodeUp
+from scheduler.model.interference import NOTHING_KNOWN, Slowdowns
+from scheduler.model.jobs import Job, Placement
+
+if TYPE_CHECKING:
+    from profiles.records import Profile
+
+Disturbance = tuple[float, NodeDown | NodeUp | BudgetChanged]
+# factor on the run time of a job (1: undisturbed), from its placement and those of the jobs on its nodes
+Interference = Callable[[Job, Placement, Sequence[tuple[Job, Placement]]], float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the simulated world behaves.
+
+    Attributes:
+        costs: what stops, restarts and changes really cost.
+        planned_costs: what the policy believes they cost; None: the truth.
+        kill_at_limit: whether jobs are killed at their limit.
+        interference: how jobs on one node slow each other down; None: not at all.
+        slowdowns: what the policy believes of that.
+        disturbances: (time, NodeDown | NodeUp | BudgetChanged), by time; may be endless.
+        profiles: measured profiles of the machine, by name of pool.
+        seed: decides which job a failing unit of a counted pool hits.
+    """
+
+    costs: Costs = FREE
+    planned_costs: Costs | None = None
+    kill_at_limit: bool = True
+    interference: Interference | None = None
+    slowdowns: Slowdowns = NOTHING_KNOWN
+    disturbances: Iterable[Disturbance] = ()
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a simulation was: its extent, jobs refused (by reason), and what it took to compute."""
+
+    jobs: int
+    refused: dict[str, int]
+    end_s: float
+    events: int
+    decisions: int
+    wall_s: float
+    most_in_system: int

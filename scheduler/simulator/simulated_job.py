@@ -1,0 +1,154 @@
+"""The truth about a simulated job in the system: how far it is, how fast it goes, what it has cost."""
+
+from __future__ import annotations
+
+from scheduler.model.jobs import Known, Placement, Pool, instant
+from scheduler.model.state import STOPPING, JobState
+from scheduler.simulator.trace import Arrival, Outcome, Segment
+
+LIMIT = Known.LIMIT
+made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+
+
+class Live:
+    """One job in the system.
+
+    Attributes:
+        alone_s, alone_on_s, speed: the true run time, that of each class, and the true speed (``Arrival``).
+        progress: share of the work done by ``works_from_s``.
+        works_from_s: since when the job gets on at its present speed.
+        full_s: run time of the whole job at its present speed.
+        saved, saved_service_s: what the last checkpoint holds, of the work and of the service.
+        version: of the planned end; an end that was planned earlier is void.
+        moving_to: where a migration under way leads.
+    """
+
+    __slots__ = (
+        "alone_on_s",
+        "alone_s",
+        "began_s",
+        "energy_j",
+        "full_s",
+        "job",
+        "killed",
+        "moving_to",
+        "overhead_s",
+        "progress",
+        "run_s",
+        "saved",
+        "saved_service_s",
+        "segments",
+        "speed",
+        "state",
+        "version",
+        "work_began_s",
+        "works_from_s",
+    )
+
+    def __init__(self, arrival: Arrival, state: JobState) -> None:
+        self.job, self.alone_s, self.alone_on_s, speed = arrival
+        self.speed = speed or self.job.speed
+        self.state = state
+        self.segments: list[Segment] = []
+        self.progress = self.saved = self.saved_service_s = 0.0
+        self.run_s = self.overhead_s = self.energy_j = 0.0
+        self.version = 0  # the rest is set by set_out and plan
+        self.moving_to: Placement | None = None
+
+    def set_out(self, now: float, cost_s: float) -> None:
+        """A segment begins: ``cost_s`` of restart or change, then work."""
+        self.began_s = now
+        self.work_began_s = self.works_from_s = instant(now + cost_s) if cost_s else now
+
+    def plan(self, kill_at_limit: bool, factor: float) -> float:
+        """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
+        state, full = self.state, self.alone_s
+        placement = state.placement
+        assert placement is not None
+        if self.alone_on_s:
+            full = self.alone_on_s[placement.pool]
+        if self.speed is not None:
+            full /= self.speed(placement.units, placement.cap_w)
+        full *= factor
+        self.killed = full > state.whole_s and kill_at_limit and self.job.known is LIMIT
+        if self.killed:
+            full = state.whole_s
+        self.full_s = full
+        self.version += 1
+        return instant(self.works_from_s + (1.0 - self.progress) * full)
+
+    def advance(self, now: float) -> None:
+        """Book the work done up to now."""
+        worked = now - self.works_from_s
+        if worked > 0:
+            progress = self.progress + worked / self.full_s if self.full_s > 0 else 1.0
+            self.progress = progress if progress < 1.0 else 1.0
+            self.run_s += worked
+            self.works_from_s = now
+
+    def close(self, now: float, powered: Pool | None) -> None:
+        """The segment under way ends here: what it did and cost is booked.
+
+        ``powered`` is the pool it ran on, if anything is known of its power.
+        """
+        state, turn, began = self.state, self.work_began_s, self.began_s
+        placement = state.placement
+        assert placement is not None
+        if powered:
+            self.energy_j += powered.power_w(placement.units, placement.cap_w) * (now - began)
+        if state.phase is STOPPING:
+            self._pay("checkpoint", placement, began, now)
+            return
+        if turn > began:
+            turn = turn if turn < now else now
+            if turn > began:
+                self._pay("restart", placement, began, turn)
+        if now > self.works_from_s:
+            self.advance(now)
+        if now > turn or not self.segments:
+            self.segments.append(made(Segment, ("run", placement, turn, now)))
+        state.works_from_s = self.work_began_s  # the books may have believed in another restart time
+
+    def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:
+        """A segment in which the job does not get on."""
+        self.segments.append(made(Segment, (kind, placement, begin, end)))
+        self.overhead_s += end - begin
+
+    def keep(self) -> None:
+        """All that was done is safe from now on: the job was checkpointed."""
+        self.saved, self.saved_service_s = self.progress, self.state.served_s
+
+    def fall_back(self) -> float:
+        """What was done since the last checkpoint is lost; the share that the books may show as done."""
+        self.version += 1
+        self.moving_to = None
+        self.progress = self.saved
+        known = self.job.estimate_s is not None or self.job.estimates_s
+        return self.saved if known else 0.0
+
+    def outcome(self, now: float) -> Outcome:
+        """What became of the job, which has just left the books; closed, or it just ran on from its start."""
+        state = self.state
+        assert state.start_s is not None
+        if not self.segments:
+            how, began, placement = "killed" if self.killed else "done", self.began_s, state.placement
+            segments = (made(Segment, ("run", placement, began, now)),)
+            row = (self.job, began, now, how, now - began, 0.0, 0.0, 0, 0, 0, 0.0, segments)
+            return made(Outcome, row)
+        return made(
+            Outcome,
+            (
+                self.job,
+                state.start_s,
+                now,
+                "killed" if self.killed else "done",
+                self.run_s,
+                self.overhead_s,
+                max(0.0, self.run_s - state.served_s) if state.failures else 0.0,
+                state.preemptions,
+                state.migrations,
+                state.failures,
+                self.energy_j,
+                tuple(self.segments),
+            ),
+        )

@@ -1,0 +1,204 @@
+"""Discrete events in virtual time: a policy decides after each, and its actions are carried out and checked.
+
+The input is streamed: memory is bounded by the jobs that wait, run or are suspended. Time lies on a grid of
+one microsecond (``model.instant``). Events of one instant come in the order of ``events.KINDS``; among
+themselves, jobs end in the order in which their ends were fixed, and arrive in the order of the input. After
+each event the policy decides, and its actions are carried out before the next event. The simulation is over
+when the last job has ended; timers and disturbances that would come later are forgotten.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from scheduler.model.events import BudgetChanged, Event, Finished, NodeDown, NodeUp, Started, Timer
+from scheduler.model.jobs import Cluster, Job
+from scheduler.model.state import State
+from scheduler.policies.base import Policy, View
+from scheduler.simulator.event_queue import DISTURBANCE, FINISH, STARTED, STOPPED, SUBMIT, TIMER, Agenda
+from scheduler.simulator.settings import Settings, Summary
+from scheduler.simulator.simulated_cluster import Machine
+from scheduler.simulator.simulated_job import Live
+from scheduler.simulator.trace import Arrival, ClosedLoop, Sink
+
+MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
+PROGRESS_EVERY = 5000
+COLLECT_EVERY = 100_000  # objects
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Python seldom looks for garbage in cycles: a simulation makes many objects, and hardly a cycle."""
+    every, *others = gc.get_threshold()
+    gc.set_threshold(max(every, COLLECT_EVERY) if every else 0, *others)  # 0: never, as somebody wants it
+    try:
+        yield
+    finally:
+        gc.set_threshold(every, *others)
+
+
+class Simulator:
+    """One simulation; ``run`` it once.
+
+    Args:
+        arrivals: jobs in the order of their submission, or a ``ClosedLoop``.
+        sinks: get the ``Outcome`` of each job.
+        progress: called now and then with (jobs ended, virtual time).
+        observer: called with the view after each event's actions, for tests and pictures.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        arrivals: Iterable[Arrival] | ClosedLoop,
+        policy: Policy,
+        settings: Settings | None = None,
+        sinks: Sequence[Sink] = (),
+        progress: Callable[[int, float], None] | None = None,
+        observer: Callable[[View], None] | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.policy = policy
+        self.sinks = sinks
+        self.progress = progress
+        self.observer = observer
+        self.state = State(
+            cluster,
+            self.settings.planned_costs or self.settings.costs,
+            self.settings.profiles,
+            self.settings.slowdowns,
+        )
+        self._loop: ClosedLoop | None = None
+        if isinstance(arrivals, Iterable):
+            stream: Iterator[Arrival] = iter(arrivals)
+        else:
+            self._loop, stream = arrivals, iter(())
+        self._stream = stream
+        self._ended: list[Job] = []
+        self._jobs = 0
+
+    @_seldom_collecting()
+    def run(self) -> Summary:
+        """Simulate until the last job has ended.
+
+        Raises:
+            RuleBroken: the policy asked for what cannot be, or left jobs waiting with nothing left to happen.
+            BadInput: the arrivals are not in the order of their submission.
+        """
+        began = time.perf_counter()
+        state, policy = self.state, self.policy
+        watched = self.observer is not None or self._loop is not None
+        picky = type(policy).refuses is not Policy.refuses
+        refuses = self._refuses if picky else state.misfit
+        agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), refuses)
+        self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
+        live, ready, do = self._machine.live, self._machine.ready, self._machine.do
+        ignores, decide, heap = policy.ignores, policy.decide, agenda.heap
+        happen: dict[int, Callable[..., Event | None]] = {
+            FINISH: self._finish,
+            STOPPED: self._machine.stopped,
+            STARTED: self._machine.started,
+            DISTURBANCE: self._disturb,
+            TIMER: self._wake,
+            SUBMIT: self._machine.submit,
+        }
+        events = decisions = 0
+        if agenda.arrival is not None:
+            state.now = min(state.now, agenda.arrival.job.submit_s)
+        now = state.now
+        self._ask_loop()
+        policy.begin(state)
+        while ready or live or agenda.arrival is not None:
+            if ready:
+                event: Event | None = ready.popleft()
+            else:
+                now, order, _, what, _ = agenda.pop() or self._stuck()
+                state.now = now
+                if (event := happen[order](what)) is None:
+                    continue
+            events += 1
+            if ready:
+                state.upcoming = type(ready[0])
+            elif (heap and heap[0][0] <= now) or agenda.submit_s <= now:
+                state.upcoming = agenda.upcoming(now) if live or agenda.arrival else None
+            else:
+                state.upcoming = None
+            if state.overtaken:
+                event = self._begin_anew()
+            if event is not None and type(event) not in ignores:
+                decisions += 1
+                for action in decide(state, event):
+                    do[type(action)](action)
+            if watched:
+                self._look_on()
+        wall, most = time.perf_counter() - began, self._machine.most
+        return Summary(self._jobs, dict(agenda.refused), state.now, events, decisions, wall, most)
+
+    def _begin_anew(self) -> Timer | None:
+        """A waiting job goes before others: what the policy is told once all of this instant has happened."""
+        if self.state.upcoming is not None:
+            return None
+        self.state.arrange()
+        self.policy.begin(self.state)
+        return Timer(self.state.now)
+
+    def _wake(self, tag: object) -> Timer:
+        """The policy has asked to be woken now."""
+        if not self.state.running:
+            self._mind_idleness()
+        return Timer(self.state.now, tag)
+
+    def _disturb(self, what: NodeDown | NodeUp | BudgetChanged) -> Event:
+        """Nodes or the budget change; of what follows, the first."""
+        if not self.state.running:
+            self._mind_idleness()
+        self._machine.disturb(what)
+        return self._machine.ready.popleft()
+
+    def _finish(self, live: Live) -> Finished:
+        """A job ends."""
+        event, outcome = self._machine.finish(live)
+        for sink in self.sinks:
+            sink.add(outcome)
+        self._jobs += 1
+        if self.progress is not None and self._jobs % PROGRESS_EVERY == 0:
+            self.progress(self._jobs, self.state.now)
+        if self._loop is not None:
+            self._ended.append(event.job)
+        return event
+
+    def _refuses(self, job: Job) -> str:
+        """Why the job can never run."""
+        return self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+
+    def _look_on(self) -> None:
+        """The event has been dealt with."""
+        if self.observer is not None:
+            self.observer(self.state)
+        if not self._machine.ready:
+            self._ask_loop()
+
+    def _ask_loop(self) -> None:
+        """Let a closed loop submit what follows on the jobs that ended at this instant, when it is over."""
+        going_on = self._machine.live or self._agenda.arrival
+        if self._loop is not None and not (going_on and self._agenda.upcoming(self.state.now)):
+            self._agenda.queue(self.state.now, self._loop.due(self.state.now, tuple(self._ended)))
+            self._ended.clear()
+
+    def _mind_idleness(self) -> None:
+        """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
+        if self._agenda.arrival is None:
+            self._machine.idle += 1
+            if self._machine.idle > MOST_IDLE:
+                self._stuck()
+
+    def _stuck(self) -> NoReturn:
+        left = sorted(self._machine.live)
+        named = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
+        self.state.broken(
+            None, "no job is lost", f"nothing is left to happen, but these jobs have not ended: {named}"
+        )

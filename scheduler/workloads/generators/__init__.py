@@ -1,0 +1,1 @@
+"""Generators of jobs. Each is one file here and one line in ``scheduler.workloads``."""

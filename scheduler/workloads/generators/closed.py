@@ -1,0 +1,123 @@
+"""Keeping a machine at a load: a closed loop that submits as others end, or arrivals stretched in time.
+
+Load is counted in every resource, as a share of what the whole cluster has of it (units count as the one
+resource of a counted pool).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from profiles.errors import BadInput
+from scheduler.model.jobs import Cluster, Job, instant
+from scheduler.model.state import State
+from scheduler.simulator.trace import Arrival
+
+
+class Closed:
+    """A ``ClosedLoop`` over a stream of jobs, whose own times of submission do not count.
+
+    At each instant jobs are submitted, in their order, while the norm (root of the sum of squares over the
+    resources) of the demand that has not ended, over the cluster's capacity, is below ``load``. The last one
+    may lift it above. Jobs that no empty cluster could hold are passed over, because they would never end.
+
+    Args:
+        skipped: counts the jobs passed over, by reason (give the ``Workload``'s).
+    """
+
+    def __init__(
+        self, arrivals: Iterable[Arrival], cluster: Cluster, load: float, skipped: Counter[str]
+    ) -> None:
+        if not 0 < load < math.inf:
+            raise BadInput(f"closed load {load:g}", "give a number above 0")
+        self._arrivals = iter(arrivals)
+        self._load = load
+        self._skipped = skipped
+        self._books = State(cluster)  # only to ask what fits
+        self._capacity = capacity(cluster)
+        self._counted = cluster.pools[0].counted
+        self._unfinished = [0.0] * len(self._capacity)
+        self._jobs = 0
+
+    def due(self, now: float, ended: Sequence[Job]) -> list[Arrival]:
+        """What is submitted at ``now``, after the jobs ``ended`` left."""
+        for job in ended:
+            self._count(job, -1)
+        submitted: list[Arrival] = []
+        while math.hypot(*self._unfinished) < self._load:
+            arrival = next(self._arrivals, None)
+            if arrival is None:
+                break
+            why = self._books.misfit(arrival.job)
+            if why:
+                self._skipped[why] += 1
+                continue
+            self._count(arrival.job, 1)
+            submitted.append(arrival._replace(job=replace(arrival.job, submit_s=now)))
+        return submitted
+
+    def _count(self, job: Job, sign: int) -> None:
+        self._jobs += sign
+        if not self._jobs:  # no rounding error outlives an empty system
+            self._unfinished = [0.0] * len(self._capacity)
+            return
+        for r, amount in enumerate(demand_of(job, self._counted)):
+            self._unfinished[r] += sign * amount / self._capacity[r]
+
+
+def capacity(cluster: Cluster) -> tuple[float, ...]:
+    """What the whole cluster has of each resource; of counted pools the units.
+
+    Raises:
+        BadInput: its pools have different resources, so that no demand can be held against all of it.
+    """
+    resources = {pool.resources for pool in cluster.pools}
+    if len(resources) > 1:
+        raise BadInput(
+            "the load of a cluster whose pools have different resources is not defined",
+            "give all pools the same resources",
+        )
+    if not resources.pop():
+        return (float(cluster.units),)
+    rows = [pool.capacity_of(node) for pool in cluster.pools for node in range(pool.units)]
+    return tuple(map(math.fsum, zip(*rows, strict=True)))
+
+
+def demand_of(job: Job, counted: bool) -> tuple[float, ...]:
+    """What all units of a job demand of each resource of nodes, or of a counted pool."""
+    return (float(job.units),) if counted else tuple(job.units * d for d in job.demand)
+
+
+def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
+    """Demand times run time, over capacity times the time from first to last arrival, of the resource that is
+    demanded most; infinite when all arrive at once. Jobs that no empty cluster could hold offer nothing."""
+    has, counted, books = capacity(cluster), cluster.pools[0].counted, State(cluster)
+    work = [0.0] * len(has)
+    for job, run_s, *_ in arrivals:
+        if not books.misfit(job):
+            for r, amount in enumerate(demand_of(job, counted)):
+                work[r] += amount * run_s
+    most = max(w / c for w, c in zip(work, has, strict=True))
+    span = arrivals[-1].job.submit_s - arrivals[0].job.submit_s if arrivals else 0.0
+    return most / span if span > 0 else math.inf
+
+
+def stretched(arrivals: Sequence[Arrival], cluster: Cluster, load: float) -> Iterator[Arrival]:
+    """The arrivals with the times between them stretched so that ``offered_load`` is ``load``.
+
+    Raises:
+        BadInput: they all come at once, or need no time.
+    """
+    natural = offered_load(arrivals, cluster)
+    if not 0 < natural < math.inf or not 0 < load < math.inf:
+        raise BadInput(
+            f"load {load:g} cannot be reached: the jobs as they are offer {natural:g}",
+            "give a load above 0, and jobs that arrive at different times",
+        )
+    first = arrivals[0].job.submit_s
+    for arrival in arrivals:
+        submit = instant((arrival.job.submit_s - first) * natural / load)
+        yield arrival._replace(job=replace(arrival.job, submit_s=submit))

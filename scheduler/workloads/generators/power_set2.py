@@ -1,0 +1,123 @@
+"""A stand-in for job set 2 of paper C (Huang et al., 2014): a thousand jobs on Intrepid's 40,960 nodes.
+ The paper takes 1000 jobs of Intrepid's log and gives each the traits of a program of table 3, "scaled" in a
+way that it does not state. Intrepid's log is not at hand, so:
+
+- Jobs come from the log of Theta (4,360 nodes) if the file ``theta_2022.swf.gz`` lies in the folder that the
+environment variable
+  TENBIN_DATA names: 1000 jobs in a row, beginning at a place that the seed draws, with times as they are and
+  nodes times 40,960 / 4,360. Otherwise from the Lublin-Feitelson model for 40,960 nodes at load 0.9.
+- A job of n nodes has mean parallelism A = n, sigma and m of a program drawn at random (EP: no limit up to
+2n - 1), takes 1 to
+  2A - 1 nodes, and would take its logged time on n nodes under 40 W. (All nodes under 40 W are what the
+  paper's budget of 2.048 MW carries.)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from scheduler.model.jobs import Cluster, Job, Known, instant
+from scheduler.model.speeds import CappedSpeed
+from scheduler.simulator.trace import Arrival
+from scheduler.workloads import Workload
+from scheduler.workloads.generators import lublin
+from scheduler.workloads.generators.power_set1 import PROGRAMS
+from scheduler.workloads.generators.power_set1 import machine as small_machine
+from scheduler.workloads.logs import swf
+
+NODES, BUDGET_W = 40_960, 2.048e6
+THETA, THETA_NODES, THETA_JOBS = "theta_2022.swf.gz", 4360, 23_000
+LOGGED_CAP_W = 40.0
+LOAD = 0.9
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What to generate.
+
+    Attributes:
+        jobs: how many.
+        spread: times between submissions are multiplied by this; 0: all jobs come at once.
+        malleable: whether running jobs may change their nodes.
+        source: "theta", "lublin", or "any": Theta's log where it is.
+    """
+
+    jobs: int = 1000
+    spread: float = 1.0
+    malleable: bool = True
+    source: str = "any"
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError("jobs must be at least 1")
+        if not 0 <= self.spread < math.inf:
+            raise ValueError("spread must not be negative")
+        if self.source not in ("any", "theta", "lublin"):
+            raise ValueError("source must be any, theta or lublin")
+
+
+def machine(nodes: int = NODES, budget_w: float | None = BUDGET_W) -> Cluster:
+    """The cluster of the paper."""
+    return small_machine(nodes, budget_w)
+
+
+def log() -> Path | None:
+    """Theta's log, if it is there."""
+    folder = os.environ.get("TENBIN_DATA")
+    path = Path(folder, THETA) if folder else None
+    return path if path is not None and path.exists() else None
+
+
+def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
+    """The jobs, for the cluster's first class."""
+    nodes = cluster.pools[0].units
+    path = None if parameters.source == "lublin" else log()
+    if path is None:
+        name = f"the Lublin-Feitelson model at load {LOAD:g}"
+        model = lublin.Parameters(parameters.jobs, nodes, LOAD, "exact")
+        jobs = lublin.generate(model, cluster, seed).arrivals
+    else:
+        name = f"the log of Theta, nodes times {nodes / THETA_NODES:.3g},"
+        first = int(np.random.default_rng(seed).integers(THETA_JOBS - parameters.jobs))
+        logged = swf.read(path, swf.Parameters(estimate="exact")).arrivals
+        assert not hasattr(logged, "due")
+        jobs = islice(logged, first, first + parameters.jobs)
+    return Workload(
+        _arrivals(jobs, nodes / THETA_NODES if path else 1.0, parameters, nodes, seed),  # type: ignore[arg-type]
+        f"{parameters.jobs} jobs of {name} seed {seed}",
+        note=f"{name} stands in for Intrepid's log",
+    )
+
+
+def _arrivals(
+    jobs: Iterator[Arrival], scale: float, parameters: Parameters, nodes: int, seed: int
+) -> Iterator[Arrival]:
+    rng = np.random.default_rng((seed, 2))
+    first_s = None
+    for number, (logged, run_s, *_) in enumerate(jobs, 1):
+        first_s = logged.submit_s if first_s is None else first_s
+        program = PROGRAMS[int(rng.integers(len(PROGRAMS)))]
+        size = min(max(1, round(logged.units * scale)), nodes)
+        endless = math.isinf(program.parallelism)
+        A = math.inf if endless else float(size)
+        speed = CappedSpeed(A, program.variance, program.slope_per_w)
+        least_s = run_s * speed(size, LOGGED_CAP_W)  # on one node at the lowest cap
+        job = Job(
+            number,
+            instant((logged.submit_s - first_s) * parameters.spread),
+            1,
+            least_s,
+            known=Known.EXACT,
+            max_units=min(max(1, 2 * size - 1), nodes),
+            malleable=parameters.malleable,
+            speed=speed,
+            program=program.name,
+        )
+        yield Arrival(job, least_s)

@@ -1,0 +1,38 @@
+"""Jobs that state no run time: how many there are, and what policies take in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from scheduler.model.jobs import Known
+from scheduler.simulator.trace import Arrival
+
+
+@dataclass
+class Unstated:
+    """A substitute for run times that jobs do not state.
+
+    Attributes:
+        actual: the job's own run time. time_s: the same for all; jobs may take longer. Neither: unknown.
+        jobs: how many states no run time, of those that were read so far.
+    """
+
+    actual: bool = False
+    time_s: float | None = None
+    jobs: int = 0
+
+    def filled(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Yield the arrivals, with the substitute where a job states no run time."""
+        for arrival in arrivals:
+            job = arrival.job
+            if job.estimate_s is not None or job.estimates_s:
+                yield arrival
+                continue
+            self.jobs += 1
+            if self.actual:
+                run_s = None if arrival.runs_s else arrival.run_s
+                job = replace(job, estimate_s=run_s, estimates_s=arrival.runs_s, known=Known.EXACT)
+            elif self.time_s is not None:
+                job = replace(job, estimate_s=self.time_s, known=Known.PREDICTED)
+            yield arrival._replace(job=job)

@@ -1,0 +1,217 @@
+"""Logs in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where unknown.
+
+Which fields count: number 1 (job), 2 (submission), 4 (run time), 8 or else 5 (processors: requested, else
+allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processor), 12 (user), 14 (program).
+
+The archive's oddities, and what becomes of them (each is counted): a line with fewer than the first 9 fields,
+or fields that are no numbers, is skipped, as is a job without a run time, without processors, submitted at a
+negative time, or bearing a number that came before; missing trailing fields are unknown; a job without a
+requested time, or with one of 0, has an unknown run time; lines out of order are sorted within a window.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from profiles.errors import BadInput
+from scheduler.model.jobs import EMPTY, NEVER, Job, Known
+from scheduler.simulator.trace import Arrival
+from scheduler.workloads import Workload
+from scheduler.workloads.logs.files import blocks_of, in_order
+
+NEEDED = 9
+USED = 14  # the others are left as one string
+UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
+LARGEST_NUMBER = 2**31  # of a job
+ZERO = "a requested time of 0, which counts as none"
+LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
+made = tuple.__new__
+MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How to read a log.
+
+    Attributes:
+        estimate: "requested" (the user's limit), "exact" (the run time itself) or "none".
+        strict: stop at the first line that cannot be used instead of skipping it.
+        limit: read so many jobs; None: all.
+    """
+
+    estimate: Literal["requested", "exact", "none"] = "requested"
+    strict: bool = False
+    limit: int | None = None
+
+
+def read(path: Path, parameters: Parameters | None = None) -> Workload:
+    """The log at ``path`` (plain or gzip) as a stream.
+
+    Raises:
+        BadInput: the file cannot be read, or ends within its compressed data; with ``strict`` also a line
+            that cannot be used. Raised while the arrivals are read.
+    """
+    skipped: Counter[str] = Counter()
+    remarks: Counter[str] = Counter()
+    log = _Log(path, parameters or Parameters(), skipped, remarks)
+    return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
+
+
+def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
+    """Write jobs as SWF; fields that SWF does not have are lost, times are rounded to whole microseconds."""
+    for job, run_s, *_ in arrivals:
+        memory = -1 if job.memory_mb is None else round(job.memory_mb / job.units / MB_PER_KB)
+        limit = -1 if job.estimate_s is None else job.estimate_s
+        user = job.user if job.user.isdecimal() else -1
+        program = job.program if job.program.isdecimal() else -1
+        lines.write(
+            f"{job.id} {_number(job.submit_s)} -1 {_number(run_s)} {job.units} -1 -1 {job.units} "
+            f"{_number(limit)} {memory} 1 {user} -1 {program} -1 -1 -1 -1\n"
+        )
+
+
+class _Unusable(ValueError):
+    """Why there is no job on a line."""
+
+
+class _Log:
+    """What is read of a log, many lines at a time."""
+
+    def __init__(
+        self, path: Path, parameters: Parameters, skipped: Counter[str], remarks: Counter[str]
+    ) -> None:
+        self._path = path
+        self._parameters = parameters
+        self._skipped = skipped
+        self._remarks = remarks
+        self._numbers = _Numbers()
+        self._lines = self._taken = 0  # so many so far
+
+    def blocks(self) -> Iterator[list[Arrival]]:
+        """The jobs in the order of the lines."""
+        for lines in blocks_of(self._path):
+            yield self._jobs(lines)
+            if self._taken == self._parameters.limit:
+                return
+
+    def _jobs(self, lines: Sequence[str]) -> list[Arrival]:
+        """The jobs on the lines that follow."""
+        limit = self._parameters.limit
+        room = INF if limit is None else limit - self._taken
+        found: list[Arrival] = []
+        for place, line in enumerate(lines, self._lines + 1):
+            fields = line.split(None, USED)
+            if not fields or fields[0][0] == ";":
+                continue
+            if len(found) == room:
+                break
+            try:
+                found.append(self._arrival(fields))
+            except ValueError as error:
+                self._skip(place, error)
+        self._lines += len(lines)
+        self._taken += len(found)
+        return found
+
+    def _arrival(self, fields: list[str]) -> Arrival:
+        """The job on a line.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if len(fields) <= USED:
+            if len(fields) < NEEDED:
+                raise _Unusable(f"fewer than {NEEDED} fields")
+            fields = [*fields, *UNKNOWN][: USED + 1]
+        number, submitted, _, ran, given, _, used, requested, asked, memory, _, user, _, program, _ = fields
+        job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
+        processors = float(requested)
+        if processors <= 0.0:
+            processors = float(given)
+        kb = -1.0 if memory == "-1" else float(memory)
+        if kb <= 0.0 and used != "-1":
+            kb = float(used)
+        if not (0 <= job_id < LARGEST_NUMBER and 0.0 <= submit < INF and 0.0 <= run < INF):
+            raise _Unusable(_unusable(job_id, submit, run))
+        if not 1.0 <= processors < INF:
+            raise _Unusable("no processors")
+        if not self._numbers.is_new(job_id):
+            raise _Unusable("a job number that came before")
+        units = int(processors)
+        memory_mb = kb * units * MB_PER_KB if 0.0 < kb < INF else None
+        known, estimate = LIMIT, limit if 0.0 < limit < INF else None
+        if limit == 0.0:
+            self._remarks[ZERO] += 1
+        if self._parameters.estimate != "requested":
+            known, estimate = (EXACT, run) if self._parameters.estimate == "exact" else (known, None)
+        user = "" if user == "-1" else user
+        program = "" if program == "-1" else program
+        # By position, and not through Arrival's own constructor: in two thirds of the time.
+        job = Job(
+            job_id,
+            submit,
+            units,
+            estimate,
+            user,
+            memory_mb,
+            known,
+            NEVER,
+            None,
+            False,
+            EMPTY,
+            (),
+            None,
+            program,
+        )
+        return made(Arrival, (job, run, EMPTY, None))
+
+    def _skip(self, place: int, error: ValueError) -> None:
+        """The line cannot be used.
+
+        Raises:
+            BadInput: with ``strict``.
+        """
+        reason = str(error) if isinstance(error, _Unusable) else "a field that is no number"
+        if self._parameters.strict:
+            raise BadInput(f"{self._path}, line {place}: {reason}", "mend the line, or read without strict")
+        self._skipped[reason] += 1
+
+
+class _Numbers:
+    """Which job numbers came before: all below ``_next`` but those in the gaps (first, one past the last)."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._gaps: list[tuple[int, int]] = []  # ascending
+
+    def is_new(self, number: int) -> bool:
+        """Whether the number has not come before; it has from now on."""
+        if number >= self._next:
+            if number > self._next:
+                self._gaps.append((self._next, number))
+            self._next = number + 1
+            return True
+        at = bisect_right(self._gaps, (number, LARGEST_NUMBER)) - 1
+        if at < 0 or self._gaps[at][1] <= number:
+            return False
+        first, end = self._gaps[at]
+        rest = (first, number), (number + 1, end)
+        self._gaps[at : at + 1] = [gap for gap in rest if gap[0] < gap[1]]
+        return True
+
+
+def _unusable(job_id: int, submit: float, run: float) -> str:
+    if not 0 <= job_id < LARGEST_NUMBER or not math.isfinite(submit + run):
+        return "a number out of range"
+    return "a negative time of submission" if submit < 0 else "no run time"
+
+
+def _number(value: float) -> str:
+    """Without a fraction where there is none."""
+    return str(int(value)) if value == int(value) else repr(round(value, 6))

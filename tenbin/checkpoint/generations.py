@@ -1,0 +1,220 @@
+"""Whose a checkpoint is: what an old copy of a job still writes replaces nothing, and does not count.
+
+A node may be cut off and its job begun again elsewhere while a write of the old copy is on its way. So each
+attempt to run a job (its number is its generation) writes under a name of its own, takes up the checkpoint of
+the highest generation that is not above its own, and removes the others once its own is on the disk. Before
+it gives a checkpoint that name it looks into the file ``generation`` of the job's folder: the number of the
+attempt that counts, written there before that one begins, from the second attempt on. A copy that has just
+looked and is stopped then, or whose last rename arrives a minute later, has still only its own name.
+
+    checkpoint.tenbin.g3      in the job's own folder
+    data.7-1795329565.g3      elsewhere: the job is named too, for others may come upon it later
+    data                      of a program outside tenbin
+
+Files of different jobs, or of none, have no order but their times. They are taken up where the job has none
+of its own, the newest first: so a program goes on where another job has left it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from tenbin.checkpoint.file import CheckpointError, Move, Part, aside_name, read, write
+
+FILE = "generation"
+Content = TypeVar("Content")
+
+
+class Superseded(CheckpointError):
+    """A later attempt to run this job has begun: this one must not write any more."""
+
+
+class _Found(NamedTuple):
+    """A file of this checkpoint: whose (None: of no job), and whether it is not whole yet."""
+
+    path: Path
+    key: str | None
+    generation: int
+    aside: bool
+
+
+@dataclass(frozen=True)
+class Generations:
+    """The files of one checkpoint.
+
+    Attributes:
+        path: its name, to which the generation is added.
+        generation: of this process; None: it is of no job.
+        folder: of the job; None: it has none.
+        key: tells the files of this job from those of others; empty in the job's own folder.
+    """
+
+    path: Path
+    generation: int | None = None
+    folder: Path | None = None
+    key: str = ""
+
+    @classmethod
+    def here(cls, path: Path, variables: Mapping[str, str] = os.environ) -> Generations:
+        """As tenbin has told this process.
+
+        Raises:
+            CheckpointError: what it was told cannot be read.
+        """
+        told = variables.get("TENBIN_GENERATION")
+        if told is None:
+            return cls(path)
+        if not told.isdecimal():
+            raise CheckpointError(f"TENBIN_GENERATION={told!r} is no number; leave it as tenbin sets it")
+        home = variables.get("TENBIN_JOB_FOLDER")
+        folder = None if home is None else Path(home)
+        own = folder is not None and path.parent.resolve() == folder.resolve()
+        return cls(path, int(told), folder, "" if own else variables.get("TENBIN_JOB_KEY", ""))
+
+    @property
+    def file(self) -> Path:
+        """Where this process writes."""
+        return self.path if self.generation is None else self._of(self.generation)
+
+    def save(self, program: str, state: dict[str, Any], parts: Sequence[Part], fill: Sequence[Move]) -> None:
+        """Write this process's checkpoint, then remove those of lower generations.
+
+        Raises:
+            OSError, CheckpointError: as ``write``, and ``check``.
+        """
+        self.check()
+        try:
+            write(self.file, program, state, parts, fill, self.check)
+        except FileNotFoundError:
+            self.check()  # who runs the job now has removed what was being written
+            raise
+        self._remove(lambda found: self._mine(found) and found.generation < (self.generation or 0))
+
+    def take_up(self, look: Callable[[Path], Content]) -> tuple[Path, Content] | None:
+        """The checkpoint to go on from, and what ``look`` says of it; None: there is none.
+
+        It gets this process's name as well: then no old copy can replace it or take it away. One of another
+        job, or of none, has only this name from then on.
+
+        Raises:
+            CheckpointError: as ``check``, and what ``look`` raises.
+        """
+        self.check()
+        # What killed attempts were writing takes room.
+        self._remove(lambda found: found.aside and not self._later(found))
+        while (source := self.newest()) is not None:
+            with suppress(FileNotFoundError):  # an old copy has just replaced it by a later one
+                look(source)  # what is wrong with it is said under the name that it has
+                path = self._adopt(source)
+                return path, look(path)
+        return None
+
+    def read(self, path: Path, parts: Sequence[Part], take: Sequence[Move]) -> None:
+        """The data of what was taken up.
+
+        Raises:
+            CheckpointError: as ``checkpoint_file.read``, and ``check``.
+        """
+        try:
+            read(path, parts, take)
+        except FileNotFoundError:
+            self.check()  # who runs the job now has a newer one already
+            raise
+
+    def clear(self) -> None:
+        """No checkpoint is needed any more.
+
+        Raises:
+            CheckpointError: as ``check``.
+        """
+        self.check()
+        self.file.with_name(aside_name(self.file)).unlink(missing_ok=True)
+        self._remove(lambda found: not self._later(found))
+        self.file.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Whether this process may still write.
+
+        Raises:
+            CheckpointError: a later attempt has begun (``Superseded``), or the file does not say.
+            OSError: it cannot be seen now.
+        """
+        if self.generation is None or self.folder is None:
+            return
+        try:
+            newest = int((self.folder / FILE).read_text())
+        except FileNotFoundError:
+            return
+        except ValueError:
+            raise CheckpointError(f"{self.folder / FILE} is no number; remove it") from None
+        if newest > self.generation:
+            raise Superseded(
+                f"attempt {newest} of this job has begun; this is attempt {self.generation}, "
+                "of which nothing counts any more: nothing was written"
+            )
+
+    def newest(self) -> Path | None:
+        """The checkpoint to be taken up; None: there is none. It may be gone when it is opened: ask again.
+
+        Generations are tried upwards: an old copy that writes just now removes the lower one when the higher
+        is there, and one of the two is seen.
+        """
+        if self.generation is None and self.path.exists():
+            return self.path
+        own = [self._of(g) for g in range(1, (self.generation or 0) + 1) if self._of(g).exists()]
+        if own:
+            return own[-1]
+        times = []
+        for other in self._found():
+            with suppress(FileNotFoundError):
+                if not other.aside and not self._mine(other):
+                    times.append((other.path.stat().st_mtime_ns, other.path))
+        return max(times, default=(0, None))[1]
+
+    def _of(self, generation: int) -> Path:
+        key = f".{self.key}" if self.key else ""
+        return self.path.with_name(f"{self.path.name}{key}.g{generation}")
+
+    def _adopt(self, source: Path) -> Path:
+        """Where to read it: under this process's name, if the file system has second names."""
+        if source == self.file:
+            return source
+        try:
+            os.link(source, self.file)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return source
+        self._remove(lambda found: found.path == source and not self._mine(found))
+        return self.file
+
+    def _mine(self, found: _Found) -> bool:
+        return found.key == (None if self.generation is None else self.key)
+
+    def _later(self, found: _Found) -> bool:
+        """Whether it is of this attempt, or of one after it."""
+        return self._mine(found) and found.generation >= (self.generation or 0)
+
+    def _remove(self, which: Callable[[_Found], bool]) -> None:
+        """What cannot be removed stays."""
+        for found in self._found():
+            if which(found):
+                with suppress(OSError):
+                    found.path.unlink()
+
+    def _found(self) -> Iterator[_Found]:
+        """What there is under this name, of whatever job and generation."""
+        name = re.compile(re.escape(self.path.name) + r"(?:(?:\.([\w-]+))?\.g(\d+))?")
+        with suppress(FileNotFoundError):
+            for entry in os.listdir(self.path.parent):  # noqa: PTH208
+                aside = entry.startswith(".") and entry.endswith(".part")
+                match = name.fullmatch(entry[1 : -len(".part")] if aside else entry)
+                if match:
+                    key = None if match[2] is None else match[1] or ""
+                    yield _Found(self.path.with_name(entry), key, int(match[2] or 0), aside)

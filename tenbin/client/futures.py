@@ -1,0 +1,260 @@
+"""A submitted job in the shape of ``concurrent.futures``: ``Job``, ``wait``, ``as_completed``."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tenbin.errors import TenbinError
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client
+
+POLL_S = 30.0
+LOOK_S = 1.0  # so long a callback may have to wait for its turn, and a lost coordinator is given to return
+FINAL = frozenset({"done", "failed", "cancelled", "killed"})
+
+
+class Cancelled(TenbinError, CancelledError):
+    """The job was cancelled; also a ``concurrent.futures.CancelledError``."""
+
+
+class Job:
+    """A submitted job. Two of the same number of one coordinator are equal.
+
+    Every method asks the coordinator and may raise ``TenbinError`` (nobody answers: exit code 4).
+    """
+
+    def __init__(self, client: Client, job_id: int) -> None:
+        self.client, self.id = client, job_id
+        self._final: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"Job({self.id})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[str, int]:
+        return self.client.address, self.id
+
+    def info(self) -> dict[str, Any]:
+        """Everything that is known of it."""
+        return self._keep(self.client.call("GET", f"/jobs/{self.id}"))
+
+    def samples(self) -> list[dict[str, Any]]:
+        """What it has used over time, a row about every second: see the API's ``/jobs/{job_id}/samples``."""
+        found: list[dict[str, Any]] = self.client.call("GET", f"/jobs/{self.id}/samples")
+        return found
+
+    def done(self) -> bool:
+        """Whether it has ended, however."""
+        return self._stage() in FINAL
+
+    def running(self) -> bool:
+        """Whether it runs (not: waits, or is paused)."""
+        return self._stage() in {"running", "stopping"}
+
+    def cancelled(self) -> bool:
+        """Whether it has ended because it was cancelled."""
+        return self._stage() == "cancelled"
+
+    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for its end at most so many seconds; its ``info``.
+
+        Raises:
+            TimeoutError: it has not ended by then.
+        """
+        deadline = _deadline(timeout)
+        while self._final is None:
+            span = min(POLL_S, _left(deadline))
+            path = f"/jobs/{self.id}?wait_s={span}"
+            self._keep(self.client.call("GET", path, timeout_s=span + 30))
+            if self._final is None and not _left(deadline):
+                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s")
+        return self._final
+
+    def result(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended, whatever it is.
+
+        Raises:
+            Cancelled: it was cancelled.
+            TenbinError: it did not get as far as an exit code.
+            TimeoutError: it has not ended by then.
+        """
+        failure = self.exception(timeout)
+        if failure is not None:
+            raise failure
+        return int(self.wait()["code"])
+
+    def exception(self, timeout: float | None = None) -> TenbinError | None:
+        """Why it has no exit code, when it has ended; None if it has one.
+
+        Raises:
+            Cancelled: it was cancelled.
+            TimeoutError: it has not ended by then.
+        """
+        found = self.wait(timeout)
+        if found["stage"] == "cancelled":
+            raise Cancelled(
+                f"job {self.id} was cancelled" + (f": {found['trouble']}" * bool(found["trouble"]))
+            )
+        if found["code"] is None:
+            return TenbinError(f"job {self.id} is {found['stage']}: {found['trouble']}")
+        return None
+
+    def cancel(self) -> bool:
+        """Have it ended, also while it runs; False if it has ended already."""
+        try:
+            self.client.call("POST", "/cancel", {"ids": [self.id]})
+        except TenbinError:
+            if self.done():
+                return False
+            raise
+        return True
+
+    def suspend(self) -> None:
+        """Pause it."""
+        self.client.call("POST", "/suspend", {"ids": [self.id]})
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.client.call("POST", "/resume", {"ids": [self.id]})
+
+    def migrate(self, to: str) -> None:
+        """Have it go on on another device or node: checkpoint here, restart there."""
+        self.client.call("POST", "/migrate", {"ids": [self.id], "to": to})
+
+    def add_done_callback(self, callback: Callable[[Job], object]) -> None:
+        """Call ``callback`` with the job when it has ended, in a thread of the client's; at once if it has.
+
+        Exceptions of the callback are logged. The thread does not keep the program alive.
+        """
+        if self.done():
+            _call(callback, self)
+        else:
+            self.client.watcher.add(self, callback)
+
+    def _stage(self) -> str:
+        return str((self._final or self.info())["stage"])
+
+    def _keep(self, found: dict[str, Any]) -> dict[str, Any]:
+        if found["stage"] in FINAL:
+            self._final = found
+        return found
+
+
+class DoneAndNotDone(NamedTuple):
+    """What ``wait`` has seen."""
+
+    done: set[Job]
+    not_done: set[Job]
+
+
+def wait(
+    jobs: Iterable[Job], timeout: float | None = None, return_when: str = ALL_COMPLETED
+) -> DoneAndNotDone:
+    """Wait for jobs, as ``concurrent.futures.wait`` does.
+
+    Args:
+        timeout: in seconds; who has not ended by then is in ``not_done``.
+        return_when: ``FIRST_COMPLETED``, ``FIRST_EXCEPTION`` (the first that did not succeed, or all) or
+            ``ALL_COMPLETED``, also from ``concurrent.futures``.
+    """
+    if return_when not in (FIRST_COMPLETED, FIRST_EXCEPTION, ALL_COMPLETED):
+        raise ValueError(f"return_when={return_when!r}")
+    done: set[Job] = set()
+    waiting, deadline = set(jobs), _deadline(timeout)
+    for job, found in _ends(waiting, deadline, return_when == ALL_COMPLETED):
+        done.add(job)
+        enough = return_when == FIRST_COMPLETED
+        if enough or (return_when == FIRST_EXCEPTION and (found["stage"] != "done")):
+            break
+    return DoneAndNotDone(done, waiting - done)
+
+
+def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[Job]:
+    """The jobs in the order in which they end.
+
+    Raises:
+        TimeoutError: so many seconds after the first is asked for some have not ended.
+    """
+    waiting = set(jobs)
+    for job, _ in _ends(set(waiting), _deadline(timeout)):
+        waiting.discard(job)
+        yield job
+    if waiting:
+        raise TimeoutError(f"{len(waiting)} jobs have not ended within {timeout:g} s")
+
+
+def _ends(jobs: set[Job], deadline: float, all: bool = False) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Each job and what it came to, as they end, or when all have, until the deadline."""
+    by_client: dict[str, dict[int, Job]] = {}
+    for job in jobs:
+        by_client.setdefault(job.client.address, {})[job.id] = job
+    longest = POLL_S if len(by_client) <= 1 else LOOK_S / len(by_client)
+    while by_client:
+        for address, waiting in list(by_client.items()):
+            client = next(iter(waiting.values())).client
+            for found in client.ended(list(waiting), min(longest, _left(deadline)), all):
+                yield waiting.pop(found["id"]), found
+            if not waiting:
+                del by_client[address]
+        if not _left(deadline):
+            return
+
+
+class Watcher:
+    """Calls callbacks when jobs of one client have ended; its thread is there while there are any."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = Lock()
+        self._waiting: dict[int, list[tuple[Job, Callable[[Job], object]]]] = {}
+
+    def add(self, job: Job, callback: Callable[[Job], object]) -> None:
+        with self._lock:
+            begins = not self._waiting
+            self._waiting.setdefault(job.id, []).append((job, callback))
+        if begins:
+            Thread(target=self._run, name="tenbin-callbacks", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                ids = list(self._waiting)
+            try:
+                ended = [found["id"] for found in self._client.ended(ids, LOOK_S)]
+            except TenbinError:  # it may be started again
+                time.sleep(LOOK_S)
+                continue
+            with self._lock:
+                due = [pair for job_id in ended for pair in self._waiting.pop(job_id)]
+                over = not self._waiting
+            for job, callback in due:
+                _call(callback, job)
+            if over:
+                return
+
+
+def _call(callback: Callable[[Job], object], job: Job) -> None:
+    try:
+        callback(job)
+    except Exception:
+        logging.getLogger("tenbin").exception("callback of job %d", job.id)
+
+
+def _deadline(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)

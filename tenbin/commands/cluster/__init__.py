@@ -1,0 +1,1 @@
+"""Commands for the coordinator and its nodes."""

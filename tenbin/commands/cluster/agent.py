@@ -1,0 +1,60 @@
+"""``tenbin agent exec``: what an engine has started on a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenbin.commands.jobs.outcomes import exit_code
+from tenbin.commands.options import JsonOption
+
+app = typer.Typer(
+    help="What engines start on a node; not for people.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+
+@app.callback()
+def _agent() -> None:
+    """With one command only, typer would leave its name out."""
+
+
+@app.command("exec")
+def execute(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of the attempt, with its order.json.", exists=True, file_okay=False),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Run one attempt of a job in the foreground, under its supervisor, and end with the job's exit code.
+
+    For an engine whose jobs are started by something else, such as a batch system. An attempt runs at most
+    once: called again this hands the exit code of the first time on. SIGTERM and Ctrl-C end the job in order.
+
+    Exit codes: the job's own, 128 + signal, 125 if it has neither, 3 if somebody else runs it.
+    """
+    from dataclasses import asdict
+
+    from agent.attempts.folder import Attempt
+    from agent.supervisor.foreground import run
+    from profiles.errors import BadInput, Busy
+
+    attempt = Attempt(folder.absolute())
+    if attempt.result() is None:
+        try:
+            attempt.order()
+        except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{folder}: no order.json that can be read", "see docs/run-jobs.md") from error
+    result = run(attempt)
+    if result is None:
+        raise Busy(f"{folder}: this attempt runs, or was given up", "look into its state.json")
+    if json:
+        from json import dumps
+
+        print(dumps(asdict(result), indent=1))
+    elif result.trouble:
+        typer.echo(f"tenbin: {result.trouble}", err=True)
+    stage = "done" if result.how == "exited" else "failed"
+    raise typer.Exit(exit_code({"code": result.code, "signal": result.signal, "stage": stage}))

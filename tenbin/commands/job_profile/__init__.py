@@ -1,0 +1,1 @@
+"""Commands for job profiles: what a program presses with and suffers from."""

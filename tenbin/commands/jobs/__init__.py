@@ -1,0 +1,1 @@
+"""Commands for jobs: submit them, look at them, wait, cancel, move."""

@@ -1,0 +1,111 @@
+"""Everything about one job, as text."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Any
+
+from scheduler.prediction.predictions import UNITS
+from tenbin.text import number, printable
+
+
+def account(job: dict[str, Any]) -> str:
+    """What ``GET /jobs/7`` says, in lines for people."""
+    lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
+    lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
+    lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
+    lines += [f"  {_foreseen(one)}" for one in job["forecasts"] if one["measured"] is not None]
+    lines.append(f"  output: {job['stdout']}, {job['stderr']}")
+    for event in job["history"]:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
+        lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
+    return "\n".join(map(printable, lines))
+
+
+def _asked(job: dict[str, Any]) -> list[str]:
+    """What its owner asked for."""
+    spec = job["spec"]
+    lines = [f"{shlex.join(spec['command'])}, in {spec['folder']}"]
+    if spec["priority"]:
+        lines.append(f"priority {spec['priority']}")
+    if spec["account"]:
+        weight = f", weight {spec['share']:g}" if spec["share"] else ""
+        lines.append(f"counts as {spec['account']}{weight}")
+    return lines
+
+
+def _expected(job: dict[str, Any]) -> list[str]:
+    """What its owner states of its run time; else what earlier runs say of it."""
+    stated, told = job["spec"]["expect_s"].items(), (job.get("predicted") or {}).get("run_s", {}).items()
+    lines = [f"stated by the user to run {number(seconds)} s{_on(device)}" for device, seconds in stated]
+    lines += [
+        f"expected to run {prediction_words(found)}{_on(pool)}: {found['rule']}" for pool, found in told
+    ]
+    if unrelated := job.get("from_unrelated_jobs"):
+        lines.append(f"from unrelated jobs of yours; not used for planning: {prediction_words(unrelated)}")
+    return lines
+
+
+def _on(device: str) -> str:
+    return f" on {device}" if device else ""
+
+
+def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
+    """A prediction: its middle, and its 10 and 90 % quantiles."""
+    middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
+    return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
+
+
+def _placed(job: dict[str, Any]) -> list[str]:
+    """Why it waits and until when, or where it runs, or ran."""
+    lines = [job["why"]] if job["why"] else []
+    if job["expected_start_s"]:
+        lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
+    if job["start_s"] and (place := _place(job)):
+        lines.append(f"{place}; attempt {job['attempt']}")
+    if job["start_s"] and job["region"]:
+        lines.append(f"region {job['region']}")
+    if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):
+        cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
+        lines.append(f"{job['tasks']} tasks{cap}")
+    return lines
+
+
+def _place(job: dict[str, Any]) -> str:
+    """The device, or the nodes and cores, of the last attempt."""
+    nodes = job["hosts"] or ([] if job["devices"] else [f"{job['placement']}{node}" for node in job["nodes"]])
+    parts = [f"device {job['placement']}"] if job["devices"] else []
+    parts += [", ".join(nodes)] if nodes else []
+    parts += [f"cores {', '.join(map(str, job['cpus']))}"] if job["cpus"] else []
+    return "; ".join(parts)
+
+
+def _used(job: dict[str, Any]) -> list[str]:
+    """What it used, and who held it to its limit."""
+    lines, used = [], job["usage"]
+    if used:
+        peak_mb = used["peak_memory_mb"]
+        memory = f"memory {number(peak_mb)} MB at most" if peak_mb else "too short to see its memory"
+        lines.append(
+            f"ran {used['running_s']:.2f} s, processor {used['user_s'] + used['system_s']:.2f} s, {memory}"
+        )
+        joules = used.get("energy_j")
+        if joules is not None:
+            mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
+            lines.append(f"energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}")
+    if job["memory_limit_by"]:
+        by = job["memory_limit_by"]
+        held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
+        lines.append(f"memory limit held by {held}")
+    return lines
+
+
+def _foreseen(forecast: dict[str, Any]) -> str:
+    """A prediction and its outcome."""
+    kind, to = forecast["kind"], forecast["detail"].get("to")
+    said = f"predicted {number(forecast['predicted'])}"
+    if forecast["stated"] is not None:
+        said = f"stated by the user {number(forecast['stated'])}"
+    values = f"{said}, measured {number(forecast['measured'])}"
+    return f"{kind}{f' to {to}' if to else ''}: {values} {UNITS[kind]}"

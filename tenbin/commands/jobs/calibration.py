@@ -1,0 +1,168 @@
+"""``tenbin calibration``: what was predicted of jobs, beside what then happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenbin.commands.cluster.up import HomeOption
+from tenbin.commands.options import JsonOption, StoreOption, complete_selector
+
+CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %: so many within"
+
+if TYPE_CHECKING:
+    from profiles.records import Profile
+    from scheduler.prediction.calibration import Row
+    from scheduler.prediction.predictions import Forecast
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Kinds of predictions."""
+    from scheduler.prediction.predictions import UNITS
+
+    return [kind for kind in UNITS if kind.startswith(incomplete)]
+
+
+def calibration(
+    kind: Annotated[
+        str | None, typer.Option(help="Only these: migration, restart, ...", autocompletion=complete_kind)
+    ] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last so many predictions.")] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Fit checkpoint costs anew from jobs, into a new profile.")
+    ] = False,
+    profile: Annotated[
+        str, typer.Option(help="With --refit: the profile to begin with.", autocompletion=complete_selector)
+    ] = "last",
+    home: HomeOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show how good the predictions were: of checkpoints, restarts, moves, suspensions, run times and pairs.
+
+    An error is (predicted - measured) / measured. Predictions follow what is measured by themselves, as long
+    as the coordinator's folder is kept. What users stated by --expect is in rows of its own. --refit makes
+    what was measured permanent: it stores a new profile, dated, whose checkpoint costs come from jobs; the
+    old one stays as it is.
+
+    [bold]Examples[/bold]
+
+      tenbin calibration --kind migration
+
+      tenbin calibration --refit && tenbin up --devices --policy mctbm --profile last
+    """
+    from profiles.errors import BadInput
+    from scheduler.coordinator.journal import forecasts_of
+    from scheduler.prediction.calibration import summary
+    from scheduler.prediction.predictions import UNITS
+    from tenbin.client.client import default_home
+
+    if kind is not None and kind not in UNITS:
+        raise BadInput(f"--kind {kind}: no such kind", f"choose from {', '.join(UNITS)}")
+    folder = (home or default_home()).absolute()
+    forecasts = forecasts_of(folder, kind=kind, last=last)
+    made = _refit(forecasts, folder, profile, store) if refit else None
+    rows = summary(forecasts)
+    if json:
+        _print_json(rows, forecasts, made)
+    elif not forecasts:
+        print("Nothing was predicted yet: jobs that are moved, suspended, share a node or ran before are.")
+    else:
+        _print_tables(rows, forecasts)
+    if made is not None and not json:
+        from tenbin.text import say
+
+        new, path = made
+        say(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin show last")
+
+
+def _refit(
+    forecasts: list[Forecast], folder: Path, selector: str, store: Path | None
+) -> tuple[Profile, Path]:
+    """The new profile, stored, and where.
+
+    Raises:
+        BadInput: it is another node's, or what was measured does not suffice.
+    """
+    import socket
+    from datetime import UTC, datetime
+
+    import pandas as pd
+
+    from profiles.errors import BadInput
+    from profiles.refit import refitted
+    from profiles.store import Store, load, samples
+    from scheduler.prediction import calibration as calibrating
+
+    in_store = Store(store)
+    path = in_store.find(selector)
+    old = load(path)
+    if old.inventory.hostname != socket.gethostname():
+        raise BadInput(
+            f"profile {old.id} is of node {old.inventory.hostname}, jobs ran on {socket.gethostname()}",
+            "choose one of this node: --profile",
+        )
+    rows = calibrating.samples([f for f in forecasts if f.emulated == old.emulated], str(folder))
+    seen = pd.DataFrame(rows, columns=None if rows else ["kind", "emulated"])
+    if not rows:
+        seen = seen.assign(emulated=pd.Series(dtype=bool))
+    new, tables = refitted(old, samples(path), seen, datetime.now(UTC))
+    return new, in_store.save(new, tables)
+
+
+def _print_json(rows: list[Row], forecasts: list[Forecast], made: tuple[Profile, Path] | None) -> None:
+    import json
+
+    found: dict[str, Any] = {
+        "summary": [row.told() for row in rows],
+        "forecasts": [forecast.told() for forecast in forecasts],
+    }
+    if made is not None:
+        found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
+    print(json.dumps(found, indent=1))
+
+
+def _print_tables(rows: list[Row], forecasts: list[Forecast]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from scheduler.prediction.calibration import parts
+    from tenbin.terminal import SafeConsole
+    from tenbin.text import number
+
+    console = SafeConsole()
+    table = Table(box=None, padding=(0, 1, 0, 0), caption=CAPTION, caption_justify="left")
+    for name in ("kind", "where"):
+        table.add_column(name, no_wrap=True)
+    for name in ("n", "predicted", "measured", "error", "95 %", "< 100 %", "worst"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        unit = " s" if row.unit == "s" else ""
+        cells = [row.kind, escape(row.place), str(row.n), *("",) * 6]
+        if row.n:
+            values = (f"{number(row.predicted)}{unit}", f"{number(row.measured)}{unit}")
+            shares = (_percent(row.median), _percent(row.p95, ""), _percent(row.within, ""))
+            cells[3:] = [*values, *shares, _percent(row.worst)]
+        cells[1] += (", stated by users" if row.is_stated else "") + (" EMULATED" if row.emulated else "")
+        table.add_row(*cells)
+    console.print(table)
+    counts = {"before anything was known": "blind", "not known yet": "open", "without outcome": "void"}
+    others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
+    if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
+        console.print(f"beside these: {told}")
+    if not (found := parts(forecasts)):
+        return
+    table = Table(box=None, padding=(0, 1, 0, 0), title="Parts of a move (medians)", title_justify="left")
+    table.add_column("part")
+    for name in ("n", "predicted", "measured", "difference"):
+        table.add_column(name, justify="right")
+    for part, n, predicted, measured in found:
+        table.add_row(part, str(n), *(f"{number(v)} s" for v in (predicted, measured, predicted - measured)))
+    console.print()
+    console.print(table)
+
+
+def _percent(value: float | None, sign: str = "+") -> str:
+    return "" if value is None else f"{value:{sign}.0%}"

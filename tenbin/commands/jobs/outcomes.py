@@ -1,0 +1,54 @@
+"""How jobs ended, as the commands tell people; a failure with the last line that the job wrote to stderr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenbin.client.futures import FINAL
+from tenbin.errors import TenbinError
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client
+
+LOST = 125  # exit code of wait for a job without one of its own: cancelled, killed, never started
+SIGNALLED = 128
+TAIL_BYTES = 4096
+LONGEST_LINE = 500
+
+
+def exit_code(found: dict[str, Any]) -> int:
+    """A job's own exit code; 128 + signal; 125 if it has neither and did not succeed."""
+    if found["code"] is not None:
+        return int(found["code"])
+    if found["signal"]:
+        return SIGNALLED + int(found["signal"])
+    return 0 if found["stage"] == "done" else LOST
+
+
+def has_failed(found: dict[str, Any]) -> bool:
+    """Whether a job has ended and did not succeed, though nobody cancelled it."""
+    return found["stage"] in FINAL - {"done", "cancelled"}
+
+
+def last_error(client: Client, found: dict[str, Any]) -> str:
+    """The last line that a failed job wrote to stderr; "" if there is none, or the file cannot be read."""
+    if not has_failed(found):
+        return ""
+    try:
+        end: bytes = client.call("GET", f"/jobs/{found['id']}/stderr?last={TAIL_BYTES}")
+    except TenbinError:
+        return ""
+    lines = [line.strip() for line in end.decode(errors="replace").splitlines()]
+    return next((line[:LONGEST_LINE] for line in reversed(lines) if line), "")
+
+
+def outcome(client: Client, found: dict[str, Any]) -> str:
+    """Why a job did not succeed, for people; "" if it did."""
+    if found["stage"] == "done":
+        return ""
+    from tenbin.text import printable
+
+    trouble, said = found["trouble"], last_error(client, found)
+    lines = [f"job {found['id']}: {found['stage']}{': ' if trouble else ''}{trouble}"]
+    lines += [f"  stderr ends: {said}"] if said else []
+    return "\n".join(map(printable, lines))

@@ -1,0 +1,229 @@
+"""``tenbin submit``: hand a job to the coordinator."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tenbin.commands.cluster.up import HomeOption
+from tenbin.commands.job_profile.options import complete_name
+from tenbin.commands.jobs.jobs import complete_device
+from tenbin.commands.jobs.words import (
+    account_and_share,
+    array_indices,
+    count_range,
+    duration_s,
+    expected,
+    size_mb,
+    speedups,
+    variables,
+)
+from tenbin.commands.options import JsonOption
+
+OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
+OPTION = {"folder": "chdir"}
+
+
+def submit(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="For people.")] = "",
+    tasks: Annotated[
+        str, typer.Option("--tasks", "-n", help="How many tasks: 4, or 1-4, from which the policy chooses.")
+    ] = "1",
+    cores: Annotated[int, typer.Option("--cores", "-c", min=1, help="Cores of each task.")] = 1,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Start the tasks as ranks, by mpiexec.")] = False,
+    nodes: Annotated[
+        str | None, typer.Option(help="Whole nodes in place of tasks, which fill them: 2, or 1-4.")
+    ] = None,
+    speedup: Annotated[
+        str | None, typer.Option(help="How fast so many tasks (or nodes) are: 1=1,2=1.9,4=3.5.")
+    ] = None,
+    load: Annotated[
+        str, typer.Option(help="What bounds it, compute or memory: by which measured curves it is sized.")
+    ] = "compute",
+    memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
+    time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where devices are scheduled: any, a kind (gpu, cpu), or a name.",
+            autocompletion=complete_device,
+        ),
+    ] = "any",
+    expect: Annotated[
+        str | None, typer.Option(help="Expected run time: 10m, or on each device: gpu=1m,cpu=10m.")
+    ] = None,
+    job_profile: Annotated[
+        str,
+        typer.Option(
+            help="Where jobs share nodes: its job profile, by name (tenbin job list).",
+            autocompletion=complete_name,
+        ),
+    ] = "",
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="It uses tenbin.Checkpoint: it can be stopped and moved.")
+    ] = False,
+    priority: Annotated[
+        int, typer.Option(help="Jobs of a higher priority come before those that wait already.")
+    ] = 0,
+    user_share: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME=WEIGHT: whom the job counts as, and that one's weight while it has not ended, "
+            "under a policy that shares between users (las-drf).",
+            metavar="NAME[=WEIGHT]",
+        ),
+    ] = None,
+    after: Annotated[
+        list[int] | None, typer.Option(help="Only after this job has succeeded; repeatable.")
+    ] = None,
+    array: Annotated[
+        str | None, typer.Option(help="One job for each number: 1-10, 0-20:5; TENBIN_ARRAY_INDEX names it.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="A variable of its environment; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
+    ] = None,
+    output: Annotated[str, typer.Option(help="File for standard output.")] = "",
+    error: Annotated[str, typer.Option(help="File for standard error.")] = "",
+    requeue: Annotated[bool, typer.Option(help="Run it again if it is lost with its supervisor.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check, and print what would be submitted.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit with its code.")] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Submit a job. When its number is printed it is safe: no crash loses it.
+
+    [bold]Examples[/bold]
+
+      tenbin submit -c 4 --time 10m -- ./simulate --steps 1000
+
+      tenbin submit -n 4 --mpi -- python cg.py
+
+      tenbin submit --array 1-20 -- sh -c 'python fit.py $TENBIN_ARRAY_INDEX'
+
+      tenbin submit --file jobs.toml --dry-run
+    """
+    if file is not None or not command:
+        _submit_file(context, command or [], file, dry_run, wait, home, json)
+        return
+
+    if len(command) == 1 and command[0].endswith(".toml") and Path(command[0]).is_file():
+        _refuse_job_file(command[0])
+    account, share = account_and_share(user_share) if user_share is not None else ("", None)
+    (least_tasks, most_tasks), (least_nodes, most_nodes) = (
+        count_range("--tasks", tasks),
+        count_range("--nodes", nodes),
+    )
+    spec = {
+        "command": command,
+        "name": name,
+        "tasks": least_tasks,
+        "max_tasks": most_tasks,
+        "nodes": least_nodes,
+        "max_nodes": most_nodes,
+        "speedup": speedups(speedup),
+        "load": load,
+        "cores": cores,
+        "mpi": mpi,
+        "memory_mb": size_mb(memory) if memory else None,
+        "time_s": duration_s(time) if time else None,
+        "device": device,
+        "expect_s": expected(expect),
+        "job_profile": job_profile,
+        "checkpoint_signal": int(signal.SIGURG) if checkpoint else None,
+        "priority": priority,
+        "account": account,
+        "share": share,
+        "after": after or [],
+        "env": variables(env or []),
+        "folder": str((folder or Path.cwd()).absolute()),
+        "stdout": output,
+        "stderr": error,
+        "requeue": requeue,
+    }
+    specs = [spec] if array is None else [{**spec, "array_index": i} for i in array_indices(array)]
+    _hand_over(specs, {}, dry_run, wait, home, json)
+
+
+def _refuse_job_file(path: str) -> None:
+    import os
+
+    from profiles.errors import BadInput
+
+    if not os.access(path, os.X_OK):
+        raise BadInput(f"{path} is no program", f"tenbin submit --file {path}")
+
+
+def _submit_file(
+    context: typer.Context,
+    command: list[str],
+    file: Path | None,
+    dry_run: bool,
+    wait: bool,
+    home: Path | None,
+    json: bool,
+) -> None:
+    """All jobs of a file.
+
+    Raises:
+        BadInput: there is none, or the line says something about the jobs as well.
+    """
+    from profiles.errors import BadInput
+    from tenbin.commands.jobs.job_file import read
+    from tenbin.errors import TenbinError as ClientError
+
+    if file is None:
+        raise BadInput("nothing to run", "tenbin submit -- CMD..., or tenbin submit --file JOBS.toml")
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in OF_A_FILE and source is not None and source.name == "COMMANDLINE":
+            said = "a command" if name == "command" else f"--{OPTION.get(name, name).replace('_', '-')}"
+            raise BadInput(f"{said} with --file: the file says what is run and how", "write it there")
+    batch = read(file)
+    try:
+        _hand_over(batch.specs, batch.waits_for, dry_run, wait, home, json)
+    except ClientError as error:
+        raise ClientError(batch.explain(str(error)), error.exit_code) from error
+
+
+def _hand_over(
+    specs: list[dict[str, Any]],
+    waits_for: dict[int, list[int]],
+    dry_run: bool,
+    wait: bool,
+    home: Path | None,
+    json: bool,
+) -> None:
+    """Submit, or only show, and wait if asked to."""
+    import json as json_
+
+    from tenbin.client.client import Client
+    from tenbin.commands.jobs.jobs import wait_for
+
+    if dry_run:
+        from tenbin.commands.jobs.job_file import show
+
+        shown = show(specs, waits_for)  # checks them as well
+        print(json_.dumps({"specs": specs, "waits_for": waits_for}, indent=1) if json else shown)
+        return
+    client = Client(home)
+    ids = [job.id for job in client.submit_all(specs, waits_for=waits_for)]
+    print(json_.dumps({"ids": ids}) if json else "\n".join(map(str, ids)))
+    if wait:
+        raise typer.Exit(wait_for(client, ids, quiet=json))

@@ -1,0 +1,1 @@
+"""Commands that measure, show and compare: profiles of nodes and of jobs."""

@@ -1,0 +1,215 @@
+"""The nodes of a cluster: measured, shown, and told to Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from profiles.errors import INTERRUPTED, BadInput, Unavailable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from profiles.clusters import Between, Survey
+    from profiles.records import Profile, Settings
+    from profiles.siblings import Odd, Value
+
+MOST_IN_SQUARE = 12  # nodes of which all pairs fit on a terminal
+# What is worth a column on a terminal, in this order; of several subjects the last (most cores, most ranks).
+COLUMNS = {
+    "reference_s": "CPU loop",
+    "memory_bandwidth_gbs": "memory writes",
+    "memory_slowdown_ratio": "beside a neighbour",
+    "network_bandwidth_gbs": "large messages",
+    "network_latency_s": "small messages",
+    "W_base": "at rest",
+    "power_w": "under load",
+}
+
+
+def profile_nodes(
+    nodes: str, settings: Settings, machine: str, report: Path | None, store: Path | None, json: bool
+) -> None:
+    """``tenbin profile --nodes``."""
+    from profiles.clusters import ClusterStore
+    from profiles.store import Store
+    from scheduler.engines.slurm.admin import selection, survey
+    from scheduler.engines.slurm.client.tools import Slurm
+    from tenbin.text import say
+
+    kept, slurm = ClusterStore(store), Slurm()
+    partitions = slurm.partitions()
+    chosen = selection.named(nodes, slurm.nodes(), partitions)
+    kept.prepare()
+
+    def tell(line: str) -> None:
+        say(f"tenbin: {line}", error=True)
+
+    made, found = survey.measure(slurm, chosen, partitions, settings, machine, tell)
+    for name, profile in found.profiles.items():
+        Store(store).save(profile, found.samples[name])
+    if made.nodes:
+        import pandas as pd
+
+        kept.save(made, {"network": pd.DataFrame(found.exchanged)} if found.exchanged else {})
+    show_cluster(made, found.profiles, json)
+    if report and made.nodes:
+        write_cluster_report(made, found.profiles, report)
+        if not json:
+            say(f"The report is in {report}")
+    raise typer.Exit(_exit_code(made))
+
+
+def _exit_code(made: Survey) -> int:
+    if made.interrupted:
+        return INTERRUPTED
+    if not made.nodes:
+        return Unavailable.exit_code
+    return 1 if made.refused or any(one.failed for one in made.absent) else 0
+
+
+def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]:
+    """The newest survey of a cluster (empty: of any), with its nodes' profiles."""
+    from profiles.clusters import ClusterStore
+
+    kept = ClusterStore(store)
+    survey = kept.load(cluster)
+    return survey, kept.profiles(survey)
+
+
+def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], list[Odd], dict[str, str]]:
+    """All values of the nodes, who is odd, and which kind of node each is."""
+    from agent.node_profile.node_kind import node_kind
+    from profiles.siblings import odd_ones, values
+
+    kinds = {name: node_kind(profile.inventory).key for name, profile in profiles.items()}
+    every = values(profiles, survey)
+    return every, odd_ones(every, kinds), kinds
+
+
+def write_cluster_report(survey: Survey, profiles: dict[str, Profile], output: Path) -> None:
+    """The page of a cluster.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    from profiles.files import write_whole
+    from tenbin.report.cluster import page
+
+    try:
+        write_whole(output, page(survey, *judged(survey, profiles)))
+    except OSError as error:
+        what = f"report {output}: {error.strerror}"
+        raise BadInput(what, "choose a file in a folder you may write") from error
+
+
+def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> None:
+    """The nodes side by side, who is odd, the pairs, and what was not measured."""
+    every, odd, _ = judged(survey, profiles)
+    if json:
+        import json as json_
+        from dataclasses import asdict
+
+        told = survey.model_dump(mode="json")
+        told["values"] = [asdict(value) for value in every]
+        told["odd"] = [asdict(one) | {"ratio": one.ratio, "sentence": str(one)} for one in odd]
+        print(json_.dumps(told, indent=1))
+        return
+    from rich.markup import escape
+
+    from profiles.clusters import BETWEEN
+    from profiles.trust import trust
+    from tenbin.terminal import SafeConsole
+
+    console = SafeConsole()
+    marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
+    title = f"{survey.cluster}: {len(survey.nodes)} nodes, {survey.id}"
+    console.print(f"[bold]{escape(title)}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
+    for node, profile in profiles.items():
+        if (said := trust(profile)).state == "disturbed":
+            console.print(f"{node}: {said.sentence}", style="yellow", markup=False, soft_wrap=True)
+    if survey.nodes:
+        _print_nodes(console, survey, every, odd)
+        for of in BETWEEN:
+            _print_pairs(console, survey, of)
+        _print_odd(console, survey, odd)
+    missing = [(one.node, one.reason, one.remedy) for one in survey.refused]
+    missing += [(one.what, one.reason, one.remedy) for one in survey.absent]
+    for what, reason, remedy in missing:
+        console.print(f"[yellow]not measured[/]  {escape(f'{what}: {reason}')}", soft_wrap=True)
+        if remedy:
+            console.print(f"  -> {remedy}", soft_wrap=True, markup=False)
+    if survey.nodes:
+        first = next(iter(survey.nodes))
+        console.print(
+            f"\nOne node: tenbin show {first}   The pictures: tenbin report --cluster {survey.cluster}",
+            markup=False,
+        )
+
+
+def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tenbin.text import number
+
+    strange = {(one.value.node, one.value.quantity) for one in odd}
+    local = [value for value in every if value.subject != "to other nodes"]
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("node")
+    known = {(v.node, *v.column): v for v in local}
+    last = {v.quantity: v for v in local}
+    shown = [last[quantity] for quantity in COLUMNS if quantity in last]
+    for of in shown:
+        named = COLUMNS[of.quantity] if of.unit == "1" else f"{COLUMNS[of.quantity]}, {of.unit}"
+        table.add_column(f"{escape(named)}\n[dim]{escape(of.subject)}[/]", justify="right")
+    for node in survey.nodes:
+        cells = []
+        for of in shown:
+            v = known.get((node, *of.column))
+            style = "red" if (node, of.quantity) in strange else "dim" if v and v.poor else "none"
+            cells.append(f"[{style}]{number(v.value if v else None)}[/]")
+        table.add_row(escape(node), *cells)
+    console.print(table)
+
+
+def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tenbin.text import number
+
+    pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
+    if not pairs:
+        return
+    among_all = survey.between(of.quantity, *survey.nodes)
+    all_words = (
+        f"; among all {len(survey.nodes)}: {number(of.scale * among_all.coefficients[0].value)} {of.unit}"
+        if among_all and len(survey.nodes) > 2
+        else ""
+    )
+    if len(survey.nodes) > MOST_IN_SQUARE:
+        span = f"{number(min(pairs.values()))} to {number(max(pairs.values()))} {of.unit}"
+        console.print(f"\n[bold]{of.what} between {len(pairs)} pairs[/bold]: {span}{all_words}")
+        return
+    console.print(f"\n[bold]{of.what} between pairs, {of.unit}[/bold]{all_words}")
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("")
+    for node in survey.nodes:
+        table.add_column(escape(node), justify="right")
+    for a in survey.nodes:
+        row = [pairs.get((min(a, b), max(a, b))) for b in survey.nodes]
+        table.add_row(escape(a), *(number(value) if value else "" for value in row))
+    console.print(table)
+
+
+def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
+    from profiles.siblings import nobody
+
+    console.print("\n[bold]Odd nodes[/bold]")
+    for one in odd:
+        console.print(f"  {one}", soft_wrap=True, markup=False)
+    if not odd:
+        console.print(f"  {nobody(len(survey.nodes))}")

@@ -1,0 +1,100 @@
+"""``tenbin doctor`` and ``tenbin restore``: is this node, or this cluster, fit, and is it as it was?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from profiles.errors import BadInput, Unavailable
+from tenbin.commands.options import JsonOption, storage_folder
+
+if TYPE_CHECKING:
+    from agent.doctor.finding import Finding
+
+
+class Subject(StrEnum):
+    """What is examined."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
+
+
+def doctor(
+    engine: Annotated[
+        Subject, typer.Option(help="local: this node; slurm: the cluster, its settings and your rights.")
+    ] = Subject.LOCAL,
+    storage: Annotated[
+        list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what can be measured here and what not, each with the reason and the remedy.
+
+    With --engine slurm: whether this Slurm can be steered, what your rights allow, which settings help or
+    hinder, with the lines to add, and whether nodes have this tenbin and share its folder. Exit code 4: there
+    is no Slurm that answers.
+    """
+    if engine is Subject.SLURM:
+        if storage:
+            raise BadInput("--storage is of one node", "leave it out with --engine slurm")
+        from scheduler.engines.slurm.admin.doctor import examine as examine_cluster
+        from scheduler.engines.slurm.admin.doctor import usable
+        from scheduler.engines.slurm.client.tools import Slurm
+        from tenbin.client.client import default_home
+
+        findings = examine_cluster(Slurm(), default_home())
+        _print(findings, json)
+        if not usable(findings):
+            raise typer.Exit(Unavailable.exit_code)
+        return
+    from agent.doctor import examine
+    from agent.paths import default_storage
+    from profiles.records import Settings
+
+    folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
+    _print(examine(Settings(storage=folders)), json)
+
+
+def _print(findings: list[Finding], json: bool) -> None:
+    if json:
+        import json as json_
+
+        print(json_.dumps([finding.model_dump(mode="json") for finding in findings], indent=1))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    from tenbin.terminal import SafeConsole
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
+    for finding in findings:
+        words = ": ".join(part for part in (finding.what, finding.reason) if part)
+        said = Text.assemble((finding.topic, "bold"), ": ", words)
+        table.add_row(Text(finding.state, STATE_STYLE[finding.state]), said)
+        if finding.remedy:
+            table.add_row("", Text(f"-> {finding.remedy}"))
+    SafeConsole().print(table)
+
+
+def restore(json: JsonOption = False) -> None:
+    """Put back what a crashed profile left changed (power caps); every profile does this first by itself."""
+    from agent.journal import restore_leftovers
+    from agent.paths import state_dir
+
+    restored = restore_leftovers(state_dir() / "journal")
+    if json:
+        import json as json_
+
+        print(json_.dumps([str(line) for line in restored], indent=1))
+        return
+    for line in restored:
+        print(line)
+    if not restored:
+        print("Nothing to restore: no profile left anything changed.")

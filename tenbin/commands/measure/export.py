@@ -1,0 +1,153 @@
+"""``tenbin export`` and ``tenbin report``: a profile for other programs, and for people."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiles.errors import BadInput
+from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
+
+
+class Format(StrEnum):
+    """The forms of export."""
+
+    JSON = "json"
+    PARQUET = "parquet"
+    PROMETHEUS = "prometheus"
+    SCHEMA = "schema"
+
+
+def export(
+    which: Selector = "last",
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="json: the profile; parquet: its raw samples, a file for each probe; "
+            "prometheus: text for a node exporter's textfile folder; schema: the JSON schema of a profile.",
+        ),
+    ] = Format.JSON,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File (parquet: folder) to write; default: the terminal.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Write a profile in a form that other programs read.
+
+    [bold]Examples[/bold]
+
+      tenbin export --format prometheus -o /var/lib/node_exporter/tenbin.prom
+      tenbin export node1 --format parquet -o samples/
+    """
+    from profiles import export as forms
+    from profiles.store import Store
+
+    if form is Format.SCHEMA:
+        _write(forms.json_schema(), output)
+        return
+    path = Store(store).find(which)
+    profile = Store(store).load(str(path))
+    if form is Format.PARQUET:
+        _copy_samples(path, output)
+    elif form is Format.PROMETHEUS:
+        _write(forms.prometheus(profile), output)
+    else:
+        from tenbin.text import as_json
+
+        _write(as_json(profile) + "\n", output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        from tenbin.text import printable_lines
+
+        print(printable_lines(text) if sys.stdout.isatty() else text, end="")
+        return
+    from profiles.files import write_whole
+
+    try:
+        write_whole(output, text)
+    except OSError as error:
+        raise BadInput(
+            f"--output {output}: {error.strerror}", "choose a file in a folder you may write"
+        ) from error
+
+
+def _copy_samples(path: Path, output: Path | None) -> None:
+    if output is None:
+        raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
+    from profiles.files import read_regular, write_whole
+    from tenbin.text import say
+
+    files = sorted(path.parent.glob("samples/*.parquet"))
+    if not files:
+        raise BadInput(f"{path}: no samples are stored beside it", "export from the store that measured it")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            write_whole(output / file.name, read_regular(file))
+            say(str(output / file.name))
+    except OSError as error:
+        what = f"{error.filename or output}: {error.strerror}"
+        raise BadInput(what, "see that it can be read, and choose a folder you may write") from error
+
+
+def report(
+    which: Selector = "last",
+    cluster: ClusterOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The HTML file; default: <node>-<id>.html here.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a profile as one self-contained HTML page, with pictures of samples and fits.
+
+    With --cluster: heat maps of a cluster's nodes and of the pairs of them (tenbin profile --nodes).
+    """
+    if cluster:
+        from tenbin.commands.measure.cluster import known, write_cluster_report
+
+        survey, profiles = known("" if which == "last" else which, store)
+        output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
+        write_cluster_report(survey, profiles, output)
+        _told(output, survey.id, json)
+        return
+    from profiles.store import Store
+    from tenbin.report.page import write_report
+
+    path = Store(store).find(which)
+    profile = Store(store).load(str(path))
+    output = output or Path(_file_name(f"{profile.node}-{profile.id}.html"))
+    write_report(path, output)
+    _told(output, profile.id, json)
+
+
+def _file_name(text: str) -> str:
+    """The name of a file in this folder, whatever a profile says that it is called."""
+    return "".join(c if c.isprintable() and c != "/" else "_" for c in text)
+
+
+def _told(output: Path, number: str, json: bool) -> None:
+    if json:
+        import json as json_
+
+        print(json_.dumps({"report": str(output), "profile": number}))
+    else:
+        from tenbin.text import say
+
+        say(str(output))

@@ -1,0 +1,282 @@
+"""``tenbin pairs``: which jobs get on with each other."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from profiles.errors import INTERRUPTED, BadInput
+from tenbin.commands.job_profile.options import complete_name
+from tenbin.commands.options import JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from agent.job_profile.pair_trials import Program, Times
+    from profiles.jobs import JobProfile
+    from profiles.models import Prediction
+    from scheduler.model.placements import Sockets
+    from scheduler.policies.sharing.pairs import Direction, Suggestion
+
+RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
+
+
+def pairs(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Job profiles. (default: all of this kind of node)",
+            autocompletion=complete_name,
+            metavar="JOB...",
+        ),
+    ] = None,
+    per_node: Annotated[
+        int, typer.Option("--per-node", min=2, max=8, help="Most jobs that may share a node.")
+    ] = 2,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run the pairs for real, and print what was measured beside.")
+    ] = False,
+    repetitions: Annotated[int, typer.Option(min=2, help="With --verify: how often each is run.")] = 6,
+    limit: Annotated[str, typer.Option(help="With --verify: end a run that takes longer.")] = "30m",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Predict how much jobs slow each other down when two share a node, and say which pairs to make.
+
+    From their job profiles (tenbin job profile); of jobs that were all measured over hosts, with what they do
+    to each other on the network. With --verify every program runs alone and beside every other, again and
+    again in random order; the noise floor is how much two runs alone differ.
+
+    [bold]Examples[/bold]
+
+      tenbin pairs
+
+      tenbin pairs --per-node 4
+
+      tenbin pairs stencil lu --verify
+    """
+    import json as json_
+
+    from scheduler.policies.sharing.pairs import directions, over_network, suggestions
+    from tenbin.commands.jobs.words import duration_s
+
+    known = _known(jobs or [], store)
+    cores = _room(known)
+    predicted, advice = directions(known), suggestions(known, per_node, cores)
+    times = _verified(known, repetitions, duration_s(limit)) if verify else None
+    rows = [_row(one, known, times) for one in predicted]
+    sockets, why_not = _sockets(known)
+    if json:
+        noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
+        advised = [
+            {
+                "rule": one.rule,
+                "groups": one.groups,
+                "gain_percent": one.gain_percent,
+                "excluded": one.excluded,
+                "placements": _placed(one, known, sockets),
+            }
+            for one in advice
+        ]
+        found = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
+        more = {"network": over_network(known), "no_placements": why_not or None}
+        print(json_.dumps(found | more, indent=1))
+    else:
+        _print(rows, advice, known, times)
+        _print_placements(advice, known, sockets, why_not)
+    raise typer.Exit(INTERRUPTED if times is not None and times.interrupted else 0)
+
+
+def _known(names: list[str], store: Any) -> list[JobProfile]:
+    from agent.node_profile.node_kind import node_kind
+    from profiles.job_store import JobStore, load
+    from tenbin.text import say
+
+    kind, stored = node_kind(), JobStore(store)
+    found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
+    found = found or [load(path) for path in stored.newest(kind.key).values()]
+    if not found:
+        raise BadInput(
+            f"no job profile of this kind of node in {stored.root}",
+            "make one with: tenbin job profile NAME -- CMD...",
+        )
+    for job in found:
+        if job.kind.key != kind.key:
+            say(f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", error=True)
+    if len({job.kind.key for job in found}) > 1:
+        raise BadInput("the job profiles are of different kinds of node", "see: tenbin job list")
+    return found
+
+
+def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Times:
+    from itertools import combinations_with_replacement
+
+    from agent.job_profile.pair_trials import run_pairs
+    from probes.topology import usable_cores
+    from tenbin.commands.measure.profile import terminated_as_interrupted
+
+    cpus = usable_cores()
+    programs = _programs(known)
+    wanted = list(combinations_with_replacement(range(len(programs)), 2))
+    room = min((len(cores) for one in programs for cores in one.host_cores), default=len(cpus))
+    for a, b in wanted:
+        if programs[a].cores + programs[b].cores > room:
+            both = f"{programs[a].name} ({programs[a].cores}) and {programs[b].name} ({programs[b].cores})"
+            raise BadInput(f"--verify: {both} need more than the {room} cores here", "name other jobs")
+
+    def tell(doing: str) -> None:
+        print(f"tenbin: {doing}", file=sys.stderr, flush=True)
+
+    with terminated_as_interrupted():
+        return run_pairs(programs, wanted, cpus, repetitions, limit_s, tell)
+
+
+def _room(known: list[JobProfile]) -> int | None:
+    """Cores of a node, if this one is of the jobs' kind; over hosts, or of another kind, not known."""
+    from agent.node_profile.node_kind import node_kind
+    from probes.topology import usable_cores
+
+    here = node_kind().key
+    alike = all(job.kind.key == here and not job.hosts for job in known)
+    return len(usable_cores()) if alike else None
+
+
+def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
+    """The sockets of this node, if jobs can be placed on several; else why not."""
+    import os
+    from pathlib import Path
+
+    from agent.inventory.files import Roots
+    from agent.inventory.network import read_network
+    from probes.topology import read_topology
+    from profiles.records import Settings
+    from scheduler.model.placements import sockets_of
+
+    if _room(known) is None:
+        return None, "the jobs' node is not this one, or several"
+    topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
+    found = sockets_of(topology, read_network(Roots.of(Settings())))
+    return (None, found.why_not) if found.why_not else (found, "")
+
+
+def _placed(one: Suggestion, known: list[JobProfile], sockets: Sockets | None) -> list[dict[str, Any]]:
+    """Each job of each group: the paper's word for its placement, and the CPUs that this is here."""
+    from scheduler.model.placements import WORDS
+
+    if sockets is None:
+        return []
+    cores = {job.name: job.cores for job in known}
+    rows = []
+    for group, bindings in zip(one.groups, one.bindings, strict=True):
+        laid = sockets.lay(bindings, [cores[name] for name in group])
+        for i, (name, binding) in enumerate(zip(group, bindings, strict=True)):
+            rows.append({"job": name, "placement": WORDS[binding], "cpus": laid[i] if laid else None})
+    return rows
+
+
+def _print_placements(
+    advice: list[Suggestion], known: list[JobProfile], sockets: Sockets | None, why_not: str
+) -> None:
+    if sockets is None:
+        print(f"\nNo placements (4x2, 2x4, 2x4F, 2x4B): {why_not}.")
+        return
+    for one in advice:
+        print(f"\nPlacements by the rule of Konishi et al., {RULES[one.rule]}:")
+        for row in _placed(one, known, sockets):
+            cpus = "no room for that" if row["cpus"] is None else f"CPUs {', '.join(map(str, row['cpus']))}"
+            print(f"  {row['job']} {row['placement']}: {cpus}")
+    if not sockets.card:
+        print("  (which socket is next to the network card is not known here)")
+
+
+def _programs(known: list[JobProfile]) -> list[Program]:
+    """What to run: over the hosts that all jobs were measured on, else here."""
+    from agent.job_profile.network import cores_of
+    from agent.job_profile.pair_trials import program_of
+    from probes.mpi.launchers import find_mpi
+    from scheduler.policies.sharing.pairs import over_network
+
+    mpi = find_mpi() if any(job.mpi for job in known) else None
+    hosts = known[0].hosts if over_network(known) else ()
+    if hosts and len({job.hosts for job in known}) > 1:
+        raise BadInput("--verify: the jobs were measured on different hosts", "see: tenbin job list --json")
+    if not hosts and (far := [job.name for job in known if job.hosts]):
+        raise BadInput(
+            f"--verify: {', '.join(far)} run over hosts, the others here",
+            "name those over hosts, or the others, or measure all with --hosts",
+        )
+    cores = tuple(cores_of(hosts, mpi)[0]) if mpi and hosts else ()
+    return [program_of(job, mpi if job.mpi else None, cores) for job in known]
+
+
+def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[str, Any]:
+    from profiles.stats import median_interval
+
+    row: dict[str, Any] = {"job": one.job, "beside": one.beside}
+    row["predicted"] = _plain(one.predicted)
+    if times is None:
+        return row
+    clock = next(job.clock for job in known if job.name == one.job)
+    ratios = times.slowdowns(one.job, one.beside, clock)
+    if ratios:
+        value, low, high = median_interval(ratios)
+        row["measured"] = {"value": value, "low": low, "high": high, "n": len(ratios), "clock": clock}
+        row["error"] = one.predicted.value - value if one.predicted else None
+    return row
+
+
+def _plain(found: Prediction | None) -> dict[str, float | None] | None:
+    """As JSON knows it: bounds that are not known are null."""
+    if found is None:
+        return None
+    known = math.isfinite(found.high)
+    return {"value": found.value, "low": found.low if known else None, "high": found.high if known else None}
+
+
+def _print(
+    rows: list[dict[str, Any]], advice: list[Suggestion], known: list[JobProfile], times: Times | None
+) -> None:
+    from rich.table import Table
+
+    from scheduler.policies.sharing.pairs import over_network
+    from tenbin.terminal import SafeConsole
+
+    console, table = SafeConsole(), Table(box=None, padding=(0, 1))
+    headings = ["job", "beside", "predicted", "95 % interval"]
+    headings += ["measured", "95 % interval", "error"] if times else []
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < 2 else "right")
+    for row in rows:
+        cells = [row["job"], row["beside"], *_cells(row["predicted"])]
+        if times is not None:
+            error = row.get("error")
+            cells += [*_cells(row.get("measured")), "-" if error is None else f"{error:+.2f}"]
+        table.add_row(*cells)
+    console.print(table)
+    if times is not None:
+        floors = ", ".join(f"{job.name} {times.noise(job.name, job.clock):.1%}" for job in known)
+        console.print(f"Noise floor (how much two runs alone differ): {floors}")
+    for one in advice:
+        groups = "; ".join(
+            " + ".join(group) if len(group) > 1 else f"{group[0]} alone" for group in one.groups
+        )
+        console.print(f"\n{RULES[one.rule]}: {groups}", markup=False)
+        console.print(f"  gains {one.gain_percent:.0f} % over running one after the other", markup=False)
+        if one.excluded:
+            passed = "; ".join(" + ".join(pair) for pair in one.excluded)
+            console.print(f"  not together, because of the network, if avoidable: {passed}", markup=False)
+    if not over_network(known) and any(job.network for job in known):
+        console.print("\nWithout the network: not all of them were measured over hosts.", markup=False)
+    if quick := [job.name for job in known if job.quick]:
+        console.print(f"\nFrom quick profiles, few repetitions and levels: {', '.join(quick)}", markup=False)
+    doubtful = [job.name for job in known if job.note]
+    if doubtful:
+        console.print(f"\nDoubtful, see tenbin job show: {', '.join(doubtful)}", markup=False)
+
+
+def _cells(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return ["-", ""]
+    low, high = found["low"], found["high"]
+    return [f"{found['value']:.2f}x", "unknown" if low is None else f"{low:.2f} .. {high:.2f}"]

@@ -1,0 +1,309 @@
+"""``tenbin profile``: measure this node."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from probes.registry import PROBES
+from profiles.errors import INTERRUPTED, BadInput, Unavailable
+from tenbin.commands.options import JsonOption, StoreOption, ensure_writable, storage_folder
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from agent.node_profile.profiler import Listener, Progress
+    from profiles.records import Profile, Settings
+    from profiles.store import Store
+
+METERS = ("auto", "powercap", "pyrapl", "nvml", "none")
+
+
+def _complete_probes(incomplete: str) -> list[str]:
+    done, _, last = incomplete.rpartition(",")
+    given = done.split(",") if done else []
+    head = f"{done}," if done else ""
+    return [head + name for name in PROBES if name.startswith(last) and name not in given]
+
+
+def _complete_machines(incomplete: str) -> list[str]:
+    from agent.emulation.machines import MACHINES
+
+    return [name for name in MACHINES if name.startswith(incomplete)]
+
+
+def _complete_nodes(incomplete: str) -> list[str]:
+    from profiles.errors import TenbinError
+    from scheduler.engines.slurm.client.tools import Slurm
+
+    try:
+        slurm = Slurm(timeout_s=2.0)
+        names = ["all", *slurm.partitions(), *(node.name for node in slurm.nodes())]
+    except TenbinError:
+        names = ["all"]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def profile(
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, wider intervals.")] = False,
+    only: Annotated[
+        str,
+        typer.Option(
+            help=f"Only these probes, comma-separated: {','.join(PROBES)}.",
+            autocompletion=_complete_probes,
+            show_default=False,
+        ),
+    ] = "",
+    storage: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder to which checkpoints would go; repeat it to compare several.", show_default=False
+        ),
+    ] = None,
+    hosts: Annotated[
+        str, typer.Option(help="Measure all-to-all across these hosts, comma-separated.", show_default=False)
+    ] = "",
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="Measure nodes of the Slurm cluster: all, a list as node[1-3],x, or a partition.",
+            show_default=False,
+            autocompletion=_complete_nodes,
+        ),
+    ] = "",
+    meter: Annotated[
+        str, typer.Option(help=f"Power meter: {', '.join(METERS)}.", autocompletion=lambda: list(METERS))
+    ] = "auto",
+    set_gpu_limits: Annotated[
+        bool, typer.Option("--set-gpu-limits", help="Also change GPU power limits (restored afterwards).")
+    ] = False,
+    emulate: Annotated[
+        str,
+        typer.Option(
+            help="Measure the power of an emulated machine instead (a demonstration, marked as such): "
+            "intel-1s, intel-2s, intel-2die or amd; with faults: intel-1s+wrap+locked.",
+            autocompletion=_complete_machines,
+            show_default=False,
+        ),
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write the report to this HTML file.", show_default=False)
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure this node and store the profile: memory, network, checkpoint costs, power and scaling.
+
+    About 6 minutes, or one with --quick. Run it while the machine is quiet. Ctrl-C ends it early and keeps
+    what was measured; whatever was changed (power caps) is put back.
+
+    [bold]Examples[/bold]
+
+      tenbin profile --quick
+      tenbin profile --only checkpoint --storage /scratch --storage /home/me
+      tenbin profile --hosts node1,node2 --report node1.html
+      tenbin profile --nodes all --quick --report cluster.html
+    """
+    from profiles.store import Store
+
+    if nodes and hosts:
+        raise BadInput(
+            "--nodes and --hosts exclude each other", "--nodes measures between its nodes by itself"
+        )
+    if nodes:
+        storage, elsewhere = [], tuple(folder.absolute() for folder in storage or [])
+    settings = _settings(quick, only, storage or [], hosts, meter, set_gpu_limits, seed)
+    if hosts:
+        _check_hosts(settings, emulate)
+    if report:
+        if not report.parent.is_dir():
+            raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
+        ensure_writable("--report", report)
+    if nodes:
+        from tenbin.commands.measure.cluster import profile_nodes
+
+        with terminated_as_interrupted():
+            settings = settings.model_copy(update={"storage": elsewhere})
+            profile_nodes(nodes, settings, emulate, report, store, json)
+    with terminated_as_interrupted():
+        made = _measure(settings, emulate, Store(store))
+    if report:
+        from tenbin.report.page import write_report
+
+        write_report(Store(store).find(made.id), report)
+    _tell(made, report, json)
+    raise typer.Exit(_exit_code(made))
+
+
+def _exit_code(made: Profile) -> int:
+    if made.interrupted:
+        return INTERRUPTED
+    if any(absent.failed for absent in made.absent):
+        return 1
+    return 0 if made.samples else Unavailable.exit_code
+
+
+def _settings(
+    quick: bool, only: str, storage: list[Path], hosts: str, meter: str, set_gpu_limits: bool, seed: int
+) -> Settings:
+    from profiles.records import Settings
+
+    if meter not in METERS:
+        raise BadInput(f"--meter: no meter '{meter}'", f"choose from {', '.join(METERS)}")
+    return Settings.model_validate(
+        {
+            "quick": quick,
+            "only": tuple(name.strip() for name in only.split(",") if name.strip()),
+            "storage": tuple(storage_folder(folder) for folder in storage),
+            "hosts": tuple(host.strip() for host in hosts.split(",") if host.strip()),
+            "meter": meter,
+            "set_gpu_limits": set_gpu_limits,
+            "seed": seed,
+        }
+    )
+
+
+def _check_hosts(settings: Settings, emulate: str) -> None:
+    """See that the hosts answer, before minutes are spent on measuring.
+
+    Raises:
+        BadInput, Unavailable: the list is none, a host cannot be reached, or there is no MPI.
+    """
+    from probes.mpi.launchers import find_mpi
+    from probes.network.hosts import check_names, greet
+
+    if emulate or (settings.only and "network" not in settings.only):
+        raise BadInput(
+            "--hosts: only the network probe measures over hosts", "leave --hosts out, or the rest"
+        )
+    check_names(settings.hosts)
+    greet(settings.hosts, find_mpi().library)
+
+
+def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
+    from agent.journal import restore_leftovers
+    from agent.node_profile.profiler import make_profile
+    from agent.paths import state_dir
+
+    store.prepare()
+    for restored in restore_leftovers(state_dir() / "journal"):
+        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
+    with _emulated(settings, emulate) as asked, _progress() as listener:
+        made, samples = make_profile(asked, listener)
+    if samples:
+        _save(store, made, samples)
+    return made
+
+
+def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
+    """Store the profile; where the store has become unusable meanwhile, keep it in a temporary folder."""
+    from profiles.store import Store
+
+    try:
+        store.save(made, samples)
+    except BadInput as error:
+        refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
+        Store(refuge).save(made, samples)
+        raise BadInput(error.what, f"the profile is kept: tenbin show {made.id} --store {refuge}") from error
+
+
+@contextmanager
+def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
+    """Settings that point at an emulated machine while it lives."""
+    if not machine:
+        yield settings
+        return
+    from agent.emulation.machines import emulated_node
+
+    if settings.only not in ((), ("power",)):
+        raise BadInput("--emulate: only power is emulated", "leave --only out, or give --only power")
+    with emulated_node(machine) as sysfs:
+        yield settings.model_copy(update={"sysfs": sysfs, "emulated": machine, "only": ("power",)})
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy.
+
+    SIGINT is set too, because a shell starts background jobs with it ignored.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _progress() -> Iterator[Listener]:
+    """Progress on standard error: a bar on a terminal, a line for each step elsewhere."""
+    from tenbin.text import duration
+
+    if not sys.stderr.isatty():
+        seen = set()
+
+        def tell(progress: Progress) -> None:
+            if progress.step not in seen:
+                seen.add(progress.step)
+                title = PROBES[progress.step.probe].title
+                print(
+                    f"tenbin: {title} ({duration(round(progress.left_s))} left)", file=sys.stderr, flush=True
+                )
+
+        yield tell
+        return
+
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    from tenbin.terminal import SafeConsole
+
+    columns = (
+        TextColumn("{task.description:<32}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.fields[left]:>9} left"),
+        TextColumn("[dim]{task.fields[doing]}[/dim]"),
+    )
+    with Bars(*columns, console=SafeConsole(stderr=True), transient=True, expand=False) as bars:
+        task = bars.add_task("Looking at the machine", total=1.0, left="", doing="")
+        started = time.monotonic()
+
+        def show(progress: Progress) -> None:
+            elapsed = time.monotonic() - started
+            bars.update(
+                task,
+                description=PROBES[progress.step.probe].title,
+                completed=elapsed / (elapsed + progress.left_s),
+                left=duration(round(progress.left_s)),
+                doing=progress.doing,
+            )
+
+        yield show
+
+
+def _tell(made: Profile, report: Path | None, json: bool) -> None:
+    from tenbin.text import as_json, say
+
+    if json:
+        print(as_json(made))
+        return
+    from tenbin.commands.measure.show import print_profile
+
+    print_profile(made)
+    if not made.samples:
+        print("Nothing was measured, so nothing is stored.")
+        return
+    say(f"\nStored as {made.node} {made.id}. The pictures: tenbin report {made.id}")
+    if report:
+        say(f"The report is in {report}")

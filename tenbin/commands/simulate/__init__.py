@@ -1,0 +1,1 @@
+"""Commands that try policies in virtual time."""

@@ -1,0 +1,443 @@
+"""The coordinator's HTTP API: what the command line and ``tenbin.Client`` speak."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from profiles.errors import BadInput, TenbinError, Unavailable
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Entry, Stage
+from scheduler.engines.job_paths import check_all
+from scheduler.jobs.specs import JobSpec, Name, check_variables
+from tenbin.server.node_table import node_table
+from tenbin.server.refusals import (
+    OF_ALL,
+    OF_BODIES,
+    OF_CHANGES,
+    OF_JOBS,
+    OF_VALUES,
+    BodyLimit,
+    refuse_invalid,
+)
+
+LONGEST_WAIT_S = 300.0
+PIECE = 4 << 20  # bytes
+LARGEST = (1 << 63) - 1  # what SQLite and files count with
+MOST_JOBS = 100_000  # of one submission
+
+
+class Submission(BaseModel):
+    """Jobs to take in, all or none, with the environment of their commands.
+
+    Each of ``specs`` is one job, or an array: ``arrays`` has the ``array_index`` of each of its jobs, by the
+    spec's place from 0 on. ``waits_for``: which of the jobs wait for which others, by their own places.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    specs: Annotated[list[JobSpec], Field(min_length=1, max_length=MOST_JOBS)]
+    environment: Annotated[dict[str, str], AfterValidator(check_variables)] = {}
+    waits_for: dict[int, list[int]] = {}
+    arrays: dict[int, Annotated[list[Annotated[int, Field(ge=0, le=LARGEST)]], Field(min_length=1)]] = {}
+
+    @model_validator(mode="after")
+    def _arrays(self) -> Submission:
+        if not self.arrays.keys() <= set(range(len(self.specs))):
+            raise ValueError(f"arrays: of {len(self.specs)} specs the places are 0 to {len(self.specs) - 1}")
+        if len(self.specs) + sum(len(each) - 1 for each in self.arrays.values()) > MOST_JOBS:
+            raise ValueError(f"more than {MOST_JOBS:,} jobs; submit them in parts")
+        return self
+
+
+class Ids(BaseModel):
+    """Which jobs."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[int]
+
+
+class Wait(Ids):
+    """Which jobs, and how long for the first of them to end, or all."""
+
+    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    all: bool = False
+
+
+class Change(Ids):
+    """Which jobs are to be changed, all or none.
+
+    ``where_possible``: more jobs. Those that have ended, or that the request does not apply to, are left out;
+    the answer names each with the reason.
+    """
+
+    ids: list[int] = []
+    where_possible: list[int] = []
+
+
+class Move(Change):
+    """Which jobs, and to which class of device or node."""
+
+    to: Name
+
+
+class Output(Response):
+    """What a job has written: any bytes."""
+
+    media_type = "application/octet-stream"
+
+
+class Changed(BaseModel):
+    """The jobs that were changed, and why others of ``where_possible`` were not."""
+
+    ids: list[int]
+    left_out: dict[int, str]
+
+
+class News:
+    """Wakes those who wait for the end of a job.
+
+    Attributes:
+        over: the coordinator ends: nobody is to wait any more.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.over = False
+
+    def tell(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def end(self) -> None:
+        self.over = True
+        self.tell()
+
+    async def wait(self, timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+
+
+def make_api(
+    coordinator: Coordinator, news: News, stop: Callable[[], None], url: str | None = None
+) -> FastAPI:
+    """The application over one coordinator; ``stop`` ends the process that serves it, also at ``url``."""
+    from importlib.metadata import version
+
+    api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
+    api.add_middleware(BodyLimit)
+    api.add_exception_handler(RequestValidationError, refuse_invalid)
+    _changes(api, coordinator, news)
+    _questions(api, coordinator, news)
+
+    @api.get("/status")
+    async def status() -> dict[str, Any]:
+        return {**summary(coordinator), "url": url}
+
+    @api.get("/nodes")
+    async def nodes() -> list[dict[str, Any]]:
+        return node_table(coordinator)
+
+    @api.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
+
+    @api.post("/down", responses=OF_VALUES)
+    async def down(let_go: bool = False) -> dict[str, int]:
+        guests = coordinator.close_door(let_go)
+        asyncio.get_running_loop().call_soon(stop)
+        return {"pid": os.getpid(), "guests": guests}
+
+    return api
+
+
+def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
+    """What users do to jobs."""
+
+    def change(what: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            result = what(*arguments)
+        except TenbinError as error:
+            raise HTTPException(422 if isinstance(error, BadInput) else 507, str(error)) from error
+        news.tell()
+        return result
+
+    @api.post("/jobs", responses=OF_CHANGES)
+    async def submit(submission: Submission) -> dict[str, list[int]]:
+        try:
+            await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
+            paths = submission.specs, submission.waits_for, submission.arrays
+            await asyncio.to_thread(check_all, coordinator.engine.check_paths, *paths)
+        except (Unavailable, BadInput) as error:
+            raise HTTPException(422, str(error)) from error
+        given = submission.specs, submission.environment, submission.waits_for, submission.arrays
+        return {"ids": change(coordinator.submit, *given)}
+
+    def of_jobs(verb: Callable[..., dict[int, str]]) -> Callable[[Change], Any]:
+        async def call(which: Change) -> Changed:
+            return changed(which, change(verb, which.ids, which.where_possible))
+
+        return call
+
+    for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
+        name, said = verb.__name__, verb.__doc__
+        api.post(f"/{name}", name=name, description=said, responses=OF_CHANGES)(of_jobs(verb))
+
+    @api.post("/migrate", responses=OF_CHANGES)
+    async def migrate(move: Move) -> Changed:
+        return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
+
+
+def changed(which: Change, left_out: dict[int, str]) -> Changed:
+    """What the answer to a change says."""
+    ids = dict.fromkeys((*which.ids, *which.where_possible))
+    return Changed(ids=[job_id for job_id in ids if job_id not in left_out], left_out=left_out)
+
+
+def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
+    """What users ask about jobs."""
+
+    @api.get("/jobs", responses=OF_VALUES)
+    async def jobs(
+        all: bool = False, limit: Annotated[int | None, Query(ge=1, le=LARGEST)] = None
+    ) -> list[dict[str, Any]]:
+        """List the jobs that have not ended, or all; to a limit the last ones, and every one that runs."""
+        open = coordinator.ledger.entries
+        entries = coordinator.journal.entries(limit) if all else list(open.values())
+        if limit is not None:
+            begun = {entry.id: entry for entry in open.values() if entry.shown.begun}
+            shown = begun | {entry.id: entry for entry in entries[-limit:]}
+            entries = [shown[job_id] for job_id in sorted(shown)]
+        return [brief(entry) for entry in entries]
+
+    @api.get("/jobs/count", responses=OF_VALUES)
+    async def count(all: bool = False) -> dict[str, int]:
+        """Count the jobs that have not ended, or all."""
+        return {"count": coordinator.journal.count() if all else len(coordinator.ledger.entries)}
+
+    @api.get("/jobs/{job_id}", responses=OF_JOBS)
+    async def job(
+        job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    ) -> dict[str, Any]:
+        await ends(coordinator, news, [job_id], wait_s)
+        return describe(coordinator, job_id)
+
+    @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
+    async def samples(job_id: int) -> list[dict[str, Any]]:
+        return [sample._asdict() for sample in coordinator.engine.samples(known(coordinator, job_id))]
+
+    @api.get("/jobs/{job_id}/{stream}", response_class=Output, responses=OF_JOBS)
+    async def output(
+        job_id: int,
+        stream: Literal["stdout", "stderr"],
+        start: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+        last: Annotated[int | None, Query(ge=1, le=PIECE)] = None,
+    ) -> Response:
+        """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
+        path = coordinator.engine.output(known(coordinator, job_id), stream)
+        try:
+            content = await asyncio.to_thread(piece, path, start, last)
+        except OSError as error:
+            raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
+        return Output(content)
+
+    @api.post(
+        "/wait",
+        description="Those that have ended, as soon as one has, or all have.",
+        responses=OF_JOBS | OF_BODIES,
+    )
+    async def wait(which: Wait) -> list[dict[str, Any]]:
+        ended = await ends(coordinator, news, which.ids, which.wait_s, which.all)
+        found = [coordinator.ledger.entry(job_id) for job_id in ended]
+        if None in found:
+            raise HTTPException(404, "there is no such job; see: tenbin jobs")
+        return [brief(entry) for entry in found if entry is not None]
+
+
+async def ends(
+    coordinator: Coordinator, news: News, job_ids: list[int], wait_s: float, all: bool = False
+) -> list[int]:
+    """Who has ended, as soon as somebody has, or all have."""
+    settled, waiting = coordinator.ledger.settled, job_ids.copy()
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while True:
+        while all and waiting and settled(waiting[-1]):
+            waiting.pop()  # at each wake only one is looked at, however many there are
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0 or news.over or not waiting or (not all and any(map(settled, waiting))):
+            return [job_id for job_id in job_ids if settled(job_id)]
+        await news.wait(left)
+
+
+def brief(entry: Entry) -> dict[str, Any]:
+    """What a list shows of a job."""
+    return {
+        "id": entry.id,
+        "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
+        "stage": entry.shown.value,
+        "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
+        "user": entry.spec.slurm.user if entry.spec.slurm else None,
+        "held_by_user": entry.held_by_user,
+        "cores": len(entry.cores) or entry.spec.tasks * entry.spec.cores,
+        "submit_s": entry.submit_s,
+        "start_s": entry.start_s,
+        "end_s": entry.end_s,
+        "time_limit_s": time_limit_s(entry),
+        "code": entry.code,
+        "trouble": entry.trouble,
+    }
+
+
+def known(coordinator: Coordinator, job_id: int) -> Entry:
+    """The job, ended or not; 404 if there is none."""
+    entry = coordinator.ledger.entry(job_id)
+    if entry is None:
+        raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
+    return entry
+
+
+def piece(path: Path, start: int, last: int | None = None) -> bytes:
+    """What a file has from ``start`` on, at most 4 MiB, or its ``last`` bytes; nothing without a file.
+
+    Raises:
+        OSError: it cannot be read again (a pipe, a terminal), or not at all.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a file that can be read again")
+        file.seek(start if last is None else max(found.st_size - last, 0))
+        return file.read(last or PIECE)
+
+
+def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
+    """Everything that is known of one job; 404 if there is none."""
+    entry = known(coordinator, job_id)
+    reason = None if entry.stage.final else coordinator.why(job_id)
+    return {
+        **brief(entry),
+        "spec": entry.spec.model_dump(mode="json"),
+        "stdout": str(coordinator.engine.output(entry, "stdout")),
+        "stderr": str(coordinator.engine.output(entry, "stderr")),
+        "why": reason.sentence if reason else "",
+        "expected_start_s": reason.expected_start_s if reason else None,
+        "attempt": entry.attempt,
+        "placement": None if entry.placement is None else entry.placement.pool,
+        "region": entry.placement.region or None if entry.placement else None,
+        "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
+        "hosts": coordinator.engine.where(entry) if entry.hosts is None else entry.hosts,
+        "cpus": list(entry.cores),
+        "devices": list(entry.devices),
+        "tasks": coordinator.ledger.tasks(entry),
+        "cap_w": entry.placement.cap_w if entry.placement else None,
+        "signal": entry.signal,
+        "preemptions": entry.preemptions,
+        "migrations": entry.migrations,
+        "failures": entry.failures,
+        "usage": entry.usage,
+        "predicted": entry.predicted,
+        "memory_limit_by": memory_limit_by(coordinator, entry),
+        "from_unrelated_jobs": None if entry.attempt else coordinator.experience.unproved(entry),
+        "forecasts": [one.told() for one in coordinator.journal.forecasts(job=job_id)],
+        "history": [
+            {"at_s": at, "what": what, "detail": detail}
+            for at, what, detail in coordinator.ledger.history(job_id)
+        ],
+    }
+
+
+def time_limit_s(entry: Entry) -> float | None:
+    """Its limit now; None: it has none."""
+    limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
+    return None if limit_s is None or math.isinf(limit_s) else limit_s
+
+
+def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
+    """What holds a job's memory limit, None if nothing does: "cgroup v1", "cgroup v2" or "looking"."""
+    if entry.usage is not None:
+        found = entry.usage.get("memory_limit_by")
+    elif entry.spec.memory_mb is not None and entry.alive:
+        state = coordinator.engine.state(entry)
+        found = None if state is None else state.memory_limit_by
+    else:
+        found = None
+    return found or None
+
+
+def summary(coordinator: Coordinator) -> dict[str, Any]:
+    """What the coordinator is and does."""
+    counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
+    for entry in coordinator.ledger.entries.values():
+        counts[entry.shown.value] += 1
+    return {
+        "pid": os.getpid(),
+        "home": str(coordinator.journal.store),
+        "policy": coordinator.policy_text,
+        "power": power(coordinator),
+        "memory": memory(coordinator),
+        "jobs": counts,
+        "nodes": node_table(coordinator),
+    }
+
+
+def power(coordinator: Coordinator) -> dict[str, Any] | None:
+    """The budget, and what packages in use come to by their caps, with a cluster's nodes at rest; None where
+    no power is scheduled."""
+    state, rest_w = coordinator.state, coordinator.engine.rest_w()
+    if state.budget_w is None:
+        return None
+    return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}
+
+
+def memory(coordinator: Coordinator) -> dict[str, float] | None:
+    """What jobs may have together, and what is set aside for them; None where nodes count their own."""
+    total_mb, free_mb = coordinator.memory.total_mb, coordinator.memory.free_mb
+    return None if math.isinf(total_mb) else {"total_mb": total_mb, "set_aside_mb": total_mb - free_mb}
+
+
+def prometheus(coordinator: Coordinator) -> bytes:
+    """The metrics in Prometheus's text format."""
+    registry = CollectorRegistry()
+    jobs = Gauge("tenbin_jobs", "Jobs that have not ended, by stage", ["stage"], registry=registry)
+    for stage, count in summary(coordinator)["jobs"].items():
+        jobs.labels(stage).set(count)
+    ended = Counter("tenbin_jobs_ended", "Jobs that have ended, by stage", ["stage"], registry=registry)
+    for stage, count in coordinator.journal.count_ended().items():
+        ended.labels(stage).inc(count)
+    free = Gauge(
+        "tenbin_free_units", "Free units (cores, or whole nodes), by pool", ["pool"], registry=registry
+    )
+    units = Gauge("tenbin_units", "Units in service, by pool", ["pool"], registry=registry)
+    for pool in coordinator.state.cluster.pools:
+        free.labels(pool.name).set(coordinator.state.free[pool.name])
+        units.labels(pool.name).set(coordinator.state.in_service[pool.name])
+    if room := memory(coordinator):
+        amounts = Gauge(
+            "tenbin_memory_bytes", "Memory for jobs, and what is set aside of it", ["what"], registry=registry
+        )
+        amounts.labels("total").set(room["total_mb"] * 1e6)
+        amounts.labels("set_aside").set(room["set_aside_mb"] * 1e6)
+    if found := power(coordinator):
+        watts = Gauge(
+            "tenbin_power_watts", "The power budget, and what is allotted of it", ["what"], registry=registry
+        )
+        watts.labels("budget").set(found["budget_w"])
+        watts.labels("allotted").set(found["allotted_w"])
+    return generate_latest(registry)

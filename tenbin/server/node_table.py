@@ -1,0 +1,80 @@
+"""What the nodes of a coordinator have, and what is free of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Stage
+from scheduler.model.jobs import Pool
+
+
+def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """Each node, or each pool of counted units and the nodes under it: what it has and what is free."""
+    table: list[dict[str, Any]] = []
+    absent = coordinator.engine.absent()
+    places = coordinator.engine.regions() if coordinator.policy.fences else {}
+    for pool in coordinator.state.cluster.pools:
+        if pool.counted:
+            free = coordinator.state.free[pool.name]
+            regions = _regions(coordinator, pool, places)
+            table.append({"name": pool.name, "units": pool.units, "free": free, "regions": regions})
+            continue
+        nodes = coordinator.state.nodes[pool.name]
+        for number in range(pool.units):
+            table.append(
+                {
+                    "name": pool.name_of(number),
+                    "capacity": dict(zip(pool.resources, pool.capacity_of(number), strict=True)),
+                    "free": dict(zip(pool.resources, nodes.free[number].tolist(), strict=True)),
+                    "up": bool(nodes.up[number]),
+                    "trouble": absent.get(number, ""),
+                    "jobs": sorted(nodes.jobs[number]),
+                }
+            )
+    if all(pool.counted for pool in coordinator.state.cluster.pools):
+        table += _hosts(coordinator, absent, places)
+    return table
+
+
+def _regions(
+    coordinator: Coordinator, pool: Pool, places: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """The regions of a pool, and where they are."""
+    used, least, found = coordinator.state.region_used, 1, []
+    for region in coordinator.state.regions.get(pool.name, ()) if places else ():
+        where = {name: shares[region.name] for name, shares in places.items() if region.name in shares}
+        found.append(
+            {
+                "name": region.name,
+                "units": region.units,
+                "used": used.get((pool.name, region.name), 0),
+                "job_units": [least, region.max_units],
+                "places": where,
+            }
+        )
+        least = region.max_units + 1
+    return found
+
+
+def _hosts(
+    coordinator: Coordinator, absent: Mapping[int, str], places: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """The nodes that lie under units without identity."""
+    names = coordinator.engine.names()
+    jobs: dict[str, list[int]] = {name: [] for name in names}
+    for entry in coordinator.ledger.entries.values():
+        if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
+            for name in coordinator.engine.where(entry):
+                jobs[name].append(entry.id)
+    return [
+        {
+            "name": name,
+            "up": number not in absent,
+            "trouble": absent.get(number, ""),
+            "jobs": jobs[name],
+            "regions": dict(places.get(name, {})),
+        }
+        for number, name in enumerate(names)
+    ]

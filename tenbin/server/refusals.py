@@ -1,0 +1,97 @@
+"""How the API refuses requests before the coordinator sees them: too large, or not as its schema says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from scheduler.jobs.specs import fault
+from tenbin.server.tcp import App, Scope
+from tenbin.text import printable
+
+MOST_BODY = 64 << 20  # bytes
+TOO_LARGE = f"the request is larger than {MOST_BODY >> 20} MiB; send it in several"
+NAMED = 3  # faults of a request that are told, of many
+LONGEST_PLACE, LONGEST_FAULT = 100, 300  # characters
+
+
+def refusals(**described: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of these codes (``http_404="There is no such job."``) for the OpenAPI description."""
+    return {
+        int(code.removeprefix("http_")): {"description": text, "content": {"application/json": SENTENCE}}
+        for code, text in described.items()
+    }
+
+
+SENTENCE = {
+    "schema": {
+        "type": "object",
+        "properties": {"detail": {"type": "string", "description": "What is wrong, as a sentence."}},
+        "required": ["detail"],
+    }
+}
+OF_ALL = refusals(
+    http_401="Over TCP: the token is missing or wrong.",
+    http_403="Over TCP: the coordinator does not answer to that host name.",
+    http_413=f"The body is larger than {MOST_BODY >> 20} MiB.",
+)
+OF_VALUES = refusals(http_422="A value cannot be used.")
+OF_JOBS = OF_VALUES | refusals(http_404="There is no such job.")
+OF_BODIES = refusals(
+    http_400="The body cannot be read.",
+    http_422="A value cannot be used, or what was asked cannot be done; the sentence says why.",
+)
+OF_CHANGES = OF_BODIES | refusals(http_507="The journal cannot be written; nothing was changed.")
+
+
+class BodyLimit:
+    """Refuses bodies larger than ``MOST_BODY``, whether their length is stated or they come in chunks."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        read = 0
+
+        async def counted() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > MOST_BODY:
+                raise HTTPException(413, TOO_LARGE)
+            return message
+
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length) > MOST_BODY:
+            await JSONResponse({"detail": TOO_LARGE}, 413)(scope, receive, send)
+        else:
+            await self._app(scope, counted, send)
+
+
+async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that does not fit its schema; nothing that was sent is sent back."""
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": sentence(error.errors())}, 422)
+
+
+def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
+    """What does not fit, as ``specs.0.cores: Input should be greater than or equal to 1``."""
+    told = [_told(error) for error in errors[:NAMED]]
+    more = len(errors) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more else "")
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    """One fault; the names of fields may be the client's own text."""
+    loc = error["loc"]
+    if error["type"] == "json_invalid":
+        return f"the body is no JSON: {error['ctx']['error']}, at character {loc[-1]}"
+    place = printable(".".join(str(part)[:LONGEST_PLACE] for part in loc[1:] or loc))[:LONGEST_PLACE]
+    return f"{place}: {printable(fault(error))[:LONGEST_FAULT]}"

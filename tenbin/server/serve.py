@@ -1,0 +1,206 @@
+"""The coordinator's process: one event loop for engine, timers and API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sqlite3
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import uvicorn
+
+from agent.attempts import umask
+from agent.node_profile.node_kind import node_kind
+from profiles.errors import BadInput
+from profiles.job_store import JobStore
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.recovery import check_folders, recover
+from scheduler.engines import Engine
+from scheduler.engines.local.discovery import Machine
+from scheduler.engines.local.engine import SWEEP_S, LocalEngine
+from scheduler.engines.local.packages import put_back
+from scheduler.prediction.profiled import Measured
+from tenbin.client.client import socket_folder
+from tenbin.server import tcp
+from tenbin.server.api import News, make_api
+
+
+class Door(NamedTuple):
+    """The way in over TCP: its socket, what to know, and the name that was asked for."""
+
+    listener: socket.socket
+    token: str
+    name: str
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to the caller: uvicorn raises them again at its end, which would skip the rest."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(
+    home: Path,
+    policy: str,
+    machine: Machine,
+    place: str | None = None,
+    tell: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
+
+    Args:
+        place: where to listen on TCP as well (``tcp.where``); None: nowhere.
+        tell: told the URL when it listens there.
+
+    Raises:
+        Busy: another one runs there.
+        BadInput: its journal, its policy or its jobs do not fit this machine, or it cannot listen there.
+    """
+    umask.close_files()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the loop takes it
+    journal = Journal(home)
+    try:
+        check_folders(journal)
+        put_back()
+        sockets = private_folder(socket_folder(home))
+        report = sockets / "report.sock"
+        engine = make_engine(home, machine, report)
+        try:
+            profiles, unit = machine.job_profiles, machine.unit
+            measured = Measured(JobStore(), profiles.kind if profiles is not None else node_kind())
+            coordinator = Coordinator(
+                journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
+            )
+            door = None
+            if place is not None:
+                door = Door(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])
+                tell(tcp.url_of(door.listener))
+            asyncio.run(_serve(coordinator, sockets / "api.sock", door))
+        finally:
+            engine.close()
+            (sockets / "api.sock").unlink(missing_ok=True)
+    finally:
+        journal.close()
+
+
+def make_ready(home: Path, anew: bool) -> Iterator[str]:
+    """Close the coordinator's folder to others, and make a damaged journal ``anew`` if it is to be.
+
+    Yields: what was done, as sentences.
+
+    Raises:
+        Busy, BadInput: as ``close_home`` and ``recover``.
+    """
+    if closed := close_home(home):
+        yield closed
+    if anew:
+        yield recover(home)
+
+
+def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
+    """What carries decisions out on that machine; supervisors of this one tell at ``report``."""
+    if machine.slurm is not None:
+        from scheduler.engines.slurm.engine import SlurmEngine
+
+        return SlurmEngine(home, machine.cluster, machine.slurm, machine.unit)
+    cores, devices = machine.cores, machine.devices
+    return LocalEngine(home, report, machine.cluster, cores, devices, machine.unit, machine.packages)
+
+
+async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> None:
+    loop, news = asyncio.get_running_loop(), News()
+    pending: asyncio.TimerHandle | None = None
+
+    def turn() -> None:
+        nonlocal pending
+        if pending is not None:
+            pending.cancel()
+        pending = loop.call_later(SWEEP_S, turn)  # also after a turn that fails
+        coordinator.turn()
+        coordinator.journal.tidy()
+        news.tell()
+        due = coordinator.next_timer_s()
+        if due is not None and due < time.time() + SWEEP_S:
+            pending.cancel()
+            pending = loop.call_later(max(due - time.time(), 0.0), turn)
+
+    loop.add_reader(coordinator.engine.fileno(), turn)
+    turn()
+    server = Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
+
+    def end() -> None:
+        server.should_exit, server.force_exit = True, server.should_exit  # told twice: at once
+        news.end()  # else it would wait for those who wait for jobs
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    url = None if door is None else tcp.url_of(door.listener)
+    api = make_api(coordinator, news, end, url)
+    server.config.app, listeners = api, [listen(address)]
+    if door is not None:
+        names = {door.name, socket.gethostname(), socket.getfqdn()}
+        server.config.app = tcp.Guard(api, address, door.token, names)
+        listeners.append(door.listener)
+    await server.serve(sockets=listeners)
+    loop.remove_reader(coordinator.engine.fileno())
+    if pending is not None:
+        pending.cancel()
+    with suppress(sqlite3.Error):  # a full disk: remarks are lost, and nothing else
+        coordinator.ledger.commit()
+
+
+def close_home(home: Path) -> str:
+    """See that only its owner can enter a coordinator's folder, made if need be; what was done, or nothing.
+
+    Raises:
+        BadInput: it belongs to somebody else, or is not plainly a coordinator's.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = home.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.getuid():
+        raise BadInput(f"{home} belongs to somebody else", "choose another --home")
+    if not mode & 0o077:
+        return ""
+    if mode & 0o022 or not ((home / "lock").exists() or not any(home.iterdir())):
+        what = f"others can enter {home} (mode {mode:o}), where a job's secrets would be"
+        raise BadInput(what, f"chmod 700 {home}, or choose another --home")
+    home.chmod(0o700)
+    return f"others could enter {home} (mode {mode:o}): closed, its mode is 700 now"
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made if need be; nobody but its owner may be able to write there.
+
+    Raises:
+        BadInput: it belongs to somebody else, or others may write there.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise BadInput(f"{folder} is not private to you", f"chmod 700 {folder}, or choose another --home")
+    return folder
+
+
+def listen(address: Path) -> socket.socket:
+    """A listening socket that only its owner may open."""
+    address.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(address))
+    finally:
+        os.umask(before)
+    listener.listen(128)
+    return listener
