@@ -245,6 +245,8 @@ def test_a_suspended_job_gives_its_package_back(capped: Capped) -> None:
     capped.start(60.0, "fifo-mid")
     job = up.client.submit_all([capped.spin(1.2)])[0]
     up.until(lambda: capped.caps_w().count(ORIGINAL_W) == 1)
+    # It has read its cap: for some milliseconds the emulation lets a paused job go on.
+    up.until(lambda: up.client.output(job.id))
     job.suspend()
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]  # not a moment later: others may have the watts
     job.resume()
