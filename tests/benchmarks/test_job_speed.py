@@ -129,15 +129,15 @@ def queue_times(tenbin: Tenbin, jobs: int, blocker: int | None = None) -> dict[s
         tenbin.submit([["true"]])
         calls["submit, wall clock"] += 1e3 * (time.perf_counter() - began) / 20
         began = time.perf_counter()
-        tenbin.client.client.call("GET", "/jobs?limit=50")
+        tenbin.client.call("GET", "/jobs?limit=50")
         calls["jobs, wall clock"] += 1e3 * (time.perf_counter() - began) / 20
     calls["submit and jobs, coordinator's processor time"] = 1e3 * (tenbin.cpu_s() - cpu) / 20
     if blocker is None:
         tenbin.submit([["true"]] * jobs)
     first = len(ended(tenbin))
     cpu, began = tenbin.cpu_s(), time.perf_counter()
-    tenbin.client.client.job(hold).cancel()
-    tenbin.client.client.job(hold + jobs).wait()
+    tenbin.client.job(hold).cancel()
+    tenbin.client.job(hold + jobs).wait()
     wall_s, cpu_s = time.perf_counter() - began, tenbin.cpu_s() - cpu
     count = len(ended(tenbin)) - first
     calls["a job run, wall clock"] = 1e3 * wall_s / count
@@ -148,7 +148,7 @@ def queue_times(tenbin: Tenbin, jobs: int, blocker: int | None = None) -> dict[s
 def ended(tenbin: Tenbin) -> list[int]:
     """Jobs that have ended."""
     return [
-        job["id"] for job in tenbin.client.client.call("GET", "/jobs?all=true") if job["end_s"] is not None
+        job["id"] for job in tenbin.client.call("GET", "/jobs?all=true") if job["end_s"] is not None
     ]
 
 

@@ -26,7 +26,7 @@ def test_names_of_their_own(tmp_path: Path) -> None:
             try:
                 names = (f"n{n}" if kind == "own" else "n" for n in range(QUEUED))
                 specs = [{"command": ["true"], "folder": "/", "name": name} for name in names]
-                tenbin.client.client.submit_all(specs)
+                tenbin.client.submit_all(specs)
                 cpu, first, _ = tenbin.cpu_s(), *left(tenbin)
                 now = first
                 while first - now < ENDS:
@@ -46,7 +46,7 @@ def test_names_of_their_own(tmp_path: Path) -> None:
 def left(tenbin: Tenbin) -> tuple[int, float]:
     """Jobs that have not ended; seconds of the answer."""
     began = time.perf_counter()
-    jobs = tenbin.client.client.call("GET", "/status")["jobs"]
+    jobs = tenbin.client.call("GET", "/status")["jobs"]
     return sum(jobs.values()), time.perf_counter() - began
 
 
@@ -61,7 +61,7 @@ def test_an_array(tmp_path: Path) -> None:
                 {**spec, "array_index": n, "name": "" if kind == "array" else f"n{n}"} for n in range(ARRAY)
             ]
             cpu, began = tenbin.cpu_s(), time.perf_counter()
-            tenbin.client.client.submit_all(specs)
+            tenbin.client.submit_all(specs)
             wall_s, cpu_s = time.perf_counter() - began, tenbin.cpu_s() - cpu
             print(f"BENCH {ARRAY} jobs, {kind}: {wall_s:.2f} s, coordinator's processor time {cpu_s:.2f} s")
         finally:
