@@ -350,7 +350,7 @@ def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
         finally:
             db.close()
     except sqlite3.Error as error:
-        raise BadInput(f"{path}: {error}", "start its coordinator: tenbin up") from error
+        raise BadInput(f"{path}: {file.in_a_line(error)}", "start its coordinator: tenbin up") from error
 
 
 def _whole_row(entry: Entry) -> list[Any]:

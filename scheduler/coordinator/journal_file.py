@@ -86,7 +86,9 @@ def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
         if db.execute("PRAGMA user_version").fetchone()[0] < layout.version:
             _upgrade(db, layout)
     except (OSError, sqlite3.Error) as error:
-        raise BadInput(f"{path}: {error}", "free some space there, or choose another --home") from error
+        raise BadInput(
+            f"{path}: {in_a_line(error)}", "free some space there, or choose another --home"
+        ) from error
     return db
 
 
@@ -133,7 +135,7 @@ def check(store: Path, layout: Layout) -> None:
             if known is not None:
                 _check_rows(db, path, layout, older=version < layout.version)
     except sqlite3.Error as error:
-        raise BadInput(f"{path}: {error}", CHOICE) from error
+        raise BadInput(f"{path}: {in_a_line(error)}", CHOICE) from error
 
 
 def _check_tally(db: sqlite3.Connection, path: Path, known: Tally | None) -> None:
@@ -233,3 +235,8 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def in_a_line(error: Exception) -> str:
+    """Format an error of SQLite, which may quote a whole table, as one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200]

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -221,3 +222,14 @@ def test_no_damage_loses_a_job_in_silence(killed: list[Path], tmp_path: Path) ->
         shutil.rmtree(home)
     print(dict(outcomes))
     assert outcomes["refused"] > DAMAGES / 3
+
+
+def test_a_damaged_table_is_told_in_one_line(tmp_path: Path) -> None:
+    """SQLite quotes the whole of it, with its lines."""
+    Journal(tmp_path).close()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, 'cores', '`cores') WHERE name = 'jobs'")
+    with pytest.raises(BadInput, match="malformed database schema") as caught:
+        Journal(tmp_path)
+    assert "\n" not in str(caught.value) and "tenbin up --recover" in str(caught.value)
