@@ -349,7 +349,7 @@ def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
             yield db
         finally:
             db.close()
-    except sqlite3.Error as error:
+    except file.UNREADABLE as error:
         raise BadInput(f"{path}: {file.in_a_line(error)}", "start its coordinator: tenbin up") from error
 
 

@@ -67,6 +67,10 @@ def hold(store: Path) -> int:
     return descriptor
 
 
+# Of a damaged file; the second where SQLite quotes bytes of it that are no text.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+
+
 def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
     """Open the journal of a store, made if there is none.
 
@@ -134,7 +138,7 @@ def check(store: Path, layout: Layout) -> None:
             _check_tally(db, path, known)
             if known is not None:
                 _check_rows(db, path, layout, older=version < layout.version)
-    except sqlite3.Error as error:
+    except UNREADABLE as error:
         raise BadInput(f"{path}: {in_a_line(error)}", CHOICE) from error
 
 

@@ -128,7 +128,7 @@ def _read(folder: Path) -> Found:
             found.jobs, found.last = tally.jobs, tally.last
     if not path.exists():
         return found
-    with suppress(sqlite3.Error), closing(journal_file.read_only(path)) as db:
+    with suppress(*journal_file.UNREADABLE), closing(journal_file.read_only(path)) as db:
         columns = ", ".join(journal_file.columns_of(db, LAYOUT, older=True))
         whole = [row for row in _rows(db, "jobs", columns) if journal_file.sound(row, LAYOUT)]
         entries = _those_that_fit(lambda row: entry_of(row[: len(COLUMNS)]), whole)
@@ -147,7 +147,7 @@ def _rows(db: sqlite3.Connection, table: str, columns: str) -> list[Any]:
     found: dict[int, Any] = {}
     good = f"NOT ({journal_file.BROKEN[table]})" if table in journal_file.BROKEN else "true"
     for order in ("ASC", "DESC"):
-        with suppress(sqlite3.Error):
+        with suppress(*journal_file.UNREADABLE):
             query = f"SELECT rowid, {good}, {columns} FROM {table} ORDER BY rowid {order}"
             for place, is_good, *row in db.execute(query):
                 if place in found:

@@ -147,9 +147,7 @@ def queue_times(tenbin: Tenbin, jobs: int, blocker: int | None = None) -> dict[s
 
 def ended(tenbin: Tenbin) -> list[int]:
     """Jobs that have ended."""
-    return [
-        job["id"] for job in tenbin.client.call("GET", "/jobs?all=true") if job["end_s"] is not None
-    ]
+    return [job["id"] for job in tenbin.client.call("GET", "/jobs?all=true") if job["end_s"] is not None]
 
 
 def test_idle(tmp_path: Path) -> None:

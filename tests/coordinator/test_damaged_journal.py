@@ -224,12 +224,16 @@ def test_no_damage_loses_a_job_in_silence(killed: list[Path], tmp_path: Path) ->
     assert outcomes["refused"] > DAMAGES / 3
 
 
-def test_a_damaged_table_is_told_in_one_line(tmp_path: Path) -> None:
-    """SQLite quotes the whole of it, with its lines."""
+@pytest.mark.parametrize("damage", ["60", "60A0"])
+def test_a_damaged_table_is_told_in_one_line(tmp_path: Path, damage: str) -> None:
+    """SQLite quotes the whole of it, with its lines, also where it is no text any more."""
     Journal(tmp_path).close()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute("PRAGMA writable_schema = ON")
-        db.execute("UPDATE sqlite_master SET sql = replace(sql, 'cores', '`cores') WHERE name = 'jobs'")
-    with pytest.raises(BadInput, match="malformed database schema") as caught:
+        changed = f"replace(sql, 'cores', CAST(X'{damage}' AS TEXT) || 'cores')"
+        db.execute(f"UPDATE sqlite_master SET sql = {changed} WHERE name = 'jobs'")
+    with pytest.raises(BadInput, match="journal") as caught:
         Journal(tmp_path)
     assert "\n" not in str(caught.value) and "tenbin up --recover" in str(caught.value)
+    assert "journal is made anew" in recover(tmp_path)
+    Journal(tmp_path).close()
