@@ -114,13 +114,14 @@ def test_tables_of_the_journal(coordinator: Coordinator) -> None:
 
 def test_names_in_the_folder_of_an_attempt(coordinator: Coordinator) -> None:
     """After a job with output, a limit of memory and samples; and the fields of its files."""
-    coordinator.submit([JobSpec(command=("sleep", "0.1"), folder="/", memory_mb=1000)], {"PATH": "/bin"})
+    coordinator.submit([JobSpec(command=("sleep", "1.2"), folder="/", memory_mb=1000)], {"PATH": "/bin"})
     while coordinator.ledger.entries:
         coordinator.turn()
     job = coordinator.journal.store / "jobs" / "1"
     folder = job / "attempt-1"
     until_settled(folder)
-    names = sorted(re.sub(r"-\d+$", "-N", path.name) for path in (*job.iterdir(), *folder.iterdir()))
+    found = (path.name for path in (*job.iterdir(), *folder.iterdir()))
+    names = sorted(re.sub(r"-\d+$", "-N", name) for name in found if not name.startswith("."))
     fields = {name: outline(json.loads((folder / name).read_text())) for name in files(folder)}
     names.remove("group") if "group" in names else None  # only where a control group may be made
     check("attempt.json", json.dumps({"names": names, "fields": fields}, indent=1, sort_keys=True) + "\n")
