@@ -213,8 +213,7 @@ class Ledger:
         pool = self.cluster.pools[0]
         if entry.spec.memory_mb is None or math.isinf(self.cluster.memory_mb):
             return 0.0
-        job = self.job(entry)
-        return memory_mb(entry.spec, job.max_units or job.units, pool, self.unit)
+        return memory_mb(entry.spec, pool, self.unit)
 
     def as_state(self, entry: Entry) -> JobState:
         """What the books say of a job that is in them."""

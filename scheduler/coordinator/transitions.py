@@ -10,7 +10,7 @@ from scheduler.coordinator.job_table import Ledger
 from scheduler.coordinator.journal import Entry, Stage
 from scheduler.engines import Engine
 from scheduler.jobs.memory_admission import MemoryAdmission
-from scheduler.jobs.sizes import memory_text
+from scheduler.jobs.sizes import beyond
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event, Failed, Finished, Submitted
 from scheduler.model.jobs import Job, Placement
@@ -84,7 +84,7 @@ class Lives:
 
     def _admit_by_memory(self) -> None:
         """Let the jobs enter the policy's queue whose memory is free."""
-        for job_id in self.memory.in_the_way(self._unstarted()):
+        for job_id in self.memory.in_the_way(self._has_not_begun):
             entry = self.ledger.entries[job_id]
             self.state.withdraw(job_id)
             self.stale = True
@@ -107,10 +107,8 @@ class Lives:
             self.must_wait_for_memory(entry)
         self.memory.admit()
 
-    def _unstarted(self) -> list[int]:
-        if not self.memory.first_priority:
-            return []
-        return [i for i in self.state.waiting if not self.ledger.entries[i].attempt]
+    def _has_not_begun(self, job_id: int) -> bool:
+        return job_id in self.state.waiting and not self.ledger.entries[job_id].attempt
 
     def unfit(self, entry: Entry) -> str:
         """Why this machine cannot run the job, as a sentence; "" if it can. The machine may have been larger,
@@ -123,10 +121,9 @@ class Lives:
 
     def _without_memory(self, entry: Entry) -> str:
         """Why the job can never have its memory, as a clause; "": it can."""
-        needed_mb, total_mb = self.ledger.memory_mb(entry), self.memory.total_mb
-        if needed_mb <= total_mb or self.memory.is_held(entry.id):
+        if self.memory.is_held(entry.id):
             return ""
-        return f"it asks for {memory_text(needed_mb)} of memory, jobs may have {memory_text(total_mb)}"
+        return beyond(self.ledger.memory_mb(entry), self.memory.total_mb)
 
     def _enter(self, entry: Entry) -> Event | None:
         if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:

@@ -17,7 +17,8 @@ Source: own; rule 3 is EASY's rule of spare units (Lifka 1995) without its reser
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from scheduler.jobs.sizes import memory_text
@@ -43,6 +44,7 @@ class MemoryAdmission:
         self.total_mb = total_mb
         self._held: dict[int, tuple[Turn, float]] = {}
         self._held_mb = 0.0
+        self._priorities: Counter[int] = Counter()  # of those held, by ``Turn.minus_priority``
         self._waiting: dict[int, tuple[Turn, float]] = {}
         self._by_size: dict[float, list[Turn]] = {}  # heaps; who waits no longer leaves when first
         self._first: Turn | None = None  # for which _passed_mb was counted
@@ -81,6 +83,7 @@ class MemoryAdmission:
         turn = Turn(-priority, job_id)
         self._held[job_id] = turn, needed_mb
         self._held_mb += needed_mb
+        self._priorities[turn.minus_priority] += 1
         if self._first is not None and turn > self._first:
             self._passed_mb += needed_mb
 
@@ -90,18 +93,13 @@ class MemoryAdmission:
         self._waiting[job_id] = turn, needed_mb
         heapq.heappush(self._by_size.setdefault(needed_mb, []), turn)
 
-    @property
-    def first_priority(self) -> int | None:
-        """Priority of the first job that waits; None: nobody waits."""
-        first = self._first_waiting()
-        return None if first is None else -first.minus_priority
-
     def release(self, job_id: int) -> bool:
         """Set no memory aside for the job any more, and let it wait no longer; whether others may gain."""
         waited = self._waiting.pop(job_id, None) is not None
         turn, held_mb = self._held.pop(job_id, (None, 0.0))
         if turn is None:
             return waited
+        self._priorities -= Counter([turn.minus_priority])  # without those of which none is left
         self._held_mb = self._held_mb - held_mb if self._held else 0.0  # no rounding error outlives the jobs
         if self._first is not None and turn > self._first:
             self._passed_mb -= held_mb
@@ -123,20 +121,24 @@ class MemoryAdmission:
             admitted.append(turn.job_id)
         return admitted
 
-    def in_the_way(self, unstarted: Iterable[int]) -> list[int]:
-        """Which of the jobs that have never started give their memory up to the first that waits (rule 4):
-        as few as make room for it, the last ones first; none where they do not make room."""
+    def in_the_way(self, may_wait: Callable[[int], bool]) -> list[int]:
+        """Choose the jobs that give their memory up to the first that waits (rule 4): as few as make room for
+        it, the last ones first; none if they do not make room.
+
+        Args:
+            may_wait: whether a job that has memory has never started.
+        """
         first = self._first_waiting()
-        if first is None:
+        if first is None or max(self._priorities, default=first.minus_priority) <= first.minus_priority:
             return []
-        held = [self._held[job_id] for job_id in unstarted if job_id in self._held]
-        lower = [one for one in held if one[0].minus_priority > first.minus_priority]
+        lower = [held for held in self._held.values() if held[0].minus_priority > first.minus_priority]
         missing_mb, found = self._waiting[first.job_id][1] - self.free_mb, []
         for turn, held_mb in sorted(lower, reverse=True):
             if missing_mb <= TOLERANCE_MB:
                 break
-            missing_mb -= held_mb
-            found.append(turn.job_id)
+            if may_wait(turn.job_id):
+                missing_mb -= held_mb
+                found.append(turn.job_id)
         return found if missing_mb <= TOLERANCE_MB else []
 
     def _count_passed(self, first: Turn) -> None:

@@ -48,10 +48,11 @@ def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:
     return there if spec.nodes else min(there, spec.max_tasks or spec.tasks)
 
 
-def memory_mb(spec: JobSpec, units: int, pool: Pool, unit: Unit) -> float:
-    """Memory of all the job's tasks on so many units in MB (10^6 bytes); 0: it asks for none."""
+def memory_mb(spec: JobSpec, pool: Pool, unit: Unit) -> float:
+    """Memory of the most tasks that the job can have here, in MB (10^6 bytes); 0: it asks for none."""
     if spec.memory_mb is None:
         return 0.0
+    units = min(spec.max_nodes or spec.nodes or pool.units, pool.units)
     return spec.memory_mb * (spec.tasks if pool.kind else tasks_on(spec, units, unit))
 
 
@@ -63,15 +64,24 @@ def within_memory(spec: JobSpec, pool: Pool, unit: Unit, total_mb: float) -> Job
     """
     if spec.memory_mb is None or math.isinf(total_mb):
         return spec
-    least = spec.nodes or (spec.tasks if pool.kind else units_for(spec, spec.tasks, unit))
-    needed_mb = memory_mb(spec.model_copy(update={"max_tasks": None}), least, pool, unit)
-    if needed_mb > total_mb:
-        what = f"the job can never run here: it asks for {memory_text(needed_mb)} of memory, jobs may have"
-        raise BadInput(f"{what} {memory_text(total_mb)}", "ask for less")
-    most = int(total_mb / needed_mb * (spec.nodes or spec.tasks))
-    if spec.max_nodes:
-        return spec.model_copy(update={"max_nodes": min(spec.max_nodes, most)})
-    return spec.model_copy(update={"max_tasks": min(spec.max_tasks, most)}) if spec.max_tasks else spec
+    fewest = spec.model_copy(update={"max_tasks": None, "max_nodes": None})
+    needed_mb = memory_mb(fewest, pool, unit)
+    if why := beyond(needed_mb, total_mb):
+        raise BadInput(f"the job can never run here: {why}", "ask for less")
+    if needed_mb and spec.max_nodes:
+        return spec.model_copy(
+            update={"max_nodes": min(spec.max_nodes, int(total_mb / needed_mb * (spec.nodes or 1)))}
+        )
+    if needed_mb and spec.max_tasks:
+        return spec.model_copy(update={"max_tasks": min(spec.max_tasks, int(total_mb / spec.memory_mb))})
+    return spec
+
+
+def beyond(needed_mb: float, total_mb: float) -> str:
+    """Why a job can never have so much memory, as a clause; "": it can."""
+    if needed_mb <= total_mb:
+        return ""
+    return f"it asks for {memory_text(needed_mb)} of memory, jobs may have {memory_text(total_mb)}"
 
 
 def memory_text(mb: float) -> str:

@@ -122,6 +122,33 @@ def test_a_paused_job_keeps_its_memory_and_a_priority_takes_that_of_who_has_not_
     assert starts == sorted(starts)
 
 
+def test_a_job_of_plain_priority_takes_the_memory_of_one_below_it() -> None:
+    memory = MemoryAdmission(10.0)
+    memory.wait(1, -1, 6.0)
+    memory.wait(2, -1, 3.0)
+    assert memory.admit() == [1, 2]
+    memory.wait(3, 0, 6.0)
+    assert memory.admit() == []
+    assert memory.in_the_way(lambda job: job == 2) == []  # it would not make room
+    assert memory.in_the_way(lambda job: True) == [2, 1]
+    memory.release(1)
+    assert memory.admit() == [3] and memory.in_the_way(lambda job: True) == []
+
+
+def test_a_paused_job_whose_device_is_gone_stops_no_other(up: Up) -> None:
+    """Its memory is known without its place."""
+    up.start("--devices", "--policy", "mctbm")
+    paused = up.client.submit(GATE, folder=str(up.home), memory_mb=100, device="pocl-0")
+    up.until(lambda: paused.info()["stage"] == "running")
+    paused.suspend()
+    up.kill()
+    up.start("--cores", "1")
+    assert "100 MB of" in up.run("status").stdout
+    assert up.client.submit(["true"], folder="/", memory_mb=100).wait(30)["stage"] == "done"
+    (up.home / "go").touch()
+    paused.cancel()
+
+
 def test_a_range_of_tasks_is_cut_to_the_memory(up: Up) -> None:
     up.start("--memory", "1000M")
     assert up.client.submit(["true"], folder="/", memory_mb=600, max_tasks=2).wait(30)["stage"] == "done"
