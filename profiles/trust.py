@@ -1,4 +1,4 @@
-"""How far to trust a profile: whether its machine was quiet, and what the words for quality mean."""
+"""Trust in a profile: whether its machine was quiet, and the meaning of the words for quality."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS_MEANING = (
 
 
 class Trust(NamedTuple):
-    """Whether the machine was quiet, in one sentence; what disturbed it; and what to do about that."""
+    """A verdict in one sentence: quiet, or disturbed by what; and what to do about that."""
 
     state: Literal["quiet", "disturbed", "unknown"]
     sentence: str
@@ -35,7 +35,7 @@ class Trust(NamedTuple):
 
 
 def trust(profile: Profile) -> Trust:
-    """What the conditions that a profile records say of it, and in how many numbers its rounds differ."""
+    """Judge a profile by the conditions that it records, and count the numbers in which its rounds differ."""
     if not profile.conditions:
         return Trust("unknown", "Whether the machine was quiet while it was measured is not recorded.")
     found, rounds = [*_shares(profile.conditions), *_speed(profile.conditions)], _rounds(profile)
@@ -60,7 +60,7 @@ def _mean(conditions: tuple[Condition, ...], field: str) -> float:
 
 
 def _shares(conditions: tuple[Condition, ...]) -> list[str]:
-    """Who else had the processors, where it was more than on a quiet machine."""
+    """Name the other users of the processors, where they took more than on a quiet machine."""
     found = []
     for field, limit, words in (
         ("others_ratio", BUSY, "other processes took {} of the processors"),

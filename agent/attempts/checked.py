@@ -38,7 +38,7 @@ class Broken(TenbinError):
 
 
 def content(path: Path, most: int = MOST_BYTES, last: bool = False) -> bytes | None:
-    """What a plain file holds, None if there is none; ``last``: of a longer one the end.
+    """Read a plain file, None if there is none; ``last``: the end of a longer file.
 
     Raises:
         Broken: it is no plain file, is too long, or may not be read.

@@ -1,4 +1,4 @@
-"""Whether samples have the form of the curve that was fitted to them.
+"""Lack of fit: samples that do not have the form of the curve that was fitted to them.
 
 The medians of groups are held against the curve. A group is what was observed at one x; where most x were
 seen once only, neighbours are taken together. A gap counts where it is larger than chance explains: than a
@@ -26,7 +26,7 @@ MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean
 
 
 class Gap(NamedTuple):
-    """How far the median of the group at ``at`` is from the curve, relative to it."""
+    """The distance of a group's median from the curve at ``at``, relative to the curve."""
 
     size: float
     at: float

@@ -41,7 +41,7 @@ BROKEN = {
 
 
 class Layout(NamedTuple):
-    """What this version writes.
+    """The layout that this version writes.
 
     Attributes:
         columns: of a job; those from ``changing`` on are written more than once.
@@ -184,7 +184,7 @@ def _check_rows(db: sqlite3.Connection, path: Path, layout: Layout, older: bool)
 
 
 def columns_of(db: sqlite3.Connection, layout: Layout, older: bool) -> list[str]:
-    """What to select of a job, with its checksums; ``older``: nothing for columns that are not there."""
+    """List the columns of a job and its checksums; ``older``: nothing for columns that are not there."""
     has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
     wanted = (*layout.columns, "asked", "sum")
     return [name if name in has or not older else f"NULL AS {name}" for name in wanted]
@@ -196,7 +196,7 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 
 def functions(db: sqlite3.Connection) -> None:
-    """What ``BROKEN`` uses; of text that cannot be decoded each is an error."""
+    """Give ``BROKEN`` its functions; text that cannot be decoded is an error for each."""
     db.create_function("json", 1, _is_json, deterministic=True)
     db.create_function("key", 1, key_of, deterministic=True)
     db.create_function("text", -1, lambda *texts: all(isinstance(text, str) for text in texts))
@@ -220,7 +220,7 @@ def checksum(values: Iterable[Any]) -> int:
 
 
 def sound(row: Sequence[Any], layout: Layout) -> bool:
-    """Whether a row, with its checksums, is as it was written; one of an older version has none."""
+    """Check a row by its checksums; a row of an older version has none."""
     *values, asked, changing = row
     found = sums(values, layout)
     return asked in (None, found[0]) and changing in (None, found[1])

@@ -59,7 +59,7 @@ def unknown(journal: Journal) -> list[int]:
 
 @dataclass
 class Found:
-    """What can be read of a journal.
+    """The readable part of a journal.
 
     Attributes:
         sources: of the jobs that their folders tell of, the environment of each.
@@ -120,7 +120,7 @@ def _copy(store: Path) -> Path:
 
 
 def _read(folder: Path) -> Found:
-    """What can be read of the journal in a folder."""
+    """Read all that is readable of the journal in a folder."""
     found, path = Found(), folder / journal_file.FILE
     with suppress(BadInput):
         tally = read_tally(folder)
@@ -213,7 +213,7 @@ def _from_folder(number: int, folder: Path, last: int) -> tuple[Entry, dict[str,
 
 
 def _runs(attempt: Attempt, entry: Entry) -> bool:
-    """Whether the attempt runs where the job's row says; the row then knows what was asked of it since."""
+    """Check that the attempt runs where the job's row says; the row then knows the requests since."""
     try:
         state, request = attempt.state(), attempt.request()
         if request is not None:
@@ -232,7 +232,7 @@ def _as_placed(order: dict[str, Any]) -> Entry | None:
 
 
 def _as_ordered(number: int, last: int, order: dict[str, Any], at: float) -> Entry:
-    """What the order alone says of a job."""
+    """Make a job's entry from its order alone."""
     spec = JobSpec(
         command=tuple(order["command"]),
         folder=order["folder"],

@@ -1,4 +1,4 @@
-"""What is not plain text or a number, as the rows of the journal have it."""
+"""Placements, predictions and tags as the rows of the journal have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the journal must hold, in a file beside it: what SQLite drops of a damaged journal is missed.
+"""The tally beside the journal: the count of commits and jobs that the journal must hold.
 
 The journal counts its commits in a table; here the count is written again after each commit, before anybody
 is told of it. So the journal never holds less, unless it was damaged: after a crash at any instant it holds

@@ -17,7 +17,7 @@ log = logging.getLogger("tenbin")
 
 @contextmanager
 def of_one(job_id: int, room: bool = True) -> Iterator[None]:
-    """What of one job's folder cannot be read or written now is logged, and tried again later.
+    """Log an OSError of one job's folder, which is tried again later.
 
     Args:
         room: a full disk counts as well; else OSError is raised for it.
@@ -31,7 +31,7 @@ def of_one(job_id: int, room: bool = True) -> Iterator[None]:
 
 
 def revoked(attempt: Attempt) -> bool:
-    """Whether it will never begin: it has not, and is claimed now, or has no folder any more.
+    """Claim an attempt that has not begun; true if it will never begin, also because its folder is gone.
 
     OSError if that cannot be known now: all folders are out of sight.
     """
@@ -44,7 +44,7 @@ def revoked(attempt: Attempt) -> bool:
 
 
 def trouble(attempt: Attempt) -> str:
-    """Why nothing is known of its end; "": its supervisor was killed."""
+    """Name the reason why an attempt has no result; "": its supervisor was killed."""
     if spoiled := attempt.spoiled():
         return spoiled
     if not attempt.claimed():

@@ -52,19 +52,19 @@ class MemoryAdmission:
 
     @property
     def free_mb(self) -> float:
-        """What is not set aside."""
+        """Memory that is not set aside."""
         return self.total_mb - self._held_mb
 
     def is_held(self, job_id: int) -> bool:
-        """Whether memory is set aside for the job."""
+        """True if memory is set aside for the job."""
         return job_id in self._held
 
     def waits(self, job_id: int) -> bool:
-        """Whether the job waits for memory."""
+        """True if the job waits for memory."""
         return job_id in self._waiting
 
     def why(self, job_id: int) -> str:
-        """Why the job waits for memory, as a clause; "": it does not wait for any."""
+        """Name the reason why the job waits for memory, as a clause; "": the job does not wait for memory."""
         if job_id not in self._waiting:
             return ""
         turn, needed_mb = self._waiting[job_id]

@@ -1,4 +1,4 @@
-"""What earlier runs say of a job whose owner gives no estimate; learnt from the journal and job profiles.
+"""Run-time predictions for jobs without an estimate, learnt from the journal and from job profiles.
 
 An end costs as much as there are jobs of which it tells something new: those that have not begun are kept by
 what they can be predicted from.
@@ -94,7 +94,7 @@ class Experience:
         return list(dict.fromkeys(job_id for group in groups for job_id in group))
 
     def _tells(self, key: Key, pool: str) -> bool:
-        """Whether one more kind of run, on that device, may tell something of the jobs of that key."""
+        """Count one more kind of run on that device; true if the jobs of that key may be predicted better."""
         self._count[key, pool] += 1
         count = self._count[key, pool]
         if key[0] != "scaled":
@@ -110,7 +110,7 @@ class Experience:
         return min(levels) if len(levels) == len(self._pools) else 0
 
     def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
-        """What ``Entry.predicted`` is to be of each; None: nothing is known, or its owner says it.
+        """Predict each job, as ``Entry.predicted``; None: nothing is known, or its owner says it.
 
         ``so_far``: what it is of each; None then also where nothing better is known.
         """
@@ -136,7 +136,7 @@ class Experience:
         return told
 
     def unproved(self, entry: Entry) -> Told | None:
-        """What only unrelated jobs of the same user say of its run time: to be told, not planned with."""
+        """Predict the run time by unrelated jobs of the same user: to be told, not planned with."""
         if says_itself(entry.spec) or entry.predicted is not None:
             return None
         found = self.history.predict(asked_of(entry.spec, self.user)._replace(pool=self._pools[0]))
@@ -161,13 +161,13 @@ class Experience:
 
 
 def says_itself(spec: JobSpec) -> bool:
-    """Whether its owner says how long it runs."""
+    """True if the job's owner says how long the job runs."""
     return spec.time_s is not None or bool(spec.expect_s)
 
 
 @lru_cache(maxsize=1024)
 def _keys(asked: Asked) -> tuple[Key | None, ...]:
-    """What jobs have in common that can be predicted from each other, by the places of ``ORDER``."""
+    """List what the job has in common with jobs that can be predicted from it, by the places of ``ORDER``."""
     program, arguments, user, size, _ = asked
     shape = shape_of(arguments)
     scaled = None if shape is None else ("scaled", program, size, shape)
@@ -175,14 +175,14 @@ def _keys(asked: Asked) -> tuple[Key | None, ...]:
 
 
 def asked_of(spec: JobSpec, user: str) -> Asked:
-    """What the job is, in the terms of its history."""
+    """Describe the job in the terms of the history."""
     program, arguments = program_of(spec.command)
     name = spec.job_profile or spec.name or program
     return Asked(name, arguments, spec.owner(user), (spec.tasks * spec.cores, spec.nodes or 0))
 
 
 def run_of(entry: Entry, user: str) -> Run | None:
-    """What is to be learnt of a job; None if it did not run from its beginning to its end at once."""
+    """Make a run of a job that has ended; None if the job did not run from beginning to end at once."""
     used = entry.usage
     if entry.stage is not Stage.DONE or entry.attempt != 1 or used is None or used["running_s"] <= 0:
         return None
@@ -197,7 +197,7 @@ def run_of(entry: Entry, user: str) -> Run | None:
 
 
 def better(new: Told, old: Told | None) -> bool:
-    """Whether a job is to be predicted anew: from nothing, or from what is better to go by."""
+    """True if the new prediction goes by something better than the old one."""
     return old is None or _rank(new) > _rank(old)
 
 

@@ -1,4 +1,4 @@
-"""How the API refuses requests before the coordinator sees them: too large, or not as its schema says."""
+"""Requests that the API refuses before the coordinator sees them: too large, or not as the schema says."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
-    """What does not fit, as ``specs.0.cores: Input should be greater than or equal to 1``."""
+    """Format what does not fit, as ``specs.0.cores: Input should be greater than or equal to 1``."""
     told = [_told(error) for error in errors[:NAMED]]
     more = len(errors) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""How jobs ended, as the commands tell people; a failure with the last line that the job wrote to stderr."""
+"""Outcomes of jobs for people; a failure comes with the last line that the job wrote to stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exit_code(found: dict[str, Any]) -> int:
 
 
 def has_failed(found: dict[str, Any]) -> bool:
-    """Whether a job has ended and did not succeed, though nobody cancelled it."""
+    """True if a job has ended without success, and was not cancelled."""
     return found["stage"] in FINAL - {"done", "cancelled"}
 
 
@@ -43,7 +43,7 @@ def last_error(client: Client, found: dict[str, Any]) -> str:
 
 
 def outcome(client: Client, found: dict[str, Any]) -> str:
-    """Why a job did not succeed, for people; "" if it did."""
+    """Name the reason why a job did not succeed; "": the job succeeded."""
     if found["stage"] == "done":
         return ""
     from tenbin.text import printable

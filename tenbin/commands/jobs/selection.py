@@ -1,4 +1,4 @@
-"""Which jobs a command line means, and which of them a change has left out."""
+"""Selection of jobs on the command line, and the jobs that a change has left out."""
 
 from __future__ import annotations
 
