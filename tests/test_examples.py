@@ -17,10 +17,10 @@ import pytest
 
 from agent.supervisor import tree
 from probes.mpi.launchers import MpiInstall
-from tests.conftest import require
-from tests.programs import opencl_devices
+from tests.support.components import require
+from tests.support.paths import EXAMPLES
+from tests.support.programs import opencl_devices
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 OPENCL = {  # sizes that run for a second or two
     "stencil.py": ("--cells", "256", "--steps", "10000"),
     "nbody.py": ("--bodies", "256", "--steps", "1500"),

@@ -17,10 +17,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import require
-from tests.programs import opencl_devices
+from tests.support.components import require
+from tests.support.paths import ROOT
+from tests.support.programs import opencl_devices
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.measures
+
 PAGE = ROOT / "docs" / "run-jobs.md"
 FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"RAPL", "Slurm"}

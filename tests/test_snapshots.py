@@ -39,11 +39,11 @@ from scheduler.workloads import GENERATORS, PREFIX, READERS, load
 from scheduler.workloads.generators import power_set1
 from tenbin.cli import COMMANDS, app
 from tenbin.server.api import News, make_api, prometheus
-from tests.factory import make_profile
+from tests.support.paths import DATA, ROOT, SHARED_DATA
+from tests.support.records import make_profile
 
-SNAPSHOTS = Path(__file__).parent / "data" / "snapshots"
-ROOT = Path(__file__).parent.parent
-LOGS = ROOT.parent / "shared" / "data"
+SNAPSHOTS = DATA / "snapshots"
+LOGS = SHARED_DATA
 WRITE = os.environ.get("TENBIN_SNAPSHOTS") == "write"
 FLOORS = ("agent", "probes", "profiles", "scheduler", "tenbin")
 # A cluster and workloads for each kind of machine that a policy says it suits.

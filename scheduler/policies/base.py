@@ -112,7 +112,7 @@ class Policy(ABC):
         promises: which of the general properties hold, checked by the tests for every policy:
             "in-order" (no job starts before one submitted earlier), "no-delay" (later jobs never change
             when a job starts, when estimates are exact), "conserving" (no job waits while it fits).
-        suits: the kinds of machine and job mix (tests/scheduler/worlds.py) that it schedules: "counted",
+        suits: the kinds of machine and job mix (tests/support/worlds.py) that it schedules: "counted",
             "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
             "sharing" (nodes of cores, programs that slow each other down).
         fences: whether a job of a region runs on that region's own units only.

@@ -17,7 +17,7 @@ import psutil
 from tenbin.client.client import Client
 from tenbin.client.futures import wait
 from tenbin.errors import TenbinError
-from tests.programs import TENBIN
+from tests.support.programs import TENBIN
 
 HERE = Path(__file__).parent
 Commands = list[list[str]]

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.test_simulator_speed import HERE, JOBS, accasim, cut
-from tests.scheduler.test_log_starts import Row, fcfs, rows_of, tenbin
-from tests.scheduler.test_logs import KTH
+from tests.scheduler.policies.backfill.test_log_starts import Row, fcfs, rows_of, tenbin
+from tests.scheduler.policies.backfill.test_logs import KTH
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 

@@ -25,7 +25,7 @@ from probes.opencl import devices
 from probes.scratch import scratch
 from profiles.errors import Unavailable
 from profiles.records import MB
-from tests.conftest import require
+from tests.support.components import require
 
 REPETITIONS = 9
 SIZE = int(os.environ.get("TENBIN_BENCHMARK_MB", "512")) * MB

@@ -41,13 +41,13 @@ from scheduler.simulator.settings import Settings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, Record
 from tests.benchmarks import FULL
-from tests.conftest import require
-from tests.coordinator.conftest import Up
-from tests.programs import opencl_devices
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.programs import opencl_devices
 
 POLICIES = ("mct", "mctb", "mctm", "mctbm")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LAYER = Path(__file__).parents[1] / "opencl_layers" / "slow_device.c"
+LAYER = Path(__file__).parents[1] / "support" / "opencl_layers" / "slow_device.c"
 SLOW_BY = (4, 12)
 JOBS = 14 if FULL else 6
 ROUNDS = 3 if FULL else 1

@@ -18,7 +18,7 @@ import pytest
 from probes.memory.plan import choose_area
 from probes.memory.pool import Pool, Spot
 from probes.topology import free_memory_mb, read_topology
-from tests.conftest import require
+from tests.support.components import require
 
 REPETITIONS = 15
 SECONDS = 0.1

@@ -26,11 +26,11 @@ from scheduler.coordinator.journal import forecasts_of
 from scheduler.prediction.calibration import BOUND, error_of, parts
 from scheduler.prediction.predictions import Forecast
 from tests.benchmarks import FULL
-from tests.conftest import require
-from tests.coordinator.conftest import Up
-from tests.coordinator.test_calibration import computes, other
-from tests.coordinator.test_coordinator import STENCIL
-from tests.programs import TENBIN, opencl_devices
+from tests.scheduler.coordinator.test_coordinator import STENCIL
+from tests.scheduler.prediction.test_calibration import computes, other
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.programs import TENBIN, opencl_devices
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 CELLS = (724, 1448, 2048, 2896, 4096) if FULL else (724, 1448, 2896)  # 8, 34, 67, 134, 268 MB

@@ -25,7 +25,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from tests.benchmarks import FULL
-from tests.scheduler.test_logs import HPC2N, KTH, log
+from tests.scheduler.policies.backfill.test_logs import HPC2N, KTH, log
 
 HERE = Path(__file__).parent
 JOBS = 12_000  # of each log; the whole of it takes AccaSim minutes

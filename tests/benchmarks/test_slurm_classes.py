@@ -33,11 +33,11 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Record
 from tests.benchmarks import FULL
 from tests.benchmarks.test_slurm_list import by_sbatch, finished, minutes
-from tests.conftest import require
-from tests.coordinator.conftest import Up
-from tests.programs import opencl_devices
-from tests.slurm.conftest import _cluster, lab
-from tests.slurmlab import SlurmLab
+from tests.scheduler.engines.conftest import _cluster, lab
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.programs import opencl_devices
+from tests.support.slurm_lab import SlurmLab
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]

@@ -37,10 +37,10 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Record
 from tenbin.client.client import Job
 from tests.benchmarks import FULL
-from tests.coordinator.conftest import Up
-from tests.jobs import make_job, samples
-from tests.slurm.conftest import _cluster, lab
-from tests.slurmlab import SlurmLab
+from tests.scheduler.engines.conftest import _cluster, lab
+from tests.support.coordinator import Up
+from tests.support.job_profiles import make_job, samples
+from tests.support.slurm_lab import SlurmLab
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]

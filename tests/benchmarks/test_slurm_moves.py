@@ -17,11 +17,11 @@ import pytest
 from scheduler.coordinator.journal import forecasts_of
 from tests.benchmarks import FULL
 from tests.benchmarks.test_migration_cost import move_about, profiled, shown, told
-from tests.conftest import require
-from tests.coordinator.conftest import Up
-from tests.programs import opencl_devices
-from tests.slurm.conftest import _cluster, lab
-from tests.slurmlab import SlurmLab
+from tests.scheduler.engines.conftest import _cluster, lab
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.programs import opencl_devices
+from tests.support.slurm_lab import SlurmLab
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]

@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from tests.benchmarks import FULL
-from tests.coordinator.conftest import Up
-from tests.slurm.conftest import _cluster, lab
-from tests.slurmlab import SlurmLab
+from tests.scheduler.engines.conftest import _cluster, lab
+from tests.support.coordinator import Up
+from tests.support.slurm_lab import SlurmLab
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]

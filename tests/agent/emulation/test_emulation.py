@@ -1,0 +1,163 @@
+"""The emulated powercap hardware keeps its own promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.emulation.emulated_tree import Tree
+from agent.emulation.machines import FAULTS, MACHINES, build, emulated_node, parse, truth
+from agent.supervisor.tree import MARK as JOB_MARK
+from probes.power.loads import MARK, Loads
+from probes.power.powercap import capped, metered, zones
+from profiles.errors import BadInput
+from tests.support.components import require
+
+pytestmark = pytest.mark.measures
+
+
+def test_names() -> None:
+    machine, faults = parse("intel-2s+wrap+locked")
+    assert (machine, faults) == (MACHINES["intel-2s"], {"wrap", "locked"})
+    with pytest.raises(BadInput, match="no machine 'sparc'; choose from intel-1s"):
+        parse("sparc")
+    with pytest.raises(BadInput, match="no fault 'fire'; choose from wrap"):
+        parse("intel-1s+fire")
+
+
+def test_the_truth_is_the_papers_form() -> None:
+    """s(p) = (p - p_min) m + 1 below the knee, relative to the speed at p_min (eq. 4.5)."""
+    for name in ("intel-1s", "intel-2s"):
+        t = truth(name)
+        m = t.slope_per_w / t.speed(t.lowest_cap_w)
+        for cap in (t.lowest_cap_w, (t.lowest_cap_w + t.knee_w) / 2, t.knee_w):
+            assert t.speed(cap) / t.speed(t.lowest_cap_w) == pytest.approx((cap - t.lowest_cap_w) * m + 1)
+        assert t.speed(t.knee_w) == t.speed(t.knee_w + 30) == 1.0
+
+
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_the_tree_looks_like_the_kernels(name: str) -> None:
+    machine, _ = parse(name)
+    with emulated_node(name) as sysfs:
+        found = zones(sysfs)
+        packages = [z for z in metered(found) if z.is_package]
+        assert [z.name for z in packages] == list(machine.packages)
+        assert all(z.readable and z.energy_range_uj == machine.range_uj for z in packages)
+        assert [z.cap_w for z in capped(found)] == ([] if name == "amd" else [90.0] * len(packages))
+        assert any(z.is_duplicate for z in found) == machine.mmio
+        # Everything else is the real machine's.
+        assert (sysfs / "devices/system/cpu/online").read_text() == Path(
+            "/sys/devices/system/cpu/online"
+        ).read_text()
+        assert sorted(p.name for p in (sysfs / "class").iterdir()) == sorted(
+            {p.name for p in Path("/sys/class").iterdir()} | {"powercap"}
+        )
+    assert not sysfs.exists()
+    assert Path("/sys/class").is_dir()
+
+
+def test_faults_are_in_the_tree() -> None:
+    assert set(FAULTS) == {
+        "wrap", "jump-back", "ffffffff", "vanish", "locked", "unreadable", "no-max-range"
+    }  # fmt: skip
+    with emulated_node("intel-1s+no-max-range+unreadable") as sysfs:
+        package = zones(sysfs)[0]
+        assert package.energy_range_uj is None
+        assert package.energy_path.stat().st_mode & 0o777 == 0o200
+
+
+def runnable_share(loads: Loads) -> float:
+    """The share of time in which the loads ran or waited for a core, by the kernel's account: median of 7."""
+    shares = []
+    for _ in range(7):
+        before = loads.read()
+        time.sleep(0.25)
+        after = loads.read()
+        runnable = [a.cpu_s + a.wait_s - b.cpu_s - b.wait_s for b, a in zip(before, after, strict=True)]
+        passed = [a.time_s - b.time_s for b, a in zip(before, after, strict=True)]
+        shares.append(sum(runnable) / max(sum(passed), 1e-9))
+    return statistics.median(shares)
+
+
+def test_a_cap_takes_its_share_of_time_and_gives_it_back() -> None:
+    """The loads get the time that the ground truth gives them, on a busy machine too."""
+    expected = truth("intel-1s")
+    cores = sorted(os.sched_getaffinity(0))
+    with emulated_node("intel-1s") as sysfs, Loads("compute", cores, 1.0) as loads:
+        package = sysfs / "class/powercap/intel-rapl:0"
+        for cap_w in (32.0, 44.0, 90.0):
+            (package / "constraint_0_power_limit_uw").write_text(f"{round(cap_w * 1e6)}\n")
+            time.sleep(0.3)
+            assert runnable_share(loads) == pytest.approx(expected.speed(cap_w), abs=0.12), cap_w
+        (package / "constraint_0_power_limit_uw").write_text("32000000\n")
+        (package / "enabled").write_text("0\n")
+        time.sleep(0.3)
+        assert runnable_share(loads) == pytest.approx(1.0, abs=0.12)
+
+
+def test_loads_go_on_and_the_tree_goes_when_the_owner_is_killed(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from agent.emulation.machines import emulated_node
+from probes.power.loads import Loads
+with emulated_node("intel-1s") as sysfs, Loads("compute", [int(sys.argv[1])], 1.0) as loads:
+    (sysfs / "class/powercap/intel-rapl:0/constraint_0_power_limit_uw").write_text("24000000")
+    time.sleep(0.3)
+    print(sysfs, loads._processes[0].pid, loads._file, flush=True)
+    time.sleep(60)
+"""
+    core = min(os.sched_getaffinity(0))
+    owner = subprocess.Popen(
+        [sys.executable, "-P", "-c", program, str(core)], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    sysfs, load, shared = owner.stdout.readline().split()
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    deadline = time.monotonic() + 20
+    while (Path(sysfs).exists() or Path(f"/proc/{load}").exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    Path(shared).unlink(missing_ok=True)
+    assert not Path(sysfs).exists()
+    assert not Path(f"/proc/{load}").exists()  # continued, and then found itself orphaned
+
+
+@pytest.mark.computes
+def test_a_load_that_binds_itself_to_cores_of_a_package_that_runs_goes_on(tmp_path: Path) -> None:
+    """Stopped as the first package was, with the second one's cores; it once stayed stopped for ever."""
+    require(len(os.sched_getaffinity(0)) > 1, "two cores, a package each")
+    sysfs, store = tmp_path / "sys", tmp_path / "store"
+    sysfs.mkdir()
+    build(sysfs, parse("intel-2s")[0])
+    machine = Tree(sysfs, "intel-2s", 0, store)
+    first, second = machine.packages.values()
+    marks = {MARK: "compute", JOB_MARK: f"{store}:1:1"}
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as load:
+        try:
+            os.sched_setaffinity(load.pid, first.cores)
+            machine.find_loads()
+            first._stop(True)
+            assert comes_to(load.pid, psutil.STATUS_STOPPED)
+            os.sched_setaffinity(load.pid, second.cores)
+            machine.find_loads()
+            assert comes_to(load.pid, psutil.STATUS_SLEEPING) and not first.loads
+            second._stop(True)
+            assert comes_to(load.pid, psutil.STATUS_STOPPED)
+        finally:
+            load.kill()
+
+
+def comes_to(pid: int, status: str) -> bool:
+    """Whether a process hears its last signal, and is then in that state."""
+    deadline = time.monotonic() + 10
+    while psutil.Process(pid).status() != status and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return str(psutil.Process(pid).status()) == status

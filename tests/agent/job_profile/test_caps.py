@@ -1,0 +1,188 @@
+"""``tenbin job profile --caps``: runs under power caps, on emulated packages whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from agent.emulation.machines import MACHINES, truth
+from agent.job_profile import caps
+from agent.job_profile.caps import CapsFailed, UnderCapsOrder, measure
+from probes.power.powercap import capped, cores_of, zones
+from profiles.errors import Unavailable
+from profiles.fits.job_caps import fit
+from profiles.job_store import JobStore
+from profiles.jobs import NodeKind
+from scheduler.jobs.sizes import Unit, speed_of, under_caps
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Pool
+from scheduler.prediction.profiled import Measured
+from tenbin.commands.job_profile.show import print_job
+from tenbin.report import jobs as report
+from tests.support.components import processes_below, require
+from tests.support.job_profiles import make_job
+from tests.support.programs import tenbin
+
+pytestmark = pytest.mark.measures
+
+CPUS = sorted(os.sched_getaffinity(0))
+KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
+REAL = truth("intel-1s")  # one package: the node's caps are its own
+IDLE_W = MACHINES["intel-1s"].idle_w
+SPIN = "import time\nwhile time.process_time() < float({}): sum(range(1000))"
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def table(noise: float = 0.02, repetitions: int = 4, run_s: float = 10.0) -> pd.DataFrame:
+    """What a job of the emulated package's truth would show; under 24 W caps do not hold."""
+    rng, rows = np.random.default_rng(3), []
+    for repetition in range(1, repetitions + 1):
+        for cap in (None, 20.0, 24.0, 31.0, 38.0, 45.0, 52.0, 60.0):
+            power = min(max(cap or 90.0, REAL.lowest_cap_w), REAL.busy_w)
+            took = run_s / REAL.speed(power) * float(np.exp(rng.normal(0, noise)))
+            held = None if cap is None else cap >= REAL.lowest_cap_w
+            row = {"repetition": repetition, "cap_w": cap, "wall_s": took, "cpu_s": run_s, "held": held}
+            rows.append({**row, "power_w": power, "energy_j": power * took})
+    return pd.DataFrame(rows)
+
+
+def test_the_curve_is_that_of_the_machine() -> None:
+    """Knee 52 W, 1/40 a watt below; each within its interval; what does not hold is left out, and told."""
+    found = fit(table(), "intel-1s")
+    assert found.speed is not None and found.speed.emulated and found.emulated == "intel-1s"
+    for name, value in (("knee_w", REAL.knee_w), ("slope_per_w", REAL.slope_per_w)):
+        one = found.speed[name]
+        assert one.low is not None and one.high is not None and one.low <= value <= one.high
+        assert one.value == pytest.approx(value, rel=0.1)
+    assert "4 of 28 runs did not keep to their cap" in found.note
+    *under, free = found.levels
+    assert free.cap_w is None and [level.cap_w for level in under] == [20, 24, 31, 38, 45, 52, 60]
+    assert [level.held for level in under] == [False] + [True] * 6
+    assert under[1].run_s.value == pytest.approx(10.0 / REAL.speed(24.0), rel=0.05)
+    assert under[1].energy_j.value == pytest.approx(240.0 / REAL.speed(24.0), rel=0.05)
+    few = fit(table(repetitions=1).query("cap_w != cap_w or cap_w > 50"), doubt="no caps here")
+    assert few.speed is None and few.note == "no caps here"
+
+
+def test_real_runs_under_emulated_caps() -> None:
+    """Beside an unmarked one: a package draws what the cap allows, and no more than when busy."""
+    order = UnderCapsOrder(
+        (sys.executable, "-S", "-c", SPIN.format(0.4)),
+        "/",
+        tuple(CPUS),
+        100.0,
+        quick=True,
+        emulated="intel-1s",
+    )
+    rows, doubt = measure(order)
+    assert not doubt and sorted(set(rows["repetition"])) == [1, 2]
+    caps = sorted(set(rows["cap_w"].dropna()))
+    assert len(caps) == 5 and len(rows) == 12 and REAL.lowest_cap_w <= caps[0] + 1.5
+    assert ((rows["power_w"] > IDLE_W) & (rows["power_w"] < REAL.busy_w * 1.15)).all()
+    lowest = rows[rows["cap_w"] == caps[0]]
+    assert (lowest["wall_s"] > 1.5 * 0.4).all() or len(CPUS) > 1  # one thread leaves the others idle
+    assert (rows["energy_j"] / rows["wall_s"]).tolist() == pytest.approx(rows["power_w"].tolist())
+    assert not processes_below()
+
+
+def test_a_package_s_half_is_capped_alone() -> None:
+    """A core of one of two packages: under its lowest cap it takes three times as long."""
+    require(len(CPUS) == 2, "two cores, a package each")
+    command = (sys.executable, "-S", "-c", SPIN.format(0.5))
+    rows, doubt = measure(
+        UnderCapsOrder(command, "/", (CPUS[0],), 100.0, quick=True, seed=2, emulated="intel-2s")
+    )
+    caps = sorted(set(rows["cap_w"].dropna()))
+    median = rows.groupby("cap_w", dropna=False)["power_w"].median()
+    assert not doubt and median[caps[0]] < 0.8 * median[caps[-1]] <= 1.1 * 52.0
+    slow, fast = (rows[rows["cap_w"] == cap]["wall_s"].min() for cap in (caps[0], caps[-1]))
+    assert slow > 0.75 and slow > 1.2 * min(fast, 0.625)  # 0.5 s of work at three tenths of the speed
+
+
+def test_what_fails_is_said() -> None:
+    order = UnderCapsOrder(("sh", "-c", "exit 3"), "/", (CPUS[0],), emulated="intel-1s")
+    with pytest.raises(CapsFailed, match="ended with exit code 3"):
+        measure(order)
+    spin = (sys.executable, "-S", "-c", SPIN.format(0.3))
+    rows, doubt = measure(UnderCapsOrder(spin, "/", (CPUS[0],), quick=True, emulated="amd"))
+    assert "no power limits" in doubt and rows["cap_w"].isna().all() and (rows["energy_j"] > 0).all()
+
+
+def test_no_meter_is_said_before_anything_is_run() -> None:
+    require(not Path("/sys/class/powercap/intel-rapl:0").exists(), "a machine without a meter")
+    with pytest.raises(Unavailable, match="no powercap interface"):
+        caps.check("")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--emulate", "intel-1s"], "--emulate: only power caps are emulated"),
+        (["--caps", "--emulate", "sparc"], "no machine 'sparc'"),
+        (["--caps", "--hosts", "a,b"], "--caps with --hosts"),
+    ],
+)
+def test_bad_input(options: list[str], says: str, tmp_path: Path) -> None:
+    found = tenbin("job", "profile", "x", *options, "--", "true", store=tmp_path)
+    assert found.returncode == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1
+
+
+def test_a_package_s_cpus_are_those_of_its_number(tmp_path: Path) -> None:
+    """Two packages of two CPUs, one of which this process may not use."""
+    for package in (0, 1):
+        zone = tmp_path / f"class/powercap/intel-rapl:{package}"
+        zone.mkdir(parents=True)
+        files = {"name": f"package-{package}", "constraint_0_name": "long_term"}
+        for file, text in {**files, "constraint_0_power_limit_uw": "90000000", "energy_uj": "1"}.items():
+            (zone / file).write_text(text)
+    for cpu in range(4):
+        topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(str(cpu // 2))
+    found = cores_of(tmp_path, capped(zones(tmp_path)), {0, 2, 3})
+    assert found == {"package-0": (0,), "package-1": (2, 3)}
+
+
+def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
+    """Against its speed at the pool's lowest cap; only of the machine it was measured on; fixed then."""
+    JobStore(tmp_path).save(make_job("lu", kind=KIND, caps=fit(table(), "intel-2s")), {"caps": table()})
+    measured, pool = Measured(JobStore(tmp_path), KIND), Pool("node", 2, caps_w=(30.0, 40.0, 50.0, 60.0))
+    unit = Unit(node=True, cores=1, package=True, emulated="intel-2s")
+    spec = JobSpec(command=("lu",), folder="/", nodes=1, job_profile="lu")
+    found = under_caps(spec, measured.caps, unit)
+    assert found.cap_curve == pytest.approx((REAL.knee_w, REAL.slope_per_w), rel=0.1)
+    speed = speed_of(found, pool, unit, 1, None)
+    assert speed is not None and speed(1, 30.0) == 1.0
+    for cap in (40.0, 50.0, 60.0):
+        assert speed(1, cap) == pytest.approx(REAL.speed(cap) / REAL.speed(30.0), rel=0.1)
+    own = spec.model_copy(update={"cap_curve": (40.0, 0.01)})
+    assert under_caps(own, measured.caps, unit) == own
+    nodes, real = Unit(node=True, cores=1, emulated="intel-2s"), Unit(node=True, cores=1, package=True)
+    assert under_caps(spec, measured.caps, nodes) == spec  # caps of whole nodes, or none
+    assert under_caps(spec, measured.caps, real) == spec  # not the emulated ones
+    plain, other = (speed_of(one, pool, nodes, 1, None) for one in (spec, found))
+    assert plain == other
+    steep = speed_of(spec.model_copy(update={"cap_curve": (60.0, 0.1)}), pool, unit, 1, None)
+    assert steep is not None and steep(1, 60.0) == pytest.approx(100.0)
+
+
+def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    job = make_job("lu", kind=KIND, caps=fit(table(), "intel-1s"))
+    print_job(job)
+    shown = capsys.readouterr().out
+    assert "Under power caps (EMULATED: intel-1s)" in shown and "least energy" in shown
+    assert "cap not kept to" in shown and "knee" in shown
+    drawn = next(one for one in report.figures([job]) if "power caps" in one.layout.title.text)
+    assert drawn.data[0].name == "lu EMULATED" and drawn.data[0].y[1] == pytest.approx(0.3, rel=0.1)
+    assert json.loads(job.model_dump_json())["caps"]["speed"]["form"] == "knee"

@@ -1,0 +1,113 @@
+"""``tenbin agent exec``: an attempt in the foreground, for an engine without a spawner of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.attempts.folder import Attempt, Order
+from agent.supervisor import tree
+from tests.agent.supervisor.test_supervisor import Running
+from tests.support.programs import TENBIN
+
+
+def placed(folder: Path, *command: str, **more: object) -> Attempt:
+    folder.mkdir(exist_ok=True)
+    attempt = Attempt(folder / "attempt")
+    out, err = str(folder / "out"), str(folder / "err")
+    attempt.place(Order(7, 1, str(folder), command, dict(os.environ), str(folder), out, err, **more))  # type: ignore[arg-type]
+    return attempt
+
+
+def execute(attempt: Attempt, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*TENBIN, "agent", "exec", str(attempt.path), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "code"),
+    [
+        (("sh", "-c", "echo out; echo err >&2; exit 5"), {}, 5),
+        (("sh", "-c", "kill -SEGV $$"), {}, 128 + signal.SIGSEGV),
+        (("no-such-program",), {}, 125),
+        (("sleep", "60"), {"time_limit_s": 0.3}, 128 + signal.SIGTERM),
+    ],
+)
+def test_it_is_what_the_spawner_does(
+    tmp_path: Path, command: tuple[str, ...], more: dict[str, object], code: int
+) -> None:
+    """The same order by both: the same result, but for the times."""
+    one, other = placed(tmp_path / "a", *command, **more), placed(tmp_path / "b", *command, **more)
+    done = execute(one, "--json")
+    assert done.returncode == code
+    expected, found = Running(other).result(), one.result()
+    assert found is not None and json.loads(done.stdout)["how"] == found.how
+    assert (found.how, found.code, found.signal, found.trouble) == (
+        expected.how,
+        expected.code,
+        expected.signal,
+        expected.trouble,
+    )
+    for name in ("out", "err"):
+        mine, its = tmp_path / "a" / name, tmp_path / "b" / name
+        assert mine.exists() == its.exists() and (not mine.exists() or mine.read_text() == its.read_text())
+
+
+def test_it_runs_once_and_hands_the_code_on_again(tmp_path: Path) -> None:
+    attempt = placed(tmp_path, "sh", "-c", "echo ran >> count; exit 4")
+    assert [execute(attempt).returncode for _ in range(2)] == [4, 4]
+    assert (tmp_path / "count").read_text() == "ran\n"
+    given_up = placed(tmp_path / "other", "touch", "ran")
+    assert given_up.claim()
+    done = execute(given_up)
+    assert done.returncode == 3 and "given up" in done.stderr and not (tmp_path / "other" / "ran").exists()
+
+
+def test_bad_folders_are_one_line(tmp_path: Path) -> None:
+    attempt = placed(tmp_path, "true")
+    for content in (None, "", "{}", "[1]", '{"surprise": 1, "command": [], "cores": []}'):
+        if content is None:
+            (attempt.path / "order.json").unlink()
+        else:
+            (attempt.path / "order.json").write_text(content)
+        done = execute(attempt)
+        assert done.returncode == 2 and "order.json" in done.stderr and "Traceback" not in done.stderr, (
+            content
+        )
+    assert execute(Attempt(tmp_path / "none")).returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_ends_it_ends_the_job_in_order(tmp_path: Path, number: int) -> None:
+    body = "trap 'echo saved > saved; exit 9' TERM; echo > ready; while :; do sleep 0.02; done"
+    attempt = placed(tmp_path, "sh", "-c", body)
+    process = subprocess.Popen([*TENBIN, "agent", "exec", str(attempt.path)])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "ready").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(30) == 9 and (tmp_path / "saved").exists()
+    result = attempt.result()
+    assert result is not None and result.how == "interrupted"
+
+
+def test_a_job_that_was_stopped_for_long_goes_on(tmp_path: Path) -> None:
+    """As by scontrol suspend: all of it stands still, for longer than its supervisor meant to wait."""
+    attempt = placed(tmp_path / "job", "sh", "-c", "sleep 2; exit 4")
+    running = Running(attempt)
+    deadline = time.monotonic() + 60
+    while (found := attempt.state()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    everything = [found.supervisor_pid, *tree.descendants(found.supervisor_pid)]
+    tree.send(everything, signal.SIGSTOP)
+    time.sleep(3)
+    tree.send(everything, signal.SIGCONT)
+    assert running.result().code == 4

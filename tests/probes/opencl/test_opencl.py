@@ -1,0 +1,105 @@
+"""Finding OpenCL devices: stable keys, and a clear line where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probes.opencl import devices
+from profiles.errors import BadInput, Unavailable
+from tests.support.components import require
+
+
+def listed(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "probes.opencl.devices"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> list[devices.Device]:
+    try:
+        return devices.devices()
+    except Unavailable as error:
+        require(False, str(error))
+        raise
+
+
+def test_devices_have_distinct_keys_that_find_them_again(found: list[devices.Device]) -> None:
+    keys = [device.key for device in found]
+    assert len(set(keys)) == len(keys)
+    assert devices.find(keys[::-1]) == found[::-1]
+    with pytest.raises(BadInput, match=keys[0]):
+        devices.find(["none-7"])
+
+
+def test_records_hold_what_the_driver_says(found: list[devices.Device]) -> None:
+    for device in found:
+        record = device.record()
+        assert record.kind in ("cpu", "gpu", "accelerator")
+        assert 0 < record.max_allocation_mb <= record.global_memory_mb
+        assert record.compute_units == device.handle.max_compute_units
+        assert record.global_memory_mb == pytest.approx(device.handle.global_mem_size / 1e6)
+
+
+def test_listed_by_a_process_of_its_own(found: list[devices.Device]) -> None:
+    answer = json.loads(listed().stdout)
+    assert [device["key"] for device in answer] == [device.key for device in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("Portable Computing Language", "pocl"),
+        ("NVIDIA CUDA", "nvidia"),
+        ("AMD Accelerated Parallel Processing", "amd"),
+        ("Intel(R) OpenCL", "intel"),
+        ("Some Vendor's CL", "some"),
+        ("", "opencl"),
+    ],
+)
+def test_words_for_platforms(name: str, word: str) -> None:
+    assert devices.platform_word(name) == word
+
+
+def test_no_platform_is_one_line_with_a_remedy(tmp_path: Path) -> None:
+    done = listed(OCL_ICD_VENDORS=str(tmp_path))
+    assert done.returncode == 1
+    assert "no OpenCL platform" in done.stderr
+    assert "pocl-opencl-icd" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_vendors_library_that_nobody_registered_is_pointed_out(tmp_path: Path) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    source = tmp_path / "empty.c"
+    source.touch()
+    library = tmp_path / "libnvidia-opencl.so.1"
+    subprocess.run(["cc", "-shared", "-o", str(library), str(source)], check=True, capture_output=True)
+    vendors = tmp_path / "vendors"
+    vendors.mkdir()
+    environment = {"OCL_ICD_VENDORS": str(vendors), "LD_LIBRARY_PATH": str(tmp_path)}
+    assert "echo libnvidia-opencl.so.1 > /etc/OpenCL/vendors/nvidia.icd" in listed(**environment).stderr
+    (vendors / "nvidia.icd").write_text("libnvidia-opencl.so.1\n")
+    assert "echo" not in listed(**environment).stderr
+
+
+def test_a_driver_installed_twice_is_noticed(
+    found: list[devices.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert devices.duplicate_platforms(found) == {}
+    once = devices.platforms()
+    monkeypatch.setattr(devices, "platforms", lambda: [*once, *once])
+    doubled = devices.devices()
+    assert len({device.key for device in doubled}) == 2 * len(found)
+    assert set(devices.duplicate_platforms(doubled)) == {platform.name for platform in once}

@@ -1,0 +1,618 @@
+"""The coordinator as its users see it: real processes, a real journal, real crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.attempts.folder import Attempt
+from agent.supervisor import limits
+from profiles.errors import BadInput, Busy
+from profiles.store import Store
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Pool
+from tenbin.client.client import _arrays
+from tenbin.errors import TenbinError
+from tests.support.components import require
+from tests.support.coordinator import Up, fill, small_disk
+from tests.support.paths import EXAMPLES
+from tests.support.programs import opencl_devices
+from tests.support.records import make_profile
+
+STENCIL = EXAMPLES / "stencil.py"
+
+
+def test_jobs_run_and_their_codes_are_handed_on(up: Up) -> None:
+    up.start("--cores", "2")
+    assert up.client.submit(["sh", "-c", "exit 3"]).result(20) == 3
+    assert (
+        up.client.submit(
+            ["sh", "-c", "printf '%s\\n' \"$0\" > out", "a b\n'c' -d é"], folder=str(up.home)
+        ).result(20)
+        == 0
+    )
+    assert (up.home / "out").read_text() == "a b\n'c' -d é\n"
+    missing = up.client.submit(["no-such-program"]).wait(20)
+    assert missing["stage"] == "failed" and "no-such-program: No such file" in missing["trouble"]
+
+
+def test_cores_are_not_shared(up: Up) -> None:
+    """Each job sees the cores that it may use; two at once never see the same."""
+    up.start("--cores", "2")
+    show = (
+        "import os, time; print(sorted(os.sched_getaffinity(0)), time.time()); "
+        "time.sleep(0.5); print(time.time())"
+    )
+    jobs = [up.client.submit(["python3", "-c", show]) for _ in range(4)]
+    spans = []
+    for job in jobs:
+        found = job.wait(30)
+        cores, begin, end = (
+            Path(found["stdout"]).read_text().replace("]", "|").replace("\n", "|").split("|")[:3]
+        )
+        assert json.loads(cores + "]") == found["cpus"] and len(found["cpus"]) == 1
+        spans.append((found["cpus"][0], float(begin), float(end)))
+    for i, (core, begin, end) in enumerate(spans):
+        for other, b, e in spans[i + 1 :]:
+            assert core != other or end <= b or e <= begin
+
+
+def test_policy_decides_and_says_why(up: Up) -> None:
+    """fcfs: the wide job holds up the narrow one behind it; easy would let it pass."""
+    up.start("--cores", "2", "--policy", "fcfs")
+    first = up.client.submit(["sleep", "1.5"], time_s=60)
+    wide = up.client.submit(["true"], cores=2, time_s=60)
+    narrow = up.client.submit(["true"], time_s=1)
+    up.until(lambda: first.info()["stage"] == "running")
+    assert "waits for 2 units" in wide.info()["why"] and wide.info()["expected_start_s"] is not None
+    assert f"waits for job {wide.id}" in narrow.info()["why"]
+    ends = [job.wait(20)["start_s"] for job in (first, wide, narrow)]
+    assert ends == sorted(ends)
+
+
+def test_a_start_and_an_end_in_one_turn(tmp_path: Path) -> None:
+    """A job that has started and ended before anybody looked: the next one starts all the same."""
+    journal = Journal(tmp_path / "j")
+    cluster = Cluster((Pool("core", 1),))
+    engine = LocalEngine(
+        tmp_path / "j", tmp_path / "report.sock", cluster, [sorted(os.sched_getaffinity(0))[:1]]
+    )
+    try:
+        coordinator = Coordinator(journal, engine, "easy")
+        spec = JobSpec(command=("true",), folder="/")
+        coordinator.submit([spec, spec], dict(os.environ))
+        for number in (1, 2):
+            result = tmp_path / "j" / "jobs" / str(number) / "attempt-1" / "result.json"
+            deadline = time.monotonic() + 30
+            while not result.exists():
+                assert time.monotonic() < deadline, f"job {number} does not start"
+                time.sleep(0.01)
+            while Attempt(result.parent).lives():  # it lets go when it has told
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            coordinator.turn()
+        assert [entry.stage for entry in journal.entries()] == [Stage.DONE] * 2
+    finally:
+        engine.close()
+        journal.close()
+
+
+def test_dependencies(up: Up) -> None:
+    up.start("--cores", "2")
+    good, bad = up.client.submit(["sleep", "0.4"]), up.client.submit(["false"])
+    after_good = up.client.submit(["true"], after=[good.id])
+    after_both = up.client.submit(["true"], after=[good.id, bad.id])
+    assert f"waits for job {good.id} to succeed" in after_good.info()["why"]
+    assert after_good.wait(20)["stage"] == "done"
+    assert after_good.info()["start_s"] >= good.info()["end_s"] - 0.05
+    found = after_both.wait(20)
+    assert found["stage"] == "cancelled" and f"job {bad.id}" in found["trouble"]
+    with pytest.raises(TenbinError, match="no job 99"):
+        up.client.submit(["true"], after=[99])
+
+
+def test_suspended_jobs_give_their_cores_away(up: Up) -> None:
+    up.start("--cores", "1")
+    one = up.client.submit(["sh", "-c", "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.02; done"])
+    up.until(lambda: one.info()["stage"] == "running")
+    one.suspend()
+    assert up.client.submit(["true"]).wait(20)["stage"] == "done"
+    assert one.info()["held_by_user"] and "tenbin resume" in one.info()["why"]
+    with pytest.raises(TenbinError, match="suspended already"):
+        one.suspend()
+    one.resume()
+    assert one.wait(20)["stage"] == "done" and one.info()["attempt"] == 1
+
+
+def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moved five times by hand while it runs: the same result as undisturbed, on the other device."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "fcfs")
+    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "60000"]
+    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
+    moved = up.client.submit(stencil, device="pocl-0", **needs)
+    assert "it does not run on pocl-1" in up.run("migrate", str(moved.id), "--to", "pocl-1").stderr
+    moved.cancel()
+    moved.wait(30)
+    moved = up.client.submit(stencil, **needs)
+    for number in range(5):
+        up.until(lambda: moved.info()["stage"] == "running")
+        place = moved.info()["placement"]
+        done = up.run("migrate", str(moved.id), "--to", "pocl-1" if place == "pocl-0" else "pocl-0")
+        assert done.returncode == 0, done.stderr
+        up.until(lambda n=number: moved.info()["attempt"] == n + 2)  # type: ignore[misc]
+    found = moved.wait(90)
+    assert (found["stage"], found["migrations"], found["attempt"]) == ("done", 5, 6)
+    still = up.client.submit(stencil, **needs).wait(90)
+    assert still["attempt"] == 1
+    assert Path(found["stdout"]).read_text() == Path(still["stdout"]).read_text() != ""
+    assert not list((up.home / "jobs" / str(moved.id)).glob("checkpoint.tenbin*"))
+
+
+def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The better device is taken; a job begins on the worse one and moves when the better one is free."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "mctbm")
+    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
+    first = up.client.submit(
+        ["sleep", "2"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
+    )
+    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "100000"]
+    second = up.client.submit(stencil, expect_s={"pocl-0": 5.0, "pocl-1": 50.0}, **needs)
+    up.until(lambda: second.info()["stage"] == "running")
+    assert second.info()["placement"] == "pocl-1"
+    assert first.wait(30)["stage"] == "done"
+    found = second.wait(90)
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0", 1)
+
+
+def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Killed while the job writes its checkpoint: the next one knows where it was to go."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 1; exit 85' URG; "
+    needs = {"checkpoint_signal": int(signal.SIGURG)}
+    up.start("--devices", "--policy", "fcfs")
+    job = up.client.submit(["sh", "-c", script + "while :; do sleep 0.05; done"], **needs)
+    up.until(lambda: job.info()["stage"] == "running")
+    to = "pocl-1" if job.info()["placement"] == "pocl-0" else "pocl-0"
+    up.client.call("POST", "/migrate", {"ids": [job.id], "to": to})
+    up.kill()
+    up.start("--devices", "--policy", "fcfs")
+    found = job.wait(60)
+    assert (found["stage"], found["placement"], found["attempt"]) == ("done", to, 2)
+
+
+def test_a_move_to_what_others_have_taken_meanwhile(
+    up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It goes on where it was."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 2; exit 85' URG; "
+    up.start("--devices", "--policy", "fcfs")
+    loop = ["sh", "-c", script + "while :; do sleep 0.05; done"]
+    job = up.client.submit(loop, checkpoint_signal=int(signal.SIGURG))
+    up.until(lambda: job.info()["stage"] == "running")
+    here = job.info()["placement"]
+    to = "pocl-1" if here == "pocl-0" else "pocl-0"
+    up.client.call("POST", "/migrate", {"ids": [job.id], "to": to})
+    other = up.client.submit(["sleep", "6"], device=to)
+    found = job.wait(60)
+    assert other.info()["placement"] == to
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", here, 0)
+
+
+def test_cancel_wherever_a_job_is(up: Up) -> None:
+    up.start("--cores", "1")
+    running, waiting = up.client.submit(["sleep", "60"]), up.client.submit(["sleep", "60"])
+    held, last = up.client.submit(["true"], after=[waiting.id]), up.client.submit(["true"])
+    up.until(lambda: running.info()["stage"] == "running")
+    waiting.cancel()
+    assert waiting.wait(20)["stage"] == "cancelled" and waiting.info()["attempt"] == 0
+    assert held.wait(20)["stage"] == "cancelled"
+    running.suspend()
+    running.cancel()
+    assert running.wait(20)["stage"] == "cancelled"
+    assert last.wait(20)["stage"] == "done"
+    assert running.cancel() is False and running.cancelled()
+    with pytest.raises(TenbinError, match="has ended"):
+        up.client.call("POST", "/cancel", {"ids": [running.id]})
+
+
+def test_las_really_pauses_and_resumes(up: Up) -> None:
+    """A long task on a full node makes room for a new one, and goes on afterwards."""
+    from scheduler.policies.registry import POLICIES
+
+    if "las" not in POLICIES:
+        pytest.skip("policy las is not there")
+    up.start("--cores", "1", "--policy", "las,spare_s=0.2")
+    long = up.client.submit(["sh", "-c", "i=0; while [ $i -lt 50 ]; do i=$((i+1)); sleep 0.02; done"])
+    up.until(lambda: long.info()["stage"] == "running")
+    time.sleep(0.3)
+    assert up.client.submit(["true"]).wait(20)["stage"] == "done"
+    assert (
+        long.wait(20)["stage"] == "done" and long.info()["preemptions"] >= 1 and long.info()["attempt"] == 1
+    )
+
+
+def test_las_pauses_a_job_of_two_tasks_on_both_nodes(up: Up, tmp_path: Path) -> None:
+    """Adopted after the coordinator was killed, it still makes room on both nodes, and goes on afterwards."""
+    require(len(os.sched_getaffinity(0)) >= 2, "two cores")
+    options = ("--cores", "2", "--nodes", "2", "--policy", "las,spare_s=0.2")
+    up.start(*options)
+    wide = up.client.submit(["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"], tasks=2)
+    up.until(lambda: wide.info()["stage"] == "running")
+    assert wide.info()["cores"] == 2
+    up.kill()
+    up.start(*options)
+    assert up.client.submit(["true"]).wait(60)["stage"] == "done"
+    (tmp_path / "go").touch()
+    found = wide.wait(60)
+    assert (found["stage"], found["preemptions"], found["attempt"]) == ("done", 1, 1)
+
+
+def test_regions_are_kept_over_a_restart(up: Up) -> None:
+    """Two regions of one core: of three jobs of one core two run, whoever is restarted in between."""
+    up.start("--cores", "2", "--policy", "regions,fixed=2")
+    jobs = [up.client.submit(["sleep", "1.5"], time_s=60) for _ in range(3)]
+    up.until(lambda: any(job.info()["stage"] == "running" for job in jobs))
+    up.kill()
+    up.start("--cores", "2", "--policy", "regions,fixed=2")
+    assert [job.wait(30)["stage"] for job in jobs] == ["done"] * 3
+    assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
+
+
+def test_regions_are_cut_anew_on_another_number_of_cores(up: Up) -> None:
+    """A region of two cores, then of one, then of two again."""
+    for cores in ("2", "1", "2"):
+        up.start("--cores", cores, "--policy", "regions")
+        assert up.client.submit(["true"], cores=int(cores)).wait(60)["stage"] == "done"
+        up.kill(signal.SIGTERM)
+    assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_running_jobs_survive_the_coordinator(up: Up, number: int, tmp_path: Path) -> None:
+    """Killed with a job that ends meanwhile, one that goes on, one paused and two that wait."""
+    up.start("--cores", "2")
+    until = f"until [ -e {tmp_path}/%s ]; do sleep 0.05; done; echo %s >> {tmp_path}/log"
+    ends = up.client.submit(["sh", "-c", until % ("killed", "ends") + "; exit 7"])
+    stays = up.client.submit(["sh", "-c", until % ("resumed", "stays")])
+    waits = up.client.submit(["sh", "-c", f"echo waits >> {tmp_path}/log"], cores=2)
+    follows = up.client.submit(["sh", "-c", f"echo follows >> {tmp_path}/log"], after=[waits.id])
+    up.until(lambda: stays.info()["stage"] == "running" and ends.info()["stage"] == "running")
+    stays.suspend()
+    up.kill(number)
+    (tmp_path / "killed").touch()
+    up.until((tmp_path / "log").exists)
+    up.start("--cores", "2")
+    assert ends.result(20) == 7
+    assert stays.info()["held_by_user"]
+    stays.resume()
+    (tmp_path / "resumed").touch()
+    for job in (stays, waits, follows):
+        assert job.wait(20)["stage"] == "done"
+    assert all(job.info()["attempt"] == 1 for job in (ends, stays, waits, follows))
+    assert sorted((tmp_path / "log").read_text().split()) == ["ends", "follows", "stays", "waits"]
+
+
+def test_a_killed_supervisor_costs_one_attempt(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    log = tmp_path / "log"
+    script = f"echo begin >> {log}; [ $(grep -c begin {log}) = 2 ] || sleep 60; echo end >> {log}"
+    job = up.client.submit(["sh", "-c", script])
+    once = up.client.submit(["sleep", "60"], requeue=False)
+    for current in (job, once):
+        up.until(lambda current=current: current.info()["stage"] == "running")  # type: ignore[misc]
+        state = up.home / "jobs" / str(current.id) / "attempt-1" / "state.json"
+        up.until(state.exists)
+        up.until(log.exists)
+        os.kill(json.loads(state.read_text())["supervisor_pid"], signal.SIGKILL)
+        current.wait(20)
+    assert (job.info()["stage"], job.info()["attempt"], job.info()["failures"]) == ("done", 2, 1)
+    assert log.read_text().split() == ["begin", "begin", "end"]
+    assert once.info()["stage"] == "failed" and "supervisor was killed" in once.info()["trouble"]
+
+
+def test_a_killed_supervisor_leaves_no_control_group(up: Up) -> None:
+    if limits.place("x") is None:
+        pytest.skip("no control group with a memory limit may be made here")
+    up.start("--cores", "1")
+    job = up.client.submit(["sleep", "60"], memory_mb=100, requeue=False)
+    up.until(lambda: job.info()["memory_limit_by"])
+    attempt = Attempt(up.home / "jobs" / "1" / "attempt-1")
+    group, state = attempt.group(), attempt.state()
+    assert group is not None and group.exists() and state is not None
+    up.kill()
+    os.kill(state.supervisor_pid, signal.SIGKILL)
+    up.start("--cores", "1")
+    assert job.wait(20)["stage"] == "failed" and not group.exists()
+
+
+def test_a_supervisor_that_fails_says_why(up: Up) -> None:
+    """Its order cannot be read any more: tried again, as often as one that was killed, and then said."""
+    up.start("--cores", "1")
+    assert up.process is not None
+    blocker = up.client.submit(["sleep", "60"])
+    up.until(lambda: blocker.info()["stage"] == "running")
+    spawner = psutil.Process(up.process.pid).children()[0]
+    spawner.suspend()
+    blocker.cancel()
+    home = up.home / "jobs" / "2" / "attempt-1"
+    threading.Thread(target=lambda: up.client.submit(["true"], requeue=False), daemon=True).start()
+    up.until((home / "order.json").exists)
+    (home / "order.json").write_text("{}")
+    spawner.resume()
+    found = up.client.job(2).wait(30)
+    assert found["stage"] == "failed" and found["trouble"] == "its supervisor failed: KeyError: 'command'"
+
+
+def test_without_another_process_it_is_tried_again(up: Up) -> None:
+    """The spawner may not fork (a control group that counts processes): the job starts when it may."""
+    limit = Path("/sys/fs/cgroup/pids") / f"tenbin-test-{os.getpid()}"
+    try:
+        limit.mkdir()
+    except OSError:
+        pytest.skip("no control group that counts processes may be made here")
+    try:
+        up.start("--cores", "1")
+        assert up.process is not None and up.client.submit(["true"]).result(20) == 0
+        spawner = psutil.Process(up.process.pid).children()[0]
+        (limit / "cgroup.procs").write_text(str(spawner.pid))
+        (limit / "pids.max").write_text("1")
+        for waiting in spawner.children():
+            waiting.kill()
+        job = up.client.submit(["true"])
+        time.sleep(1.0)
+        assert job.info()["stage"] == "running" and spawner.is_running()
+        (limit / "pids.max").write_text("max")
+        assert job.result(30) == 0 and job.info()["attempt"] == 1
+    finally:
+        up.kill()
+        up.until(lambda: not (limit / "cgroup.procs").read_text())
+        limit.rmdir()
+
+
+def test_a_killed_spawner_is_started_again(up: Up) -> None:
+    up.start("--cores", "1")
+    assert up.process is not None
+    for _ in range(3):
+        assert up.client.submit(["true"]).result(20) == 0
+        (spawner,) = psutil.Process(up.process.pid).children()
+        waiting = spawner.children()
+        spawner.kill()
+        assert waiting and not psutil.wait_procs(waiting, 20)[1]
+
+
+def test_another_takes_the_place_of_a_killed_supervisor_that_waits(up: Up) -> None:
+    up.start("--cores", "1")
+    assert up.process is not None and up.client.submit(["true"]).result(20) == 0
+    (spawner,) = psutil.Process(up.process.pid).children()
+    waiting = spawner.children()
+    for supervisor in waiting:
+        supervisor.kill()
+    assert waiting and not psutil.wait_procs(waiting, 20)[1]
+    job = up.client.submit(["true"])
+    assert job.result(20) == 0 and job.info()["attempt"] == 1 and spawner.is_running()
+
+
+def test_a_second_coordinator_is_refused(up: Up) -> None:
+    up.start("--cores", "1")
+    done = up.run("up")
+    assert done.returncode == 3 and f"pid {up.process and up.process.pid}" in done.stderr
+    done = up.run("up", "--daemon")
+    assert done.returncode == 3 and "already runs" in done.stderr
+    with pytest.raises(Busy):
+        Journal(up.home)
+    assert up.client.submit(["true"]).result(20) == 0
+
+
+def test_nobody_else_may_open_the_socket(up: Up) -> None:
+    up.start("--cores", "1")
+    for name in ("api.sock", "report.sock", "journal.sqlite"):
+        assert stat.S_IMODE((up.home / name).stat().st_mode) == 0o600, name
+    assert stat.S_IMODE(up.home.stat().st_mode) == 0o700
+
+
+def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
+    up.start("--cores", "1")
+    spec = {"command": ["true"], "folder": "/"}
+    cases: list[tuple[object, str]] = [
+        ({"specs": []}, "specs: List should have at least 1 item"),
+        ({"specs": [{"folder": "/"}]}, "specs.0.command: Field required"),
+        ({"specs": [{**spec, "command": []}]}, "specs.0.command"),
+        ({"specs": [{**spec, "command": ["a\0b"]}]}, "contains a zero byte"),
+        ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: Input should be greater"),
+        ({"specs": [{**spec, "folder": "here"}]}, "must be an absolute path"),
+        ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: Extra inputs"),
+        ({"specs": [{**spec, "device": "gpu"}]}, "device 'gpu': no devices are scheduled"),
+        ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
+        (
+            {"specs": [spec, {**spec, "cores": 99}], "arrays": {0: [1, 2]}},
+            "job 3 of 3: the job needs 99 cores",
+        ),
+        ({"specs": [spec], "arrays": {1: [1]}}, "arrays: of 1 specs the places are 0 to 0"),
+        ({"specs": [spec], "arrays": {0: []}}, "arrays.0: List should have at least 1 item"),
+        ({"specs": [spec], "arrays": {0: [-1]}}, "arrays.0.0: Input should be greater"),
+        ({"specs": [spec] * 2, "arrays": {0: list(range(100_000))}}, "more than 100,000 jobs"),
+    ]
+    for body, message in cases:
+        with pytest.raises(TenbinError, match=message) as caught:
+            up.client.call("POST", "/jobs", body)
+        assert caught.value.exit_code == 2
+    assert up.client.call("GET", "/jobs?all=true") == []
+    assert up.client.submit(["true"]).id == 1
+
+
+def test_an_array_is_one_spec(up: Up) -> None:
+    """On the way to the coordinator; there each job has its number, and may be waited for by its place."""
+    up.start("--cores", "1")
+    spec = {"command": ["sh", "-c", "exit $TENBIN_ARRAY_INDEX"], "folder": "/"}
+    specs = [
+        {"command": ["true"], "folder": "/"},
+        *({**spec, "array_index": i} for i in (0, 7, 0)),
+        {**spec, "name": "x"},
+    ]
+    body = {"specs": [specs[0], spec, specs[-1]], "waits_for": {4: [1, 2]}, "arrays": {1: [0, 7, 0]}}
+    for jobs in (
+        up.client.submit_all(specs, waits_for={4: [1, 2]}),
+        [up.client.job(job_id) for job_id in up.client.call("POST", "/jobs", body)["ids"]],
+    ):
+        found = [job.wait(30) for job in jobs]
+        assert [job["spec"]["array_index"] for job in found] == [None, 0, 7, 0, None]
+        assert [job["code"] for job in found] == [0, 0, 7, 0, None]
+        assert [job["stage"] for job in found] == ["done", "done", "failed", "done", "cancelled"]
+    whole, arrays = _arrays([{**spec, "array_index": i} for i in range(100_000)])
+    assert whole == [spec] and arrays == {0: list(range(100_000))}
+
+
+def test_who_is_busy_is_not_said_to_be_absent(up: Up) -> None:
+    """A coordinator that stands still, one that is about to listen, and none."""
+    up.start("--cores", "1")
+    assert up.process is not None
+    up.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(TenbinError, match="is busy: no answer within") as caught:
+        up.client.call("GET", "/status", timeout_s=0.3)
+    assert caught.value.exit_code == 4
+    (up.home / "api.sock").rename(up.home / "aside")
+    with pytest.raises(TenbinError, match=rf"is starting or ending \(pid {up.process.pid}\)"):
+        up.client.call("GET", "/status")
+    (up.home / "aside").rename(up.home / "api.sock")
+    up.process.send_signal(signal.SIGCONT)
+    assert up.client.call("GET", "/status")["pid"] == up.process.pid
+    up.kill()
+    with pytest.raises(TenbinError, match="no coordinator answers"):
+        up.client.call("GET", "/status")
+
+
+def test_a_job_named_twice_is_meant_once(up: Up) -> None:
+    up.start("--cores", "1")
+    blocker = up.client.submit(["sleep", "60"])
+    job = up.client.submit(["true"])
+    for verb in ("suspend", "resume"):
+        up.client.call("POST", f"/{verb}", {"ids": [job.id, job.id]})
+    up.client.call("POST", "/cancel", {"ids": [blocker.id, blocker.id]})
+    assert job.wait(20)["stage"] == "done" and job.info()["attempt"] == 1
+
+
+def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
+    with small_disk(up, "2m") as small:
+        if not small:
+            pytest.skip("mounting needs root")
+        up.start("--cores", "1")
+        running = up.client.submit(["sleep", "1"])
+        waiting = up.client.submit(["true"])
+        fill(up.home / "ballast")
+        with pytest.raises(TenbinError, match="free some space") as caught:
+            up.client.submit_all([{"command": ["true"], "folder": "/", "name": "n" * 200}] * 500)
+        assert caught.value.exit_code == 1
+        time.sleep(1.5)  # the first job ends, which cannot be journalled
+        (up.home / "ballast").unlink()
+        assert running.wait(30)["stage"] == "done" and waiting.wait(30)["stage"] == "done"
+        assert up.client.submit(["true"]).result(20) == 0
+
+
+def test_wait_and_logs_as_json(up: Up) -> None:
+    up.start("--cores", "1")
+    up.client.submit(["sh", "-c", "printf 'a\\377'; echo b >&2; exit 3"])
+    done = up.run("wait", "last", "--json")
+    assert done.returncode == 3 and [job["stage"] for job in json.loads(done.stdout)] == ["failed"]
+    said = json.loads(up.run("logs", "last", "--json").stdout)
+    assert said == {"id": 1, "stdout": "a\ufffd", "stderr": "b\n"}
+
+
+def test_metrics_are_prometheus(up: Up) -> None:
+    up.start("--cores", "2")
+    up.client.submit(["true"]).wait(20)
+    text = up.client.call("GET", "/metrics")
+    assert 'tenbin_jobs_ended_total{stage="done"} 1.0' in text and 'tenbin_units{pool="core"} 2.0' in text
+
+
+def test_another_division_of_the_machine_is_refused_while_jobs_run(up: Up) -> None:
+    up.start("--cores", "2")
+    job = up.client.submit(["sleep", "3"], cores=2)
+    up.until(lambda: job.info()["stage"] == "running")
+    up.kill(signal.SIGTERM)
+    done = up.run("up", "--cores", "1")
+    assert done.returncode == 2 and "divided otherwise (" in done.stderr and "policy" not in done.stderr
+    up.start("--cores", "2")
+    assert job.wait(20)["stage"] == "done"
+
+
+def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    spec = JobSpec(command=("a", "b c"), folder="/x", after=(1, 2), time_s=3.5)
+    entry = Entry(
+        1, spec, journal.keep_environment({"A": "1"}), 5.0, Stage.RUNNING, 2, True,
+        Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), (0, 5), (1,), 7, "pause", True, 6.0, 6.5,
+        0.5, 0.25, 0.1, 0.2, 1, 2, 3, None, None, None, "x", {"wall_s": 1.5},
+    )  # fmt: skip
+    journal.commit([], [(1.0, 1, "start", "d")], [entry], [(9.0, ("tag", 1))])
+    journal.close()
+    again = Journal(tmp_path / "j")
+    assert again.open_jobs() == [entry] and again.entry(1) == entry
+    assert again.history(1) == [(1.0, "start", "d")] and again.timers() == [(9.0, ("tag", 1))]
+    assert again.environment(entry.environment) == {"A": "1"} and again.next_id() == 2
+    entry.stage = Stage.DONE
+    again.commit([entry])
+    assert again.open_jobs() == [] and again.entries() == [entry] and again.count_ended()["done"] == 1
+    again.close()
+
+
+def test_a_damaged_journal_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "j" / "journal.sqlite"
+    Journal(tmp_path / "j").close()
+    path.write_bytes(b"\0" * 4096 + path.read_bytes()[4096:])
+    content = path.read_bytes()
+    with pytest.raises(BadInput, match=r"journal\.sqlite"):
+        Journal(tmp_path / "j")
+    assert path.read_bytes() == content
+
+
+def test_command_line(up: Up, tmp_path: Path) -> None:
+    assert up.run("jobs").returncode == 4
+    up.start("--cores", "2")
+    done = up.run(
+        "submit", "--wait", "--name", "a b", "--chdir", str(tmp_path), "--", "sh", "-c", "pwd; exit 9"
+    )
+    assert (done.returncode, done.stdout) == (9, "1\n")
+    assert up.run("logs", "last").stdout == f"{tmp_path}\n"
+    done = up.run("submit", "--array", "1-2,7", "--json", "--", "sh", "-c", "echo $TENBIN_ARRAY_INDEX")
+    assert json.loads(done.stdout) == {"ids": [2, 3, 4]}
+    assert up.run("wait", "2-4").returncode == 0
+    assert [up.run("logs", str(job)).stdout for job in (2, 3, 4)] == ["1\n", "2\n", "7\n"]
+    assert "a b" in up.run("jobs", "--all").stdout and "exit code 9" in up.run("info", "1").stdout
+    status = json.loads(up.run("status", "--json").stdout)
+    assert up.process is not None and status["pid"] == up.process.pid
+    stored = Store(tmp_path / "store").save(make_profile(), {})
+    for arguments, message in (
+        (("submit", "--time", "5 apples", "--", "true"), "--time '5 apples' is no duration"),
+        (("submit", "--memory", "much", "--", "true"), "--memory 'much' is no size"),
+        (("submit", "--array", "3-1", "--", "true"), "--array '3-1'"),
+        (("submit", "-c", "64", "--", "true"), "the job needs 64 cores"),
+        (("cancel", "x"), "'x' is no job"),
+        (("info", "77"), "no job 77"),
+        (("up", "--policy", "esay"), "did you mean easy"),
+        (("up", "--devices", "--cores", "1"), "--cores with --devices"),
+        (("up", "--devices", "--nodes", "1"), "--nodes with --devices"),
+        (("up", "--policy", "las", "--profile", str(stored)), "las uses nothing of it here"),
+    ):
+        done = up.run(*arguments)
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, arguments
+    assert up.run("down").returncode == 0
+    assert up.process.wait(20) == 0 and up.run("status").returncode == 4

@@ -1,0 +1,154 @@
+"""The drill: jobs of all kinds while coordinator and supervisors are killed at random instants.
+
+``TENBIN_DRILL=SEED`` runs all of it, 300 jobs and 50 blows; without, a part. So it does with the drill of
+checkpoints (``test_checkpoint_drill``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from scheduler.coordinator.journal import Journal, Stage
+from tenbin.client.client import Client
+from tenbin.errors import TenbinError
+from tests.support.coordinator import Up, fill, small_disk
+
+FULL = os.environ.get("TENBIN_DRILL")
+JOBS, BLOWS = (300, 50) if FULL else (120, 20)
+SEED = int(FULL or 20261121)
+BODY = """
+echo "begin $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"
+sleep {length}
+echo "end $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"
+exit {code}
+"""
+
+
+def submit_some(client: Client, chance: random.Random, count: int, log: Path, ids: dict[int, int]) -> None:
+    """Jobs of all kinds; their numbers and the exit codes they must have."""
+    environment = {**os.environ, "LOG": str(log)}
+    for _ in range(count):
+        code = chance.choice((0, 0, 0, 3))
+        body = BODY.format(length=round(chance.uniform(0.0, 0.3), 3), code=code)
+        spec: dict[str, object] = {
+            "command": ["sh", "-c", body],
+            "folder": "/",
+            "cores": chance.choice((1, 1, 2)),
+            "time_s": 60.0,
+        }
+        good = [job for job, expected in ids.items() if expected == 0]
+        if good and chance.random() < 0.2:
+            spec["after"] = [chance.choice(good)]
+        ids[client.submit_all([spec], environment)[0].id] = code
+
+
+def supervisors(home: Path) -> list[tuple[int, int]]:
+    """(job, process) of attempts that have no result yet."""
+    found = []
+    for state in home.glob("jobs/*/attempt-*/state.json"):
+        if not (state.parent / "result.json").exists():
+            with suppress(OSError, ValueError):
+                found.append((int(state.parts[-3]), int(json.loads(state.read_text())["supervisor_pid"])))
+    return found
+
+
+def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[int], disk: bool) -> None:
+    """One blow: a coordinator or a supervisor is killed or terminated, or the disk is full for a while."""
+    if disk and chance.random() < 0.15:
+        fill(up.home / "ballast")
+        time.sleep(chance.uniform(0.0, 1.0))
+        if chance.random() < 0.5:
+            up.kill()
+        (up.home / "ballast").unlink()
+        blows["full disk"] += 1
+        if up.process is not None and up.process.poll() is not None:
+            blows["coordinator SIGKILL on a full disk"] += 1
+            up.start("--cores", "2")
+        return
+    number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+    found = supervisors(up.home)
+    if not found or chance.random() < 0.4:
+        up.kill(number)
+        blows[f"coordinator {number.name}"] += 1
+        up.start("--cores", "2")
+        return
+    with suppress(ProcessLookupError):
+        job, pid = chance.choice(found)
+        os.kill(pid, number)
+        struck[job] += 1
+        blows[f"supervisor {number.name}"] += 1
+
+
+@pytest.mark.timeout(900)
+def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path) -> None:
+    """On a small disk of its own, which can be full, where the test may make one."""
+    with small_disk(up, "24m") as small:
+        drill(up, tmp_path, small)
+
+
+def drill(up: Up, tmp_path: Path, disk: bool) -> None:
+    chance = random.Random(SEED)
+    log, ids, blows, struck = tmp_path / "jobs.log", dict[int, int](), Counter[str](), Counter[int]()
+    log.touch()
+    up.start("--cores", "2")
+    while sum(blows.values()) < BLOWS or len(ids) < JOBS:
+        if len(ids) < JOBS:
+            with suppress(TenbinError):
+                submit_some(up.client, chance, 10, log, ids)
+        time.sleep(chance.uniform(0.0, 0.4))
+        if sum(blows.values()) < BLOWS:
+            strike(up, chance, blows, struck, disk)
+    up.until(lambda: up.client.call("GET", "/jobs") == [], limit_s=120)
+    up.kill(signal.SIGTERM)
+
+    spans = read(log)
+    overlaps = [job for job, runs in spans.items() if any(b[0] < a[1] for a, b in pairwise(runs))]
+    assert not overlaps
+    ended = {job: sum(run[2] for run in runs) for job, runs in spans.items()}
+    repeated = [job for job, times in ended.items() if times > 1]
+    # Whose supervisor is killed between the job's end and the note of it cannot keep it.
+    assert all(ended[job] <= 1 + struck[job] for job in repeated)
+    print(f"\ndrill {SEED}: {dict(blows)}; {len(repeated)} ended in the moment of a blow, and were repeated")
+
+    journal = Journal(up.home)
+    entries = {entry.id: entry for entry in journal.entries()}
+    journal.close()
+    assert set(ids) <= set(entries)
+    for job, code in ids.items():
+        entry = entries[job]
+        if any(entries[other].stage is not Stage.DONE for other in entry.spec.after):
+            assert entry.stage is Stage.CANCELLED and job not in spans
+        elif entry.failures > 4:
+            assert entry.stage is Stage.FAILED
+        else:
+            assert (entry.stage, entry.code) == (Stage.FAILED if code else Stage.DONE, code), entry
+            assert any(run[2] for run in spans[job])
+    with sqlite3.connect(up.home / "journal.sqlite") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def read(log: Path) -> dict[int, list[tuple[float, float, bool]]]:
+    """For each job its runs: begin, end (or the last sign of it), whether it came to its end."""
+    spans: dict[int, list[tuple[float, float, bool]]] = defaultdict(list)
+    begun: dict[tuple[int, str], float] = {}
+    for line in log.read_text().splitlines():
+        what, job, pid, at = line.split()
+        key = (int(job), pid)
+        if what == "begin":
+            begun[key] = float(at)
+            spans[key[0]].append((float(at), float(at), False))
+        else:
+            spans[key[0]].remove((begun[key], begun[key], False))
+            spans[key[0]].append((begun[key], float(at), True))
+    return {job: sorted(runs) for job, runs in spans.items()}

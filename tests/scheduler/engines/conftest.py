@@ -1,0 +1,40 @@
+"""A Slurm cluster for the tests of this folder and those below it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what Slurm's daemons and the coordinator have logged: the lab is gone afterwards."""
+    report = yield
+    values = getattr(item, "funcargs", {})
+    if report.failed and isinstance(lab := values.get("lab"), SlurmLab):
+        report.sections.append(("Slurm's logs", lab.told(8000)))
+        logs = Path(values.get("tmp_path", lab.folder)).glob("coordinator.log")
+        report.sections += [("coordinator's log", log.read_text()[-8000:]) for log in logs]
+    return report
+
+
+@pytest.fixture(scope="package")
+def _cluster() -> Iterator[SlurmLab]:
+    require_slurm()
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder)) as lab:
+        Path(folder).chmod(0o755)
+        yield lab
+
+
+@pytest.fixture
+def lab(_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    """A Slurm cluster of three nodes with 2 CPUs and 2000 MB each, idle; the environment leads to it."""
+    for name, value in _cluster.env.items():
+        monkeypatch.setenv(name, value)
+    yield _cluster
+    _cluster.mend()

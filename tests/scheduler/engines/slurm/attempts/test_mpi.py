@@ -1,0 +1,233 @@
+"""Ranks on several nodes of the cluster: real ones, whatever becomes of the nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tenbin.client.client import Job
+from tests.scheduler.engines.slurm.test_engine import START
+from tests.support.coordinator import Up
+from tests.support.slurm_lab import SlurmLab
+
+RANK = """
+import json, os, signal, sys, time
+from pathlib import Path
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+seen = comm.gather((comm.rank, comm.size, os.uname().nodename, os.environ["TENBIN_TASKS"]))
+if comm.rank == 0:
+    print(json.dumps(seen), flush=True)
+def leave(*_):
+    Path(f"asked-{comm.rank}").touch()
+    last = time.time() + 10
+    while len(list(Path().glob("asked-*"))) < comm.size and time.time() < last:
+        time.sleep(0.02)  # mpiexec ends the others as soon as one has left
+    os._exit(0)
+def beat():
+    with open(f"beats-{comm.rank}", "a") as file:
+        file.write(f"{os.uname().nodename} {os.environ['TENBIN_MARK']} {time.time()}\\n")
+    time.sleep(0.05)
+beat()
+comm.Barrier()
+DEED
+comm.Barrier()
+"""
+BEATS = "while not Path('go').exists(): beat()"
+
+pytestmark = pytest.mark.usefixtures("mpi")
+
+
+def submit(up: Up, folder: Path, deed: str = "pass", **options: object) -> Job:
+    command = [sys.executable, "-m", "mpi4py", "-c", RANK.replace("DEED", deed)]
+    return up.client.submit(command, mpi=True, folder=str(folder), **options)
+
+
+def beats(folder: Path, rank: int) -> list[tuple[str, str, float]]:
+    """Node, attempt and time of each sign of life."""
+    file = folder / f"beats-{rank}"
+    lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+    return [(node, mark, float(at)) for node, mark, at in lines]
+
+
+def begun(folder: Path, ranks: int, attempt: int = 1) -> bool:
+    return all(
+        any(mark.endswith(f":{attempt}") for _, mark, _ in beats(folder, rank)) for rank in range(ranks)
+    )
+
+
+def silent(folder: Path, ranks: int, for_s: float = 1.0) -> bool:
+    """Whether no rank has given a sign of life for a while."""
+    sizes = [len(beats(folder, rank)) for rank in range(ranks)]
+    time.sleep(for_s)
+    return sizes == [len(beats(folder, rank)) for rank in range(ranks)]
+
+
+def told(found: dict[str, object]) -> list[list[object]]:
+    assert found["stage"] == "done", (found["trouble"], Path(str(found["stderr"])).read_text())
+    seen: list[list[object]] = json.loads(Path(str(found["stdout"])).read_text())
+    return seen
+
+
+def test_ranks_on_their_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """As many on each node as tasks have cores there: nodes that are full, one that is not, wide tasks."""
+    up.start(*START)
+    wide, odd, nodes = (
+        submit(up, tmp_path, tasks=2, cores=2),
+        submit(up, tmp_path, tasks=3),
+        submit(up, tmp_path, nodes=2),
+    )
+    for job, counts in ((wide, [1, 1]), (odd, [2, 1]), (nodes, [2, 2])):
+        found = job.wait(60)
+        seen, size = told(found), sum(counts)
+        assert [(rank, all_, tasks) for rank, all_, _, tasks in seen] == [
+            (rank, size, str(size)) for rank in range(size)
+        ]
+        where = [node for _, _, node, _ in seen]
+        assert [where.count(node) for node in dict.fromkeys(where)] == counts
+        assert set(where) == set(found["hosts"])
+        assert not Path(found["stderr"]).read_text()
+
+
+def test_a_size_that_the_policy_chose(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """The fewest nodes that hold the fewest tasks, and as many tasks as fit there."""
+    up.start(*START)
+    found = submit(up, tmp_path, tasks=3, max_tasks=6).wait(60)
+    assert [tasks for _, _, _, tasks in told(found)] == ["4"] * 4 and len(found["hosts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "number", "words"),
+    [
+        ("if comm.rank == 3: os._exit(3)", 3, None, "rank 3 on {node} .*exit code 3"),
+        ("if comm.rank == 3: os.kill(os.getpid(), 9)", None, 9, "rank 3 on {node} .*signal 9"),
+        ("if comm.rank == 3: raise ValueError('on fire')", None, None, "ValueError: on fire"),
+    ],
+)
+def test_a_rank_that_dies_afar_ends_the_job_and_is_named(
+    up: Up, lab: SlurmLab, tmp_path: Path, deed: str, code: int | None, number: int | None, words: str
+) -> None:
+    up.start(*START)
+    found = submit(up, tmp_path, f"{deed}\n{BEATS}", tasks=4).wait(60)
+    (node, *_) = beats(tmp_path, 3)[0]
+    assert found["stage"] == "failed"
+    assert re.search(words.format(node=node), found["trouble"], re.DOTALL), found["trouble"]
+    if code or number:
+        assert (found["code"], found["signal"]) == (code, number)
+    assert silent(tmp_path, 4)
+
+
+def test_cancelled_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """Each rank is asked; those that do not listen are gone as well when the job is."""
+    up.start(*START)
+    job = submit(up, tmp_path, f"signal.signal(signal.SIGTERM, leave)\n{BEATS}", tasks=4)
+    up.until(lambda: begun(tmp_path, 4))
+    time.sleep(0.5)
+    job.cancel()
+    assert job.wait(60)["stage"] == "cancelled"
+    assert len(list(tmp_path.glob("asked-*"))) == 4
+    deaf = submit(up, tmp_path, f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{BEATS}", tasks=4, grace_s=1)
+    up.until(lambda: begun(tmp_path, 4) and str(deaf.info()["stage"]) == "running")
+    time.sleep(1)
+    deaf.cancel()
+    assert deaf.wait(60)["stage"] == "cancelled"
+    assert silent(tmp_path, 4)
+
+
+def test_limits_hold_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    up.start(*START)
+    found = submit(up, tmp_path, BEATS, tasks=4, time_s=3.0, grace_s=1).wait(60)
+    assert found["stage"] == "killed" and "time" in found["trouble"]
+    assert silent(tmp_path, 4)
+    hungry = "if comm.rank == 3: kept = os.urandom(1 << 20) * 400\n" + BEATS
+    found = submit(up, tmp_path, hungry, tasks=4, memory_mb=150.0).wait(60)
+    (node, *_) = beats(tmp_path, 3)[0]
+    assert found["stage"] == "killed" and "more than 300 MB" in found["trouble"] and node in found["trouble"]
+    assert silent(tmp_path, 4)
+
+
+def test_paused_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    up.start(*START)
+    job = submit(up, tmp_path, BEATS, tasks=4)
+    up.until(lambda: begun(tmp_path, 4))
+    job.suspend()
+    up.until(lambda: "SUSPENDED" in lab.call("squeue", "-h", "-o", "%T"))
+    up.until(lambda: silent(tmp_path, 4))  # slurmctld says so before the nodes have done it
+    job.resume()
+    before = [len(beats(tmp_path, rank)) for rank in range(4)]
+    up.until(lambda: all(len(beats(tmp_path, rank)) > before[rank] + 3 for rank in range(4)))
+    (tmp_path / "go").touch()
+    assert job.result(60) == 0 and job.info()["attempt"] == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("how", ["power", "link"])
+def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, how: str) -> None:
+    """The supervisor's node, or another: all ranks are gone before the job runs elsewhere, from any node."""
+    up.start(*START, "--lease", "3")
+    job = submit(up, tmp_path, BEATS, tasks=4)
+    up.until(lambda: begun(tmp_path, 4))
+    lost = beats(tmp_path, 2 * which)[0][0]
+    (lab.power_off if how == "power" else lab.cut)(lost)
+    lab.call("scontrol", "update", f"nodename={lost}", "state=down", f"reason={how}")
+    up.until(lambda: begun(tmp_path, 4, attempt=2), 90)
+    if how == "link":
+        lab.join(lost)
+    (tmp_path / "go").touch()
+    assert job.result(60) == 0 and job.info()["attempt"] == 2
+    signs = [sign for rank in range(4) for sign in beats(tmp_path, rank)]
+    first = [at for _, mark, at in signs if mark.endswith(":1")]
+    second = [at for _, mark, at in signs if mark.endswith(":2")]
+    assert max(first) < min(second)
+    assert lost not in {node for node, mark, _ in signs if mark.endswith(":2")}
+
+
+@pytest.mark.parametrize(
+    ("death", "ended"), [("os._exit(5)", {"code": 5}), ("os.kill(os.getpid(), 15)", {"signal": 15})]
+)
+def test_a_rank_dies_as_its_node_is_lost(
+    up: Up, lab: SlurmLab, tmp_path: Path, death: str, ended: dict[str, int]
+) -> None:
+    """It saw an error of MPI's, or Slurm ended it: the program itself has not failed, and runs anew."""
+    up.start(*START)
+    first = "os.environ['TENBIN_MARK'].endswith(':1')"
+    deed = (
+        f"while not Path('go').exists() and {first}: beat()\nif {first} and comm.rank == 3: {death}\n{BEATS}"
+    )
+    job = submit(up, tmp_path, deed, tasks=4)
+    up.until(lambda: begun(tmp_path, 4))
+    lost = beats(tmp_path, 3)[0][0]
+    assert up.process is not None
+    up.process.send_signal(signal.SIGSTOP)  # it sees nothing of this before all of it has happened
+    (tmp_path / "go").touch()
+    file = up.home / "jobs/1/attempt-1/result.json"
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ended.items() <= json.loads(file.read_text()).items()
+    lab.kill_slurmd(lost)  # which would have it up again
+    lab.call("scontrol", "update", f"nodename={lost}", "state=down", "reason=broken")
+    up.process.send_signal(signal.SIGCONT)
+    assert job.result(60) == 0 and job.info()["attempt"] == 2
+    assert lost not in job.info()["hosts"]
+
+
+def test_its_supervisor_is_killed(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """No rank goes on anywhere, and the job runs again."""
+    up.start(*START, "--lease", "3")
+    job = submit(up, tmp_path, BEATS, tasks=4)
+    up.until(lambda: begun(tmp_path, 4))
+    slurm = lab.call("squeue", "-h", "-o", "%i").strip()
+    lab.call("scancel", "--batch", "--signal=KILL", slurm)
+    up.until(lambda: begun(tmp_path, 4, attempt=2), 90)
+    (tmp_path / "go").touch()
+    assert job.result(60) == 0
+    signs = [sign for rank in range(4) for sign in beats(tmp_path, rank)]
+    first = [at for _, mark, at in signs if mark.endswith(":1")]
+    assert max(first) < min(at for _, mark, at in signs if mark.endswith(":2"))

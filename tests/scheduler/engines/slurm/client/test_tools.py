@@ -1,0 +1,174 @@
+"""Slurm's tools: what they print is understood or refused, never guessed; what goes wrong is a sentence."""
+
+from __future__ import annotations
+
+import stat
+import time
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.errors import Unavailable
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.tools import Batch, Slurm, SlurmError, SlurmSilent, error_of
+from tests.support.slurm_lab import SlurmLab
+
+NODE = (
+    "NodeName=node1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=1 CPUTot=2 CPULoad=0.80 AvailableFeatures=f1 "
+    "NodeAddr=10.0.0.11 NodeHostName=node1 Version=22.05.8 OS=Linux 6.1 CPUTot=99  RealMemory=2000 "
+    "AllocMem=96 FreeMem=900 State=IDLE+DRAIN ThreadsPerCore=1 Partitions=main,big BootTime=2026-11-22 "
+    "Reason=disk full State=DOWN [root@2026-11-22T00:00:01]"
+)
+
+
+def test_a_node() -> None:
+    (node,) = parse.nodes(NODE + "\n")
+    assert (node.name, node.cpus, node.cpus_used) == ("node1", 2, 1)
+    assert parse.words_of(NODE)["NodeAddr"] == "10.0.0.11"
+    assert node.memory_mb == pytest.approx(2000 * 2**20 / 1e6) and node.partitions == ("main", "big")
+    assert node.states == {"IDLE", "DRAIN"} and not node.usable and not node.lost
+    assert node.reason == "disk full State=DOWN"
+
+
+@pytest.mark.parametrize(
+    ("state", "usable", "lost", "silent"),
+    [
+        ("IDLE", True, False, False),
+        ("MIXED+CLOUD", True, False, False),
+        ("ALLOCATED*", False, False, True),
+        ("MIXED+NOT_RESPONDING", False, False, True),
+        ("DOWN*", False, True, True),
+        ("DOWN+DRAIN", False, True, False),
+        ("IDLE~", False, True, False),
+        ("UNKNOWN", False, False, False),
+        ("ALLOCATED+DRAIN", False, False, False),
+    ],
+)
+def test_states_of_nodes(state: str, usable: bool, lost: bool, silent: bool) -> None:
+    """As 22.05 prints them, and as older and newer versions do."""
+    (node,) = parse.nodes(NODE.replace("State=IDLE+DRAIN", f"State={state}"))
+    assert (node.usable, node.lost, node.silent) == (usable, lost, silent)
+
+
+def test_jobs_whatever_is_in_their_comments() -> None:
+    lines = "7|RUNNING|None|node[1-2]|2026-11-22T09:00:01|tenbin:a:1:1\n8|PENDING|Priority||N/A|x\ny\n"
+    lines += "9_[1-3]|PENDING|Priority||N/A|(null)\n"
+    lines += "10|COMPLETED|None|node1|N/A|a/b/c\n"
+    text = lines.replace("|", "|0a|").replace("\n", "|0a|\n").replace("x|0a|\ny", "x\ny").replace("/", "|")
+    found = parse.jobs(text, "|0a|")
+    assert [job.id for job in found] == [7, 8, 10]
+    assert found[0].nodes == ("node1", "node2") and found[2].comment == "a|b|c" and found[2].final
+    assert found[1].comment == "x\ny"
+    assert (
+        found[0].start_s == datetime(2026, 11, 22, 9, 0, 1).astimezone().timestamp() and found[1].start_s == 0
+    )
+
+
+@given(st.lists(st.lists(st.text(), min_size=6, max_size=6), max_size=4))
+def test_nothing_in_a_column_makes_another_row(made: list[list[str]]) -> None:
+    mark = parse.separator()
+    text = "".join("".join(cell + mark for cell in row) + "\n" for row in made)
+    assert parse.rows(text, mark, 6) == [[row[0].removeprefix("\n"), *row[1:]] for row in made]
+    assert parse.separator() != mark
+
+
+@given(st.text(max_size=80))
+def test_no_answer_is_too_odd(text: str) -> None:
+    readers = partial(parse.jobs, separator="|"), partial(parse.rows, separator="|", columns=3)
+    for reader in (*readers, parse.nodes, parse.partitions, parse.config, parse.hosts, parse.submitted):
+        try:
+            reader(text)
+        except Unavailable as error:
+            assert "\n" not in str(error)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 120), st.integers(1, 3)), max_size=12))
+def test_lists_of_hosts(made: list[tuple[str, int, int]]) -> None:
+    """Brackets are only short for the names."""
+    names = [f"{name}{number:0{width}d}" for name, number, width in made]
+    short = ",".join(f"{name}[{number:0{width}d}]" for name, number, width in made)
+    assert list(parse.hosts(short)) == list(parse.hosts(",".join(names))) == names
+
+
+def test_lists_of_hosts_as_slurm_has_them(lab: SlurmLab) -> None:
+    for text in ("node[1-3]", "n[008-011,20],m1", "r[1-2]c[0-3]", "x"):
+        assert list(parse.hosts(text)) == lab.call("scontrol", "show", "hostnames", text).split()
+
+
+@pytest.mark.parametrize("text", ["node[1-", "node[a-b]", "n[]"])
+def test_half_a_list_is_refused(text: str) -> None:
+    with pytest.raises(Unavailable, match="a list of nodes"):
+        parse.hosts(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "remedy"),
+    [
+        (
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+            SlurmSilent,
+            "slurmctld",
+        ),
+        ("squeue: error: Unexpected missing socket error", SlurmSilent, "slurmctld"),
+        ("scancel: error: Message receive failure", SlurmSilent, "slurmctld"),
+        (
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            SlurmError,
+            "doctor",
+        ),
+        (
+            "scontrol: error: If munged is up, restart with --num-threads=10\nMunge encode failed",
+            SlurmSilent,
+            "munge",
+        ),
+    ],
+)
+def test_errors_name_the_remedy(said: str, kind: type[SlurmError], remedy: str) -> None:
+    error = error_of(("sbatch",), said, 1)
+    assert type(error) is kind and remedy in str(error) and "\n" not in str(error)
+
+
+def fake(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(stat.S_IRWXU)
+
+
+def test_a_tool_that_hangs_and_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path, "squeue", "exec sleep 60")
+    fake(tmp_path, "sbatch", "echo slurm 99 of tomorrow")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin".replace("/usr/bin:/bin", "/bin"))
+    slurm, began = Slurm(timeout_s=0.5), time.monotonic()
+    with pytest.raises(SlurmSilent, match="did not answer"):
+        slurm.jobs()
+    assert time.monotonic() - began < 30
+    with pytest.raises(Unavailable, match="does not know"):
+        slurm.version()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmError, match="no such program"):
+        Slurm().nodes()
+
+
+def test_a_real_cluster(lab: SlurmLab, tmp_path: Path) -> None:
+    slurm = Slurm()
+    assert slurm.version() >= (20, 11) and slurm.config()["ClusterName"] == "tenbinlab"
+    nodes = slurm.nodes()
+    assert [node.name for node in nodes] == list(lab.nodes) and all(node.usable for node in nodes)
+    assert {node.cpus for node in nodes} == {lab.cpus} and "main" in slurm.partitions()
+    output = tmp_path / "out"
+    batch = Batch(
+        "#!/bin/sh\nhostname\n", "a name", "tenbin:x|y", "main", ("node3",), 1, 2, 100.0, 60.0, output
+    )
+    number = slurm.submit(batch)
+    deadline = time.monotonic() + 60
+    while not (jobs := [job for job in slurm.jobs() if job.id == number and job.final]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert jobs[0].state == "COMPLETED" and jobs[0].comment == "tenbin:x|y" and jobs[0].nodes == ("node3",)
+    assert output.read_text() == "node3\n"
+    for field in ({"partition": "nope"}, {"nodes": ("node9",)}, {"memory_mb": 1e6}):
+        with pytest.raises(SlurmError):
+            slurm.submit(Batch(**{**vars(batch), **field}))  # type: ignore[arg-type]

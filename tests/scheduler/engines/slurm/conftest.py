@@ -1,0 +1,19 @@
+"""A coordinator on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.coordinator import Up
+from tests.support.slurm_lab import SlurmLab
+
+
+@pytest.fixture
+def up(lab: SlurmLab, tmp_path: Path) -> Iterator[Up]:
+    """A coordinator for the cluster, started by the test itself; nothing of it is left afterwards."""
+    one = Up(tmp_path / "home")
+    yield one
+    one.sweep()

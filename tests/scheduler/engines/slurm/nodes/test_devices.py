@@ -1,0 +1,168 @@
+"""OpenCL jobs on the nodes' devices, which move between nodes: real PoCL on each."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiles.inventory import OpenCLDevice
+from scheduler.engines.slurm.client.parse import nodes as parsed
+from scheduler.engines.slurm.nodes.devices import Devices, Slot
+from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
+from scheduler.engines.slurm.nodes.opencl_devices import Seen, classes
+from scheduler.jobs.sizes import CORE
+from scheduler.model.jobs import Placement
+from tests.scheduler.engines.slurm.test_engine import START, run
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.paths import EXAMPLES
+from tests.support.programs import opencl_devices, opencl_layer
+from tests.support.slurm_lab import SlurmLab
+
+STENCIL = EXAMPLES / "stencil.py"
+NEEDS = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
+
+
+@pytest.fixture
+def pocl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require(len(opencl_devices()) == 1, "one OpenCL device (PoCL)")
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+
+
+@pytest.fixture
+def slow_by(tmp_path: Path) -> str:
+    """A command that is put before another: devices of node1 are four times slower by an OpenCL layer."""
+    library = opencl_layer("slow_device", tmp_path)
+    script = tmp_path / "slow_by"
+    layer = f'export SLOW_BY=4 OPENCL_LAYERS="{library}"'
+    script.write_text(f'#!/bin/sh\n[ "$(hostname)" = node1 ] && {layer}\nexec "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def stencil(steps: int) -> list[str]:
+    return [sys.executable, str(STENCIL), "--cells", "256", "--steps", str(steps)]
+
+
+def test_each_job_has_a_device_and_its_share_of_cores(up: Up, lab: SlurmLab, pocl: None) -> None:
+    """A node that is drained gives no device; one more job than devices waits."""
+    up.start(*START, "--devices", "--policy", "fcfs")
+    told = {row["name"] for row in up.client.call("GET", "/nodes")}
+    assert told == {f"pocl-0@{node}" for node in lab.nodes} | set(lab.nodes)
+    jobs = [
+        up.client.submit(["sh", "-c", "hostname; echo $TENBIN_DEVICE; sleep 2"], expect_s={"": 9.0})
+        for _ in range(4)
+    ]
+    assert [job.result(60) for job in jobs] == [0] * 4
+    said = [up.client.output(job.id).decode().split() for job in jobs]
+    assert {node for node, _ in said[:3]} == set(lab.nodes) and {device for _, device in said} == {"0"}
+    lab.call("scontrol", "update", "nodename=node2,node3", "state=drain", "reason=service")
+    up.until(lambda: "service" in run(up, "nodes"))
+    jobs = [up.client.submit(["hostname"], expect_s={"": 9.0}) for _ in range(2)]
+    assert [job.wait(60)["hosts"] for job in jobs] == [["node1"]] * 2
+    assert "pocl-0@node1 (cpu)" in up.run("submit", "--device", "gpu", "--", "true").stderr
+
+
+def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl: None) -> None:
+    """By its owner, to a class and to a node; the cost that was predicted is kept beside the measured."""
+    up.start(*START, "--devices", "--policy", "fcfs")
+    still = up.client.submit(stencil(60000), device="pocl-0@node3", **NEEDS)
+    moved = up.client.submit(stencil(60000), device="any", **NEEDS)
+    up.until(lambda: moved.info()["stage"] == "running")
+    for to in ("node2", "pocl-0@node1"):
+        run(up, "migrate", str(moved.id), "--to", to)
+        up.until(lambda to=to: moved.info()["hosts"] == [to[-5:]] and moved.info()["stage"] == "running")  # type: ignore[misc]
+    found = moved.wait(150)
+    assert found["migrations"] == 2 and still.result(150) == 0
+    assert up.client.output(moved.id) == up.client.output(still.id) != b""
+    rows = json.loads(run(up, "calibration", "--kind", "migration", "--json"))
+    assert rows, rows
+
+
+def test_mctbm_moves_a_job_to_the_better_node(up: Up, lab: SlurmLab, pocl: None, slow_by: str) -> None:
+    """It begins on the worse node while the better one is busy, and goes on there."""
+    up.start(*START, "--devices", "--policy", "mctbm")
+    expected = {"pocl-0@node1": 80.0, "pocl-0@node2": 20.0}
+    first = up.client.submit(["sleep", "4"], expect_s={"": 20.0}, device="pocl-0@node2", time_s=90)
+    up.until(lambda: first.info()["stage"] == "running")
+    second = up.client.submit([slow_by, *stencil(20000)], expect_s=expected, **NEEDS)
+    up.until(lambda: second.info()["stage"] == "running")
+    assert second.info()["hosts"] == ["node1"]
+    assert first.wait(30)["stage"] == "done"
+    found = second.wait(120)
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0@node2", 1)
+    still = up.client.submit(stencil(20000), device="pocl-0@node3", **NEEDS)
+    assert still.result(120) == 0
+    assert up.client.output(second.id) == up.client.output(still.id) != b""
+
+
+def device(key: str, kind: str, name: str) -> OpenCLDevice:
+    return OpenCLDevice(
+        key=key,
+        platform=key[:-2],
+        name=name,
+        kind=kind,
+        driver="1",
+        version="3",
+        compute_units=2,
+        global_memory_mb=1.0,
+        max_allocation_mb=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gres", "asked"),
+    [
+        ("", ["", "", ""]),
+        ("gpu:2", ["", "gpu:1", "gpu:1"]),
+        ("gpu:x_9:2(S:0-1)", ["", "gpu:x_9:1", "gpu:x_9:1"]),
+        ("gpu:x_9:1,gpu:tesla:1,shard:8", ["", "gpu:x_9:1", "gpu:1"]),
+        ("gpu:x_9:1,gpu:y_1:1", ["", "gpu:x_9:1", "gpu:y_1:1"]),
+        ("nic:4", ["", "", ""]),
+    ],
+)
+def test_what_slurm_is_asked_for_with_a_device(gres: str, asked: list[str]) -> None:
+    """GPUs that Slurm counts, by their type where it can be told; hidden ones are opened as the first."""
+    line = "NodeName=n1 CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a Gres=%s"
+    nodes = parsed(line % (gres or "(null)"))
+    hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
+    gpus = [device("nvidia-0", "gpu", "X 9"), device("nvidia-1", "gpu", "Y-1")]
+    found = {"n1": [Seen(gpus[0], True), Seen(gpus[1], True), Seen(device("pocl-0", "cpu", "z"))]}
+    _, slots = classes(hosts, nodes, found)
+    assert [slot.gres for slot in slots] == [*asked[1:], asked[0]]
+    assert [slot.index for slot in slots] == [0, 0, 0]
+    roster = Roster(hosts, CORE, whole=False)
+    assert [Devices(slots, roster).gres((number,)) for number in range(3)] == [slot.gres for slot in slots]
+
+
+def test_devices_that_are_alike_are_a_class() -> None:
+    """Of nodes with the same features and cores; a node with two such devices has two units of it."""
+    line = "NodeName=n%d CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a AvailableFeatures=%s"
+    nodes = parsed("\n".join(line % (n, "big" if n == 3 else "small") for n in (1, 2, 3)))
+    hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
+    gpus = [device("amd-0", "gpu", "x"), device("amd-1", "gpu", "x")]
+    cpu = device("pocl-0", "cpu", "z")
+    there = {"n1": [cpu, *gpus], "n2": [cpu, gpus[0]], "n3": [cpu]}
+    found = {name: [Seen(one) for one in devices] for name, devices in there.items()}
+    roster = Roster(hosts, CORE, whole=False)
+    pools, slots = classes(hosts, nodes, found)
+    assert [(pool.name, pool.units, pool.kind) for pool in pools] == [
+        ("amd-0@n1", 3, "gpu"),
+        ("pocl-0@n1", 2, "cpu"),
+        ("pocl-0@n3", 1, "cpu"),
+    ]
+    assert slots[:3] == [Slot("amd-0@n1", 0, 1, 2), Slot("amd-0@n1", 0, 2, 2), Slot("amd-0@n1", 1, 1, 4)]
+    assert pools[0].names == ("n1", "n1", "n2")
+    devices = Devices(slots, roster)
+    roster.away[0] = "gone"
+    assert devices.out_of_service("amd-0@n1") == 2
+    assert devices.place(Placement("amd-0@n1", 1)) == ((2,), (8, 9, 10, 11))
+    assert devices.place(Placement("amd-0@n1", 1, ((1, 1),))) == ((1,), (0, 1))
+    devices.free((1,))
+    roster.free((0, 1))
+    assert devices.place(Placement("amd-0@n1", 1)) == ((0,), (0, 1))

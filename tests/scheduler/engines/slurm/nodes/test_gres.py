@@ -1,0 +1,64 @@
+"""Nodes whose GPUs Slurm counts, and hides from who has not asked; the GPU is a device of PoCL's."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scheduler.engines.slurm.nodes.test_devices import NEEDS, stencil
+from tests.scheduler.engines.slurm.test_engine import START, run
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.programs import opencl_devices, opencl_layer
+from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+
+OPENS = (
+    "import os, tenbin, pyopencl as cl; kind = tenbin.Checkpoint('p').device.type\n"
+    "print(os.environ['TENBIN_DEVICE'], kind & cl.device_type.GPU > 0, os.environ.get('SLURM_JOB_GPUS'))"
+)
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    """Two nodes with a GPU each, which only a job sees that has asked for it."""
+    require_slurm()
+    devices = "basic pthread"
+    require(len(opencl_devices(POCL_DEVICES=devices)) == 2, "two OpenCL devices (PoCL)")
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        layer = opencl_layer("hidden_gpu", folder)
+        with slurmlab(folder / "lab", nodes=2, gpus=1) as cluster:
+            variables = {"POCL_DEVICES": devices, "POCL_CACHE_DIR": str(folder / "cache")}
+            for key, value in {**cluster.env, **variables, "OPENCL_LAYERS": layer}.items():
+                monkeypatch.setenv(key, value)
+            yield cluster
+
+
+def test_a_job_holds_its_gpu_in_slurm(
+    up: Up, lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees it, others do not; a job moves from a GPU to a processor of the other node."""
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+    up.start(*START, "--devices", "--policy", "fcfs")
+    told = {row["name"]: row for row in up.client.call("GET", "/nodes")}
+    assert {"pocl-0@node1", "pocl-1@node1", "pocl-0@node2", "pocl-1@node2"} <= told.keys()
+    assert "pocl-0@node1 (gpu)" in up.run("submit", "--device", "accelerator", "--", "true").stderr
+    for kind, expected in (("gpu", "0 True 0\n"), ("cpu", "0 False None\n")):
+        job = up.client.submit([sys.executable, "-c", OPENS], device=kind, folder=NEEDS["folder"])
+        assert job.result(90) == 0, Path(job.info()["stderr"]).read_text()
+        assert up.client.output(job.id).decode() == expected
+    moved = up.client.submit(stencil(20000), device="any", **NEEDS)
+    up.until(lambda: moved.info()["stage"] == "running")
+    assert moved.info()["placement"].startswith("pocl-0")
+    up.until(lambda: "RUNNING gres" in lab.call("squeue", "-h", "-o", "%T %b", f"--name=tenbin-{moved.id}"))
+    run(up, "migrate", str(moved.id), "--to", "pocl-1@node2")
+    found = moved.wait(150)
+    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-1@node2", 1)
+    still = up.client.submit(stencil(20000), device="pocl-0@node1", **NEEDS)
+    assert still.result(150) == 0
+    assert up.client.output(moved.id) == up.client.output(still.id) != b""

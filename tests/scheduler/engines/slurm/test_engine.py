@@ -1,0 +1,139 @@
+"""``tenbin up --engine slurm``: what users do works as with this machine alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.support.coordinator import Up
+from tests.support.slurm_lab import SlurmLab
+
+START = ("--engine", "slurm")
+BUSY = ("sbatch", "--parsable", "-N3", "--exclusive", "--output=/dev/null")
+COUNTS = "i=0; until [ -e go ]; do i=$((i+1)); echo $i; sleep 0.1; done"
+
+
+def run(up: Up, *words: str) -> str:
+    done = up.run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stage(up: Up, job: int) -> str:
+    return str(up.client.job(job).info()["stage"])
+
+
+def test_jobs_run_on_nodes_of_the_cluster(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    up.start(*START)
+    run(
+        up,
+        "submit",
+        "--array",
+        "1-6",
+        "--chdir",
+        str(tmp_path),
+        "--",
+        "sh",
+        "-c",
+        "hostname; exit $TENBIN_ARRAY_INDEX",
+    )
+    run(
+        up,
+        "submit",
+        "-c",
+        "2",
+        "--time",
+        "10m",
+        "--",
+        "sh",
+        "-c",
+        "hostname >&2; echo $SLURM_JOB_ID $TENBIN_TASKS",
+    )
+    assert [up.client.job(n).result(60) for n in range(1, 8)] == [1, 2, 3, 4, 5, 6, 0]
+    where = [up.client.output(n).decode().strip() for n in range(1, 7)]
+    assert set(where) == set(lab.nodes)
+    assert [up.client.job(n).info()["hosts"] for n in range(1, 7)] == [[name] for name in where]
+    slurm, tasks = up.client.output(7).decode().split()
+    assert tasks == "1" and "tenbin:" in lab.call("scontrol", "show", "job", slurm)
+
+
+def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    up.start(*START)
+    run(up, "submit", "-c", "2", "--chdir", str(tmp_path), "--", "sh", "-c", COUNTS)
+    job = up.client.job(1)
+    up.until(lambda: up.client.output(1).count(b"\n") > 3)
+    run(up, "suspend", "1")
+    up.until(lambda: "SUSPENDED" in lab.call("squeue", "-h", "-o", "%T"))
+    said = up.client.output(1)
+    run(up, "submit", "-c", "2", "--wait", "--", "true")
+    assert up.client.output(1) == said
+    run(up, "resume", "1")
+    up.until(lambda: up.client.output(1).count(b"\n") > said.count(b"\n") + 3)
+    (tmp_path / "go").touch()
+    assert job.result(60) == 0
+    counted = up.client.output(1).split()
+    assert counted == [str(n + 1).encode() for n in range(len(counted))]
+    info = job.info()
+    assert info["usage"]["running_s"] < info["usage"]["wall_s"] - 0.5
+    run(up, "submit", "--", "sleep", "100")
+    up.until(lambda: stage(up, 3) == "running")
+    run(up, "cancel", "3")
+    up.until(lambda: stage(up, 3) == "cancelled")
+    up.until(lambda: not lab.call("squeue", "-h", "-o", "%T").strip())
+
+
+def test_mpi_ranks_on_a_node(up: Up, lab: SlurmLab, mpi: object, tmp_path: Path) -> None:
+    up.start(*START)
+    program = "import os; from mpi4py import MPI; os.write(1, b'%d\\n' % MPI.COMM_WORLD.allreduce(1))"
+    environment = [f"--env=PATH={os.environ['PATH']}"]
+    run(up, "submit", "-n", "2", "--mpi", *environment, "--wait", "--", sys.executable, "-c", program)
+    assert up.client.output(1).split() == [b"2", b"2"]
+
+
+def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """It leaves with a checkpoint and goes on there; a node that nobody knows is refused."""
+    up.start(*START)
+    leaves = 'trap "touch kept; exit 85" URG; hostname >>where; [ -e kept ] && exit 0; '
+    moves = leaves + "while :; do sleep 0.05; done"
+    spec = {"command": ["bash", "-c", moves], "folder": str(tmp_path), "checkpoint_signal": 23}
+    (job,) = up.client.submit_all([spec])
+    where = tmp_path / "where"
+    up.until(lambda: where.exists() and where.read_text())
+    first = where.read_text().strip()
+    target = next(node for node in lab.nodes if node != first)
+    assert "node9" in up.run("migrate", "1", "--to", "node9").stderr
+    run(up, "migrate", "1", "--to", target)
+    assert job.result(60) == 0
+    assert where.read_text().split() == [first, target]
+    assert job.info()["migrations"] == 1 and job.info()["hosts"] == [target]
+
+
+def test_what_is_paused_before_it_has_begun_has_not_failed(up: Up, lab: SlurmLab) -> None:
+    """However often: a policy that shares time does that to jobs that wait in Slurm for a moment."""
+    other = lab.call(*BUSY, "--wrap", "sleep 600").strip()
+    up.until(lambda: "RUNNING" in lab.call("squeue", "-h", "-j", other, "-o", "%T"))
+    up.start(*START, "--policy", "fcfs")
+    (job,) = up.client.submit_all([{"command": ["true"], "folder": "/", "requeue": False}])
+    for _ in range(7):
+        up.until(lambda: stage(up, 1) == "running")
+        run(up, "suspend", "1")
+        up.until(lambda: stage(up, 1) == "suspended")
+        run(up, "resume", "1")
+    lab.call("scancel", other)
+    assert job.result(60) == 0
+
+
+def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> None:
+    """A path is the node's own: the job that finds none there says where it looked."""
+    up.start(*START)
+    missing = up.run("submit", "--wait", "--chdir", "/no/such", "--", "true")
+    assert missing.returncode == 125 and "/no/such: No such file or directory (on " in missing.stderr
+    assert any(f"(on {name})" in missing.stderr for name in lab.nodes)
+    failed = up.run("submit", "--wait", "--", "sh", "-c", "echo why >&2; exit 3")
+    assert failed.returncode == 3 and failed.stderr == "job 2: failed: exit code 3\n  stderr ends: why\n"
+    assert "tenbin logs 2 --error" in up.run("logs", "2").stderr
+    waits = up.client.submit(["sleep", "600"])
+    done = up.run("cancel", "1-3")
+    assert done.returncode == 0 and "left out 1-2: has ended (failed)" in done.stderr
+    assert waits.wait(60)["stage"] == "cancelled"

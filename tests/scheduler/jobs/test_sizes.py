@@ -1,0 +1,161 @@
+"""Jobs that can take a range of tasks or nodes: what policies see of them, and what really starts."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from profiles.errors import BadInput
+from scheduler.jobs.sizes import SERIAL, Unit, tasks_on
+from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.model.speeds import CapLine, CappedSpeed
+from tests.support.coordinator import Up
+
+CORES = Cluster((Pool("core", 16),))
+NODE = Unit(node=True, cores=8)
+CAPPED = Cluster((Pool("node", 4, base_w=10.0, caps_w=(30.0, 40.0, 50.0)),), 200.0)
+
+
+def spec(**fields: object) -> JobSpec:
+    return JobSpec(command=("true",), **fields)  # type: ignore[arg-type]
+
+
+def job(one: JobSpec, cluster: Cluster = CORES, unit: Unit | None = None) -> Job:
+    return as_job(1, 0.0, one, cluster, "me", unit or Unit())
+
+
+@pytest.mark.parametrize(
+    ("fields", "unit", "units", "tasks"),
+    [
+        ({"tasks": 3}, Unit(), (3, None), {3: 3}),
+        ({"tasks": 1, "max_tasks": 4, "cores": 2}, Unit(), (2, 8), {2: 1, 3: 1, 4: 2, 8: 4}),
+        ({"tasks": 1, "max_tasks": 99}, Unit(), (1, 16), {1: 1, 16: 16}),
+        ({"tasks": 3, "max_tasks": 12, "cores": 3}, NODE, (2, 4), {2: 4, 3: 6, 4: 8}),
+        ({"tasks": 10}, NODE, (2, None), {2: 10}),
+        ({"nodes": 1, "max_nodes": 3, "cores": 4}, NODE, (1, 3), {1: 2, 2: 4, 3: 6}),
+    ],
+)
+def test_units_hold_tasks(
+    fields: dict[str, int], unit: Unit, units: tuple[int, int | None], tasks: dict[int, int]
+) -> None:
+    one = spec(**fields)
+    found = job(one, CAPPED if unit is NODE else CORES, unit)
+    assert (found.units, found.max_units) == units
+    for count, expected in tasks.items():
+        assert tasks_on(one, count, unit) == expected
+        # The same by trying: tasks are put on units one after the other.
+        placed, left = 0, [unit.cores] * count if unit.node else [count]
+        most = math.inf if one.nodes else one.max_tasks or one.tasks
+        for place in range(len(left)):
+            while left[place] >= one.cores and placed < most:
+                left[place] -= one.cores
+                placed += 1
+        assert placed == expected
+
+
+def test_speed_without_knowledge_is_amdahls_law_and_proportional_to_the_cap() -> None:
+    speed = job(spec(tasks=2, max_tasks=8)).speed
+    assert speed is not None
+    for tasks in range(2, 9):
+        run_s = {n: SERIAL + (1 - SERIAL) / n for n in (2, tasks)}
+        assert speed(tasks, None) == pytest.approx(run_s[2] / run_s[tasks])
+    capped = job(spec(), CAPPED, NODE)
+    assert capped.speed is not None and capped.speed(1, 30.0) == 1.0
+    assert capped.speed(1, 45.0) == pytest.approx(1.5) and capped.speed(1, None) == pytest.approx(5 / 3)
+    assert capped.malleable and not job(spec(tasks=1, max_tasks=9), CAPPED, NODE).malleable
+    assert job(spec(tasks=3)).speed is None
+
+
+def test_speed_as_the_owner_says_or_as_measured() -> None:
+    said = job(spec(tasks=2, max_tasks=6, speedup={1: 1.0, 2: 1.5, 4: 2.5, 6: 2.0})).speed
+    assert said is not None
+    assert [said(n, None) for n in (2, 3, 4, 5, 6)] == pytest.approx(
+        [1, 2 / 1.5, 2.5 / 1.5, 2.25 / 1.5, 2 / 1.5]
+    )
+    line = CapLine(0.05, 30.0, 45.0)
+    unit = Unit(True, 8, {"compute": (20.0, 0.4)}, {"compute": line})
+    measured = job(spec(nodes=1, max_nodes=4), CAPPED, unit).speed
+    truth = CappedSpeed(20.0, 0.4, 0.05, 30.0, 45.0, least_units=8)
+    assert measured is not None
+    for nodes in (1, 2, 3, 4):
+        for cap in (30.0, 40.0, 50.0, None):
+            assert measured(nodes, cap) == pytest.approx(truth(8 * nodes, cap))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tasks": 4, "max_tasks": 1}, "max_tasks: 1 is less than 4"),
+        ({"nodes": 2, "max_nodes": 1}, "max_nodes: 1 is less than 2"),
+        ({"nodes": 2, "tasks": 2}, "nodes with tasks"),
+        ({"max_nodes": 2}, "max_nodes without nodes"),
+        ({"tasks": 2, "speedup": {1: 1.0}}, "the size of the job is fixed"),
+        ({"tasks": 1, "max_tasks": 2, "speedup": {0: 1.0}}, "greater than or equal to 1"),
+        ({"tasks": 1, "max_tasks": 2, "speedup": {1: 0.0}}, "greater than or equal to 0.000001"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        spec(**fields)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"needs 20 cores \(10 x 2\), there are 16"):
+        job(spec(tasks=10, cores=2, max_tasks=20))
+    with pytest.raises(BadInput, match=r"2 nodes: this coordinator schedules cores"):
+        job(spec(nodes=2))
+    with pytest.raises(BadInput, match=r"a task of 9 cores: a node has 8"):
+        job(spec(cores=9), CAPPED, NODE)
+    with pytest.raises(BadInput, match=r"needs 5 nodes, there are 4"):
+        job(spec(nodes=5), CAPPED, NODE)
+
+
+def test_the_policy_chooses_and_the_job_gets_it(up: Up) -> None:
+    """fifo-max gives as many tasks as fit, easy the fewest; a restarted coordinator knows what was chosen."""
+    up.start("--cores", "2", "--policy", "fifo-max")
+    show = ["sh", "-c", "echo $TENBIN_TASKS"]
+    large = up.client.submit(show, tasks=1, max_tasks=4).wait(30)
+    assert large["tasks"] == 2 == len(large["cpus"]) and Path(large["stdout"]).read_text() == "2\n"
+    up.kill()
+    up.start("--cores", "2", "--policy", "easy")
+    assert up.client.job(large["id"]).info()["tasks"] == 2
+    least = up.client.submit(show, tasks=1, max_tasks=4).wait(30)
+    assert least["tasks"] == 1 and Path(least["stdout"]).read_text() == "1\n"
+
+
+@pytest.mark.usefixtures("mpi")
+def test_parm_sizes_mpi_jobs(up: Up) -> None:
+    """Two at once are worth more on one core each (1 + 1 against 1.9); one alone gets both cores."""
+    up.start("--cores", "2", "--policy", "parm")
+    code = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.size) if c.rank == 0 else None"
+    one = {"command": [sys.executable, "-c", code], "mpi": True, "tasks": 1, "max_tasks": 2}
+    both = [each.wait(60) for each in up.client.submit_all([{**one, "folder": "/"}] * 2)]
+    alone = up.client.submit(one["command"], mpi=True, tasks=1, max_tasks=2).wait(60)
+    assert [Path(each["stdout"]).read_text() for each in (*both, alone)] == ["1\n", "1\n", "2\n"]
+
+
+def test_sizes_on_the_command_line(up: Up) -> None:
+    up.start("--cores", "2", "--policy", "fifo-max")
+    done = up.run(
+        "submit", "-n", "1-2", "--speedup", "1=1,2=1.9", "--wait", "--", "sh", "-c", "exit $TENBIN_TASKS"
+    )
+    assert done.returncode == 2 and done.stdout == "1\n", done.stderr
+    for arguments, message in (
+        (("-n", "4-1"), "--tasks '4-1' is no number or range"),
+        (("-n", "0"), "--tasks '0' is no number"),
+        (("-n", "many"), "write for instance 4 or 1-4"),
+        (("--nodes", "2-"), "--nodes '2-' is no number or range"),
+        (("--nodes", "1"), "schedules cores, not nodes"),
+        (("-n", "1-2", "--speedup", "1:1"), "--speedup '1:1' is no list of speeds"),
+        (("-n", "2", "--speedup", "1=1"), "the size of the job is fixed"),
+        (("-n", "3-4"), "needs 3 cores"),
+        (("--load", "luck"), "'compute' or 'memory'"),
+    ):
+        done = up.run("submit", *arguments, "--", "true")
+        assert done.returncode == 2 and message in done.stderr, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,259 @@
+"""Jobs whose owner says nothing of their run time: earlier runs do, in the coordinator as users start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal import Entry, Journal, Stage, ended_jobs
+from scheduler.engines.local.discovery import divide
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.model.jobs import Cluster, Known, Placement, Pool
+from scheduler.prediction.run_times import AT_ONCE, Experience, better, run_of
+from tests.support.coordinator import Up
+
+NAP = ["sleep", "0.4"]
+CORES = Cluster((Pool("core", 4),))
+DEVICES = Cluster((Pool("gpu-0", 1, kind="gpu"), Pool("pocl-0", 1, 1, kind="cpu")))
+
+
+def ended(number: int, spec: JobSpec, seconds: float, **more: object) -> Entry:
+    usage = {"running_s": seconds, "peak_memory_mb": 50.0}
+    return Entry(number, spec, "", 0.0, Stage.DONE, attempt=1, usage=usage, **more)  # type: ignore[arg-type]
+
+
+def test_what_ran_before_is_what_is_expected(up: Up) -> None:
+    """From nothing, after a first run, over a kill, to the calibration."""
+    up.start("--policy", "easy")
+    first = up.client.submit(NAP, name="nap")
+    assert first.wait(60)["predicted"] is None
+    up.client.submit(NAP, name="nap").wait(60)
+    up.kill()
+    up.start("--policy", "easy")
+    third = up.client.submit(NAP, name="nap")
+    found = third.wait(60)["predicted"]
+    told = found["run_s"][""]
+    assert told["basis"] == "arguments" and told["n"] == 2 and told["low"] < told["middle"] < told["high"]
+    assert told["middle"] >= 0.4 and found["memory_mb"]["middle"] > 0
+    one = next(f for f in third.info()["forecasts"] if f["kind"] == "run-time")
+    assert one["predicted"] == pytest.approx(told["middle"]) and one["measured"] >= 0.4
+    assert one["detail"]["rests_on"] == "same program and arguments"
+    words = up.run("info", "last").stdout
+    assert "expected to run 0.4" in words and "same program and arguments" in words
+    rows = json.loads(up.run("calibration", "--kind", "run-time", "--json").stdout)["summary"]
+    assert sum(row["n"] for row in rows) == 2
+    said = json.loads(up.run("job", "predict", "nap", "--json").stdout)
+    (took,) = [row for row in said["predictions"] if row["quantity"] == "run_s"]
+    assert took["n"] == 3 and said["arguments"] == ["0.4"]
+    scaled = json.loads(up.run("job", "predict", "nap", "--json", "--", "0.8").stdout)["predictions"]
+    assert scaled[0]["basis"] == "name"
+    assert "same program and arguments" in up.run("job", "predict", "nap").stdout
+    unknown = up.run("job", "predict", "nothing", "--user", "nobody-at-all")
+    assert unknown.returncode == 2 and "nothing is known of nothing" in unknown.stderr
+
+
+def test_what_users_state_is_no_prediction(up: Up) -> None:
+    """Said by --expect: told as that, and kept apart from what earlier runs say."""
+    up.start("--policy", "easy")
+    for needs in ({"expect_s": {"": 5.0}}, {"expect_s": {"": 5.0}}, {}):
+        job = up.client.submit(NAP, name="nap", **needs)
+        found = job.wait(60)
+        (one,) = found["forecasts"]
+        words = up.run("info", str(job.id)).stdout
+        if needs:
+            assert found["predicted"] is None
+            assert (one["predicted"], one["stated"], one["detail"]["rests_on"]) == (
+                None,
+                5.0,
+                "stated by the user",
+            )
+            assert "stated by the user to run 5 s\n" in words and "expected" not in words
+            assert "run-time: stated by the user 5, measured" in words and "predicted" not in words
+        else:
+            assert one["predicted"] == pytest.approx(0.4, rel=0.5) and one["stated"] is None
+            assert "run-time: predicted" in words and "stated" not in words
+    told = json.loads(up.run("calibration", "--kind", "run-time", "--json").stdout)
+    assert [(row["n"], row["stated"]) for row in told["summary"]] == [(1, None), (2, 5.0)]
+    assert [one["stated"] for one in told["forecasts"]] == [5.0, 5.0, None]
+    assert "core, stated by users" in up.run("calibration").stdout
+
+
+def test_unrelated_jobs_are_no_plan(up: Up) -> None:
+    """One short job has ended: nothing is expected of another program, and what is known is told."""
+    up.start("--policy", "easy", "--cores", "1")
+    up.client.submit(["true"]).wait(60)
+    long = up.client.submit(["sleep", "60"])
+    job = up.client.submit(["sh", "-c", "echo hello", "other"])
+    found = job.info()
+    assert found["predicted"] is None and long.info()["forecasts"] == []
+    unrelated = found["from_unrelated_jobs"]
+    assert unrelated["n"] == 1 and unrelated["middle"] < 5 and not unrelated["proved"]
+    assert "from unrelated jobs of yours; not used for planning: " in up.run("info", str(job.id)).stdout
+    said = up.run("job", "predict", "other", "--json")
+    (row,) = json.loads(said.stdout)["predictions"]
+    assert not row["proved"] and row["rule"].endswith("unrelated jobs; not used for planning")
+    long.cancel()
+    assert job.wait(60)["forecasts"] == [] and job.info()["from_unrelated_jobs"] is None
+
+
+def test_a_prediction_lets_pass_and_never_kills(up: Up, tmp_path: Path) -> None:
+    """Two cores. A short job passes the one that waits for both, because who runs is known to run longer; and
+    who then runs four times as long as ever before comes to its end."""
+    file = tmp_path / "seconds"
+    slow, quick = ["sh", "-c", f"sleep $(cat {file})"], ["sleep", "0.1"]
+    file.write_text("2")
+    up.start("--policy", "easy", "--cores", "2")
+    up.client.submit(slow, name="slow").wait(60)
+    up.client.submit(quick, name="quick").wait(60)
+    file.write_text("9")
+    runs = up.client.submit(slow, name="slow")
+    up.until(lambda: runs.info()["stage"] == "running")
+    wide = up.client.submit(["true"], name="wide", cores=2)
+    passes = up.client.submit(quick, name="quick").wait(60)
+    assert wide.info()["stage"] == "waiting" and passes["end_s"]
+    assert wide.wait(90)["start_s"] > passes["start_s"]
+    assert runs.info()["stage"] == "done" and runs.info()["usage"]["running_s"] >= 9
+
+
+def test_jobs_that_wait_hear_of_the_first_that_ends(up: Up) -> None:
+    """Submitted all at once, they keep their order; what the second now expects outlives a kill."""
+    up.start("--policy", "easy", "--cores", "1")
+    jobs = up.client.submit_all([{"command": ["sleep", "1"], "name": "nap"} for _ in range(3)])
+    up.until(lambda: jobs[2].info()["predicted"])
+    before = jobs[2].info()["predicted"]
+    up.kill()
+    up.start("--policy", "easy", "--cores", "1")
+    assert jobs[2].info()["predicted"] == before
+    starts = [job.wait(60)["start_s"] for job in jobs]
+    assert starts == sorted(starts) and jobs[0].info()["predicted"] is None
+
+
+def test_who_says_something_is_believed() -> None:
+    """A limit stays a limit, an expectation an expectation."""
+    spec = JobSpec(command=("sim", "5"), folder="/")
+    experience = Experience([ended(1, spec, 10.0)], "ann", CORES)
+    limited = spec.model_copy(update={"time_s": 60.0})
+    (told, nothing) = experience.expect([spec, limited])
+    assert nothing is None
+    job, other = (as_job(2, 0.0, one, CORES, "ann", predicted=told) for one in (spec, limited))
+    assert (job.estimate_s, job.known) == (20.0, Known.PREDICTED)  # 9 of 10 keep to it; a factor 2 of one run
+    assert (other.estimate_s, other.known) == (60.0, Known.LIMIT)
+    failed = ended(3, spec, 1.0)
+    failed.stage = Stage.FAILED
+    again = ended(4, spec, 1.0)
+    again.attempt = 2
+    assert run_of(failed, "ann") is run_of(again, "ann") is None
+
+
+def test_each_device_has_its_own_history() -> None:
+    """A device on which it has never run is tried: it is taken to be as good as the best known."""
+    spec = JobSpec(command=("sim", "5"), folder="/", checkpoint_signal=23)
+    on_cpu = ended(1, spec, 60.0, placement=Placement("pocl-0", 1), devices=(1,))
+    assert on_cpu.usage is not None
+    on_cpu.usage["registered_mb"] = 800.0
+    experience = Experience([on_cpu], "ann", DEVICES)
+    (told,) = experience.expect([spec])
+    job = as_job(2, 0.0, spec, DEVICES, "ann", predicted=told)
+    assert job.estimates_s == {"gpu-0": 60.0, "pocl-0": 60.0} and job.known is Known.PREDICTED
+    experience.ended(ended(3, spec, 6.0, placement=Placement("gpu-0", 1), devices=(0,)))
+    (told,) = experience.expect([spec])
+    job = as_job(4, 0.0, spec, DEVICES, "ann", predicted=told)
+    assert job.estimates_s == {"gpu-0": 6.0, "pocl-0": 60.0}
+
+
+def test_a_sweep_is_looked_at_seldom() -> None:
+    """550 jobs of ever new arguments are predicted anew after 1, 2, 4, 8, ... kinds, and each twelfth.
+
+    And once more when the rule by user has told nine."""
+    experience = Experience([], "ann", CORES)
+    specs = [JobSpec(command=("sim", str(n)), folder="/") for n in range(1, 101)]
+    for number in range(1000, 1000 + 11 * AT_ONCE):
+        experience.watch(Entry(number, JobSpec(command=("sim", str(number)), folder="/"), "", 0.0))
+    looks = [n for n, spec in enumerate(specs, 1) if experience.ended(ended(n, spec, 1.0))]
+    assert looks == sorted({1, 2, 4, 8, 10, 16, 32, 64, *range(12, 101, 12)}) and not experience.ended(
+        ended(200, specs[0], 1.0)
+    )
+
+
+@pytest.mark.parametrize("cluster", [CORES, DEVICES])
+def test_an_end_is_told_to_those_whom_it_tells_something(cluster: Cluster) -> None:
+    """After each new kind of run all that wait are predicted as if each had been looked at."""
+    chance = random.Random(5)
+    on_device = cluster is DEVICES
+    words = [(), *((str(2**n), *more) for n in range(6) for more in ((), ("x",), ("3",), ("x", "7")))]
+    kinds = [
+        (JobSpec(command=(name, *more), folder="/", account=user, cores=cores), pool.name)
+        for name in ("sim", "fit", "fft")
+        for more in words
+        for user in ("ann", "ben")
+        for cores in (1, 2)
+        for pool in cluster.pools
+    ]
+    others = [
+        (JobSpec(command=(f"other{n}",), folder="/", account="ann"), pool)
+        for n, (_, pool) in enumerate(kinds[:20])
+    ]
+    bases = set()
+    for _ in range(10):
+        experience = Experience([], "ann", cluster)
+        waiting = {n: Entry(n, chance.choice(kinds)[0], "", 0.0) for n in range(40)}
+        for entry in waiting.values():
+            experience.watch(entry)
+        for number, (spec, pool) in enumerate([*others, *chance.sample(kinds, 80)], 100):
+            seconds = chance.choice((1.0, 1.1) if number < 120 else (1.0, 1.1, 1.5, 9.0))
+            more = {"placement": Placement(pool, 1), "devices": (0,)} if on_device else {}
+            told = [
+                waiting[n] for n in experience.ended(ended(number, spec, seconds, **more)) if n in waiting
+            ]
+            so_far = [entry.predicted for entry in told]
+            for entry, new in zip(told, experience.expect([e.spec for e in told], so_far), strict=True):
+                if new is not None:
+                    entry.predicted = new
+                    experience.watch(entry)
+            fresh = experience.expect([entry.spec for entry in waiting.values()])
+            for entry, new in zip(waiting.values(), fresh, strict=True):
+                assert new is None or not better(new, entry.predicted), (entry, new)
+            bases |= {
+                found["basis"]
+                for e in waiting.values()
+                if e.predicted
+                for found in e.predicted["run_s"].values()
+            }
+            if number % 4 == 0:
+                experience.forget(waiting.popitem()[1])
+    assert bases == {"user", "name", "scaled", "arguments"}
+
+
+def test_an_end_costs_no_more_where_more_wait(tmp_path: Path) -> None:
+    """Names of their own, and nothing said of run times: each job is predicted when it comes.
+
+    And once more if the rule by user has proved right, but not at each end."""
+    machine = divide("easy", 1, None)
+    for count in (50, 400):
+        home = tmp_path / str(count)
+        journal, engine = Journal(home), LocalEngine(home, home / "r", machine.cluster, machine.cores)
+        try:
+            coordinator = Coordinator(journal, engine, "easy")
+            specs = [JobSpec(command=("true",), folder="/", name=f"n{n}") for n in range(count)]
+            coordinator.submit(specs, dict(os.environ))
+            while len(coordinator.ledger.entries) > count - 20:
+                coordinator.turn()
+            assert coordinator.experience.predictions <= 2 * count
+        finally:
+            engine.close()
+            journal.close()
+
+
+def test_the_journal_is_read_while_its_coordinator_runs(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    spec = JobSpec(command=("sim", "5"), folder="/")
+    one = ended(journal.next_id(), spec, 10.0, predicted={"run_s": {}})
+    journal.commit((), added=[one, Entry(journal.next_id(), spec, "", 1.0)])
+    assert ended_jobs(tmp_path, 10) == [one]
+    journal.close()

@@ -1,0 +1,46 @@
+"""What many tests start: ``tenbin``, OpenCL asked in a process of its own, the layer that loses a device."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.components import require
+
+TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
+LAYERS = Path(__file__).parent / "opencl_layers"
+
+
+def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command line, with a store of its own where one is named."""
+    where = {} if store is None else {"TENBIN_STORE": str(store)}
+    command, environment = [*TENBIN, *arguments], {**os.environ, **where, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def opencl_devices(**variables: str) -> list[dict[str, object]]:
+    """What OpenCL has here, asked in a process of its own; nothing where it has no platform."""
+    command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+
+
+def lost_device(folder: Path) -> str:
+    """The layer that fails reads from a device, built in ``folder``."""
+    return opencl_layer("lost_device", folder)
+
+
+def opencl_layer(name: str, folder: Path) -> str:
+    """One of the layers of the tests, built in ``folder``: the path for ``OPENCL_LAYERS``."""
+    library = folder / f"{name}.so"
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(LAYERS / f"{name}.c")]
+    built = subprocess.run(command, check=False, capture_output=True)
+    require(built.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    return str(library)

@@ -1,0 +1,141 @@
+"""Programs as documented run where modules of the user's own have the names of tenbin's packages."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tenbin
+from profiles.models import linear
+from profiles.store import Store
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.paths import ROOT
+from tests.support.programs import opencl_devices
+from tests.support.records import make_profile
+
+TAKEN = ("profiles", "agent", "probes", "scheduler")
+DOCUMENTED = [
+    (page.name, number, block)
+    for page in sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+    if page.name != "developing.md"  # is about tenbin's own code
+    for number, block in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        + re.findall(r"^((?:    (?:import|from) .*\n)(?:(?:    .*)?\n)*)", page.read_text(), re.MULTILINE)
+    )
+]
+EXAMPLES = {
+    "stencil.py": ("--cells", "64", "--steps", "50"),
+    "nbody.py": ("--bodies", "64", "--steps", "20"),
+    "sort.py": ("--values", "500"),
+    "chebyshev.py": ("--degrees", "3", "--points", "1000"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's folder, in which every name of tenbin's packages is taken."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in TAKEN:
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('the user\\'s own {name} was imported')\n")
+    return folder
+
+
+def run(folder: Path, program: str, *arguments: str, **variables: str) -> str:
+    """What a program in the folder prints; the folder comes first on its path and its children's."""
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A profile in which a checkpoint takes 0.01 s and 0.001 s for each MB."""
+    x = np.repeat([8.0, 64.0, 512.0, 4096.0], 5)
+    y = (0.01 + 0.001 * x) * np.exp(np.random.default_rng(1).normal(0, 0.01, len(x)))
+    model = linear.fit(x, y, probe="checkpoint", quantity="checkpoint_s", x_name="memory_mb")
+    named = [c.model_copy(update={"name": f"{c.name}_C"}) for c in model.coefficients]
+    labels = {"device": "pocl-0"}
+    model = model.model_copy(update={"coefficients": tuple(named), "labels": labels})
+    samples = pd.DataFrame({"round": 0, "emulated": False, "memory_mb": x, "wall_s": y})
+    Store(tmp_path / "store").save(make_profile(models=(model,)), {"checkpoint": samples})
+    return tmp_path / "store"
+
+
+def test_pages_have_programs() -> None:
+    assert {page for page, _, _ in DOCUMENTED} >= {"run-jobs.md", "simulate.md", "use-the-numbers.md"}
+    for _, _, block in DOCUMENTED:
+        imported = set(re.findall(r"^ *(?:from|import) (\w+)", block, re.MULTILINE))
+        assert imported - sys.stdlib_module_names == {"tenbin"}, block
+
+
+@pytest.mark.parametrize(("page", "number", "block"), DOCUMENTED, ids=lambda value: str(value)[:16])
+def test_documented_programs(
+    page: str, number: int, block: str, folder: Path, store: Path, up: Up, tmp_path: Path
+) -> None:
+    if "submit" in block:
+        up.start("--cores", "2")
+    for name in ("simulate", "fit"):
+        (folder / name).write_text("#!/bin/sh\nexit 0\n")
+        (folder / name).chmod(0o755)
+    (folder / "program.py").write_text(dedent(block).replace("/work", str(folder)))
+    printed = run(folder, "program.py", TENBIN_STORE=str(store), TENBIN_HOME=str(up.home))
+    assert printed.strip()
+
+
+def test_what_a_program_reads_is_what_was_stored(folder: Path, store: Path) -> None:
+    (folder / "program.py").write_text(
+        "import pickle, sys, tenbin\n"
+        "profile = tenbin.load_profile(sys.argv[1])\n"
+        "assert isinstance(profile, tenbin.Profile) and pickle.loads(pickle.dumps(profile)) == profile\n"
+        "value, low, high = tenbin.predict(profile.find('checkpoint_s', device='pocl-0'), 4096)\n"
+        "print(value, low, high, len(tenbin.load_samples()['checkpoint']))\n"
+        "try:\n    tenbin.load_profile('nobody')\n"
+        "except tenbin.TenbinError as error:\n    print(error.exit_code, error)\n"
+        "try:\n    import profiles\nexcept RuntimeError:\n    print('mine')\n"
+    )
+    first, second, third = run(folder, "program.py", "last", TENBIN_STORE=str(store)).splitlines()
+    value, low, high, rows = map(float, first.split())
+    assert low < 0.01 + 0.001 * 4096 < high and low < value < high < 1.2 * value and rows == 20
+    assert second.startswith("2 'nobody' matches no profile") and third == "mine"
+
+
+def test_simulate_says_what_makes_no_sense() -> None:
+    with pytest.raises(tenbin.TenbinError, match="unknown policy 'esay'") as caught:
+        tenbin.simulate("esay", "generator:lublin,jobs=10", "8")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name: str, folder: Path) -> None:
+    require(opencl_devices(), "an OpenCL device")
+    shutil.copy(ROOT / "examples" / name, folder)
+    assert run(folder, name, *EXAMPLES[name], TENBIN_JOB_FOLDER=str(folder)).strip()
+
+
+def test_every_public_name_is_there_and_nothing_is_imported_for_none() -> None:
+    assert all(getattr(tenbin, name) for name in tenbin.__all__)
+    loaded = (
+        "import sys, tenbin; print(len([m for m in sys.modules if m.startswith(('tenbin.', 'pydantic'))]))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+    assert pickle.loads(pickle.dumps(tenbin.Profile)) is tenbin.Profile

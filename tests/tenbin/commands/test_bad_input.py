@@ -1,0 +1,225 @@
+"""What users mistype, what programs send, and what terminals must not be sent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.support.components import require
+from tests.support.coordinator import Up
+from tests.support.programs import TENBIN
+
+NAMES = (
+    "two words",
+    "-dash",
+    "a\nb",
+    "\x1b[2J[red]",
+    "名前 é",
+    "$(touch x)",
+    "'; rm -rf x",
+    "[bold]",
+    "..",
+    "a/b",
+)
+LEAVES = 'trap "exit 85" URG; while ! [ -e go ]; do sleep 0.02; done'
+
+
+def test_names_and_arguments_are_only_text(up: Up, tmp_path: Path) -> None:
+    """No name is a command, an option, a path or a control sequence; each comes back as it was."""
+    up.start("--cores", "1")
+    folder = tmp_path / "a folder\nwith é"
+    folder.mkdir()
+    for name in NAMES:
+        printf = ("printf", "%s\n", name, "-n")
+        done = up.run("submit", f"--name={name}", "--chdir", str(folder), "--", *printf)
+        assert done.returncode == 0, done.stderr
+    for number, name in enumerate(NAMES, 1):
+        job = up.client.job(number)
+        assert job.result(60) == 0 and job.info()["name"] == name
+        assert up.client.output(number).decode() == f"{name}\n-n\n"
+    shown = up.run("jobs", "--all").stdout + up.run("info", "4").stdout
+    assert "\x1b" not in shown and "a\\nb" in shown and "\\x1b[2J[red]" in shown and "名前 é" in shown
+    assert list(folder.iterdir()) == []
+    assert {path.name for path in (up.home / "jobs").iterdir()} == {str(n + 1) for n in range(len(NAMES))}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"specs": 3}', b"\xff\xfe", b"[" * 5000])
+def test_a_malformed_call_is_refused_in_one_line(up: Up, body: bytes) -> None:
+    up.start("--cores", "1")
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.connect(str(up.home / "api.sock"))
+    connection.request("POST", "/jobs", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    assert 400 <= answer.status < 500 and "detail" in json.loads(answer.read())
+    assert up.client.submit(["true"]).id == 1
+
+
+def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    (tmp_path / "text").write_text("no program")
+    cases = (
+        (["no-such-program"], "/"),
+        ([str(tmp_path / "text")], "/"),
+        ([""], "/"),
+    )
+    for command, folder in cases:
+        found = up.client.submit(command, folder=folder).wait(60)
+        assert found["stage"] == "failed" and "could not be started" in found["trouble"], command
+        blamed = {"": "''", "true": folder}.get(command[0], command[0])  # nothing of the job's own folder
+        assert found["trouble"].startswith(f"it could not be started: {blamed}: "), found["trouble"]
+    for arguments, words in (
+        (("submit", "--env", "novalue", "--", "true"), "write NAME=VALUE"),
+        (("submit", "--priority", "9999999", "--", "true"), "less than or equal to 1000000"),
+        (("submit", "--after", "99", "--", "true"), "no job 99"),
+        (("migrate", "1", "--to", "core"), "has ended"),
+    ):
+        done = up.run(*arguments)
+        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:
+    """Refused when the job is taken in, with a remedy; one that waits for another may find what that made."""
+    up.start("--cores", "1")
+    (tmp_path / "file").touch()
+    cases = (
+        (("--chdir", "/no/such"), "working directory /no/such: No such file or directory; make it"),
+        (("--chdir", str(tmp_path / "file")), "Not a directory"),
+        (("--output", "/no/such/x"), "output /no/such/x: No such file or directory"),
+        (("--error", "sub/x"), f"error {Path.cwd() / 'sub' / 'x'}: No such file"),
+        (("--output", str(tmp_path)), f"output {tmp_path}: Is a directory"),
+        (("--output", str(tmp_path / ("x" * 300))), "File name too long"),
+        (("--array", "1-3", "--chdir", "/no/such"), "job 1 of 3: working directory /no/such"),
+    )
+    for options, words in cases:
+        done = up.run("submit", *options, "--", "true")
+        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert "--chdir" in done.stderr or "--output" in done.stderr or "--error" in done.stderr
+    assert up.run("jobs", "--all", "--json").stdout.strip() == "[]"
+    made = tmp_path / "made"
+    maker = up.client.submit(["sh", "-c", f"sleep 0.2; mkdir {made}"])
+    assert up.run("submit", "--wait", "--after", "1", "--chdir", str(made), "--", "true").returncode == 0
+    maker.wait(60)
+    made.rmdir()
+    late = up.run("submit", "--wait", "--after", "1", "--chdir", str(made), "--", "true")
+    assert late.returncode == 125 and f"could not be started: {made}: No such file" in late.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_paths_that_may_not_be_used(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    tmp_path.joinpath("closed").mkdir(mode=0o500)
+    done = up.run("submit", "--output", str(tmp_path / "closed" / "x"), "--", "true")
+    assert done.returncode == 2 and "Permission denied" in done.stderr
+
+
+def test_a_job_profile_that_does_not_exist(up: Up) -> None:
+    """Refused under every policy: a job would be planned without what its owner believes known."""
+    up.start("--cores", "1")
+    done = up.run("submit", "--job-profile", "nobody", "--", "true")
+    assert done.returncode == 2 and "no job profile 'nobody'" in done.stderr
+    assert up.run("submit", "--name", "nobody", "--wait", "--", "true").returncode == 0
+
+
+def test_a_working_directory_that_is_gone(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    enter = f"cd {gone} && rmdir {gone} && exec "
+    command = shlex.join([*TENBIN, "submit", "--home", str(up.home), "--", "true"])
+    done = subprocess.run(["sh", "-c", enter + command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the working directory does not exist any more" in done.stderr
+    command = shlex.join([*TENBIN, "submit", "--home", str(up.home), "--chdir", "/", "--wait", "--", "true"])
+    gone.mkdir()
+    done = subprocess.run(["sh", "-c", enter + command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def slow_door(up: Up, home: Path, path: bytes, until: Callable[[], object]) -> Thread:
+    """A socket in ``home`` from which calls reach the coordinator; calls of ``path`` once ``until`` has come.
+
+    It serves two calls.
+    """
+    home.mkdir(mode=0o700)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(home / "api.sock"))
+    listener.listen(2)
+
+    def serve() -> None:
+        for _ in range(2):
+            caller, _ = listener.accept()
+            with caller, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as on:
+                asked = caller.recv(1 << 16)
+                while b"POST" in asked[:4] and not asked.endswith(b"}"):
+                    asked += caller.recv(1 << 16)
+                if path in asked.split(b"\r\n")[0]:
+                    until()
+                on.connect(str(up.home / "api.sock"))
+                on.sendall(asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+                while said := on.recv(1 << 16):
+                    caller.sendall(said)
+        listener.close()
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_all_jobs_are_cancelled_though_one_ends_meanwhile(up: Up, tmp_path: Path) -> None:
+    """Between the list of all jobs and their end one has ended by itself: the others are cancelled."""
+    up.start("--cores", "1")
+    leaves = "while ! [ -e go ]; do sleep 0.02; done"
+    first = up.client.submit(["sh", "-c", leaves], folder=str(tmp_path))
+    others = [up.client.submit(["sleep", "60"]) for _ in range(2)]
+    up.until(first.running)
+
+    def first_ends() -> None:
+        (tmp_path / "go").touch()
+        assert first.result(60) == 0
+
+    door = slow_door(up, tmp_path / "door", b"/cancel", first_ends)
+    done = up.run("cancel", "all", "--home", str(tmp_path / "door"), "--json")
+    door.join(60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ids"] == [job.id for job in others] and "1" in found["left_out"]
+    assert [job.wait(60)["stage"] for job in (first, *others)] == ["done", "cancelled", "cancelled"]
+    assert up.run("cancel", "all").returncode == 0
+    done = up.run("cancel", str(first.id))
+    assert done.returncode == 2 and "job 1 has ended (done)" in done.stderr
+
+
+def test_a_job_moves_to_another_node(up: Up) -> None:
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    up.start("--nodes", "2", "--policy", "las")
+    job = up.client.submit(["sh", "-c", LEAVES], folder=str(up.home), checkpoint_signal=23)
+    up.until(
+        lambda: (
+            job.info()["stage"] == "running"
+            and (up.home / "jobs" / "1" / "attempt-1" / "state.json").exists()
+        )
+    )
+    (here,) = job.info()["nodes"]
+    places = {f"node{here}": "runs there already", "node7": "has 2 nodes", "nowhere": "no pool nowhere"}
+    for place, words in places.items():
+        done = up.run("migrate", "1", "--to", place)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    cores = job.info()["cpus"]
+    up.client.job(1).migrate(f"node{1 - here}")
+    up.until(lambda: job.info()["attempt"] == 2 and job.info()["stage"] == "running", 120)
+    found = job.info()
+    assert found["nodes"] == [1 - here] and not {*found["cpus"]} & {*cores} and found["migrations"] == 1
+    other = up.client.submit(["true"])
+    (up.home / "go").touch()
+    assert job.result(60) == 0 and other.result(60) == 0
+    assert "node1" in up.run("nodes").stdout

@@ -1,0 +1,50 @@
+"""What commands say of a job that did not succeed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.coordinator import Up
+
+COMPLAINS = ("sh", "-c", "echo before; echo first >&2; printf 'last \\033[31mword\\n\\n' >&2; exit 3")
+
+
+def test_a_failure_speaks(up: Up) -> None:
+    up.start("--cores", "1")
+    done = up.run("submit", "--wait", "--", *COMPLAINS)
+    assert done.returncode == 3 and done.stdout == "1\n"
+    assert done.stderr == "job 1: failed: exit code 3\n  stderr ends: last \\x1b[31mword\n"
+    assert up.run("wait", "1").stderr == done.stderr
+    assert "  stderr ends: last \\x1b[31mword\n" in up.run("info", "1").stdout
+    assert json.loads(up.run("info", "1", "--json").stdout)["stderr_end"] == "last \x1b[31mword"
+    logs = up.run("logs", "1")
+    assert logs.stdout == "before\n" and "job 1 failed: exit code 3" in logs.stderr
+    assert "tenbin logs 1 --error" in logs.stderr and up.run("logs", "1", "--error").stderr == ""
+
+
+def test_a_job_that_succeeded_or_was_silent_says_no_more(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    done = up.run("submit", "--wait", "--", "sh", "-c", "echo a warning >&2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    assert up.run("logs", "1").stderr == "" and "stderr ends" not in up.run("info", "1").stdout
+    done = up.run("submit", "--wait", "--", "false")
+    assert (done.returncode, done.stderr) == (1, "job 2: failed: exit code 1\n")
+    assert up.run("logs", "2").stderr == ""
+    one = str(tmp_path / "both")
+    up.run("submit", "--wait", "--output", one, "--error", one, "--", *COMPLAINS)
+    assert up.run("logs", "3").stderr == ""  # it is there already
+    waits = up.client.submit(["sleep", "60"])
+    waits.cancel()
+    assert up.run("wait", str(waits.id)).stderr == f"job {waits.id}: cancelled\n"
+
+
+def test_the_end_of_a_long_file(up: Up) -> None:
+    """Only its end is read, however long the last line is."""
+    up.start("--cores", "1")
+    up.run("submit", "--wait", "--", "sh", "-c", "seq 300000 >&2; exit 1")
+    assert up.client.call("GET", "/jobs/1/stderr?last=7") == b"300000\n"
+    assert up.client.call("GET", "/jobs/1/stdout?last=7") == b""
+    assert "stderr ends: 300000\n" in up.run("info", "1").stdout
+    long = up.run("submit", "--wait", "--", "sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x >&2; exit 1")
+    assert 100 < len(long.stderr) < 1000

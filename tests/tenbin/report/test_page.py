@@ -1,0 +1,127 @@
+"""The report is one page that needs nothing else, drawn by a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from agent.node_profile.node_kind import node_kind
+from profiles.errors import BadInput
+from profiles.fits import fit_samples
+from profiles.fits.job_phases import fit_phases
+from profiles.job_store import JobStore
+from profiles.records import Absent
+from profiles.store import Store
+from tenbin.report.page import write_report
+from tests.support.components import require
+from tests.support.job_profiles import bursty, make_job, over_hosts, samples
+from tests.support.records import make_coefficient, make_model, make_profile
+
+
+def _memory_samples(emulated: bool = False) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    return pd.DataFrame(
+        [
+            {"round": 0, "emulated": emulated, "kind": "bandwidth", "cores": 1, "cpus": "0", "core": 0}
+            | {"numa": "local", "placed": None, "overlap": 1.0, "repetition": i, "bytes": 10**9}
+            | {"wall_s": 0.1 * np.exp(rng.normal(0, 0.05)), "thread_cpu_s": 0.1}
+            for i in range(12)
+        ]
+    )
+
+
+def _saved(store: Store, **changes: object) -> Path:
+    samples = _memory_samples(bool(changes.get("emulated")))
+    profile = make_profile(models=tuple(fit_samples("memory", samples)), samples={"memory": 12})
+    return store.save(profile.model_copy(update=changes), {"memory": samples}) / "profile.json"
+
+
+def _page(tmp_path: Path, **changes: object) -> str:
+    write_report(_saved(Store(tmp_path), **changes), tmp_path / "page.html")
+    return (tmp_path / "page.html").read_text()
+
+
+def _words(page: str) -> str:
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_page_holds_machine_coefficients_and_what_is_absent(tmp_path: Path) -> None:
+    absent = Absent(probe="power", what="the curve", reason="no <powercap> here", remedy="use bare metal")
+    words = _words(_page(tmp_path, absent=(absent,)))
+    assert "Example 9000" in words and "memory_bandwidth_gbs{cores=1,numa=local}" in words
+    assert "no &lt;powercap&gt; here" in words and "use bare metal" in words
+    assert "EMULATED" not in words
+
+
+def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    words = _words(_page(tmp_path))
+    assert not re.findall(r'(?:src|href)="(?!#)', words)
+
+
+def test_emulated_and_interrupted_profiles_say_so(tmp_path: Path) -> None:
+    words = _words(_page(tmp_path, emulated=True, interrupted=True))
+    assert words.count("EMULATED") >= 3 and "Interrupted" in words
+
+
+def test_the_page_compares_with_the_profile_before(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    before = make_profile(id="20250101T000000Z", models=(make_model(make_coefficient(1.0, 0.9, 1.1)),))
+    store.save(before, {})
+    path = (
+        store.save(make_profile(models=(make_model(make_coefficient(2.0, 1.9, 2.1)),)), {}) / "profile.json"
+    )
+    write_report(path, tmp_path / "page.html")
+    words = _words((tmp_path / "page.html").read_text())
+    assert "20250101T000000Z: of 1 coefficients in both, 1 have" in words
+    assert "its interval is too narrow" in words
+
+
+def test_the_page_shows_the_jobs_of_the_nodes_kind(tmp_path: Path) -> None:
+    profile, jobs = make_profile(), JobStore(tmp_path)
+    path = Store(tmp_path).save(profile, {}) / "profile.json"
+    write_report(path, tmp_path / "page.html")
+    assert 'id="jobs"' not in (tmp_path / "page.html").read_text()
+    runs, windows = bursty(lambda at: 1.6 if at > 0.8 else 1.1)
+    phases = fit_phases(runs, windows, "wall", "wall_s")
+    assert phases is not None
+    here = {"kind": node_kind(profile.inventory), "phases": (phases,)}
+    far = over_hosts(samples(), samples(suffers=0.2))
+    jobs.save(make_job("stencil", **here), {})
+    jobs.save(make_job("exchange", far[0].assign(mpi_share=0.4), far[1], **here), {})
+    jobs.save(make_job("elsewhere"), {})
+    write_report(path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert 'id="jobs"' in page and "stencil" in page and "elsewhere" not in page
+    assert "in bursts" in page and "40%" in page
+    assert "Slowed down by comprobe" in page and "over the course of a run" in page
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        write_report(_saved(Store(tmp_path)), tmp_path / "nowhere" / "page.html")
+
+
+def test_a_browser_draws_every_figure_without_an_error(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    require(browser, "no Chromium to draw the page: apt install chromium")
+    _page(tmp_path)
+    quiet = ("no-sandbox", "disable-gpu", "no-first-run", "disable-sync", "enable-logging=stderr")
+    quiet += ("disable-background-networking", "disable-component-update", "virtual-time-budget=10000")
+    command = [str(browser), "--headless", "--dump-dom", f"--user-data-dir={tmp_path / 'browser'}"]
+    command += [*(f"--{flag}" for flag in quiet), f"file://{tmp_path / 'page.html'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    drawn = len(re.findall(r'class="js-plotly-plot"|class="plotly-graph-div js-plotly-plot"', done.stdout))
+    assert drawn >= 1 and "main-svg" in done.stdout
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line and "Uncaught" in line]
+
+
+def test_a_damaged_neighbour_costs_the_comparison_only(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (store.save(make_profile(id="20250101T000000Z"), {}) / "profile.json").write_text("{")
+    assert "Against the profile before" not in _page(tmp_path)

@@ -1,0 +1,196 @@
+"""What clients may send: each fault is refused by its own sentence; no request is an internal error."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tenbin.client.client import Client
+from tenbin.errors import TenbinError
+from tests.support.coordinator import Up
+
+SPEC: dict[str, Any] = {"command": ["true"], "folder": "/"}
+HUGE = (2**63, -(2**63) - 1, 10**400)
+JSON = {"Content-Type": "application/json"}
+
+
+def connect(up: Up) -> http.client.HTTPConnection:
+    """A plain connection to the coordinator's socket."""
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.connect(str(up.home / "api.sock"))
+    return connection
+
+
+def ask(
+    up: Up, method: str, path: str, body: bytes | str | Iterable[bytes] | None = None, **headers: str
+) -> tuple[int, bytes]:
+    """What one call comes to, as it is sent."""
+    connection = connect(up)
+    try:
+        connection.request(method, path, body, JSON | headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def refusal(up: Up, path: str, body: object, method: str = "POST") -> tuple[int, str]:
+    """The code and the sentence; anything that Python can write is sent, also what JSON does not know."""
+    code, content = ask(up, method, path, None if body is None else json.dumps(body))
+    assert 400 <= code < 500, (path, str(body)[:200], code, content[:500])
+    (detail,) = json.loads(content).values()
+    assert isinstance(detail, str) and detail and "\n" not in detail and len(detail) < 2000, detail
+    return code, detail
+
+
+def faults() -> list[tuple[dict[str, Any], str]]:
+    """A submission each, and what its refusal names."""
+    nan, inf, surrogate = float("nan"), float("inf"), "a\ud800"
+    found: list[tuple[dict[str, Any], str]] = []
+    for value in (nan, inf, -inf, 0, -1, 1e300, "1e999", "x", None):
+        if value is not None:
+            found += [({name: value}, name) for name in ("memory_mb", "time_s", "share")]
+        found += [
+            ({"expect_s": {"": value}}, "expect_s"),
+            ({"speedup": {1: value}, "max_tasks": 2}, "speedup"),
+        ]
+        found += [({"cap_curve": [value, 0.1]}, "cap_curve")]
+    found += [({"grace_s": value}, "grace_s") for value in (nan, inf, -1, 86_401)]
+    found += [({"cap_curve": [50, value]}, "cap_curve") for value in (nan, inf, -1)]
+    for name in ("tasks", "cores", "max_tasks", "nodes", "max_nodes", "checkpoint_signal", "checkpoint_code"):
+        found += [({name: value}, name) for value in (*HUGE, 0, -1, nan, inf, 1e300, 1.5, "9" * 5000)]
+    for name in ("priority", "array_index"):
+        found += [({name: value}, name) for value in (*HUGE, nan, 1.5)]
+    found += [({"after": [value]}, "after") for value in (nan, 1.5, "x")]
+    found += [({"after": [value]}, f"no job {value}") for value in (*HUGE, 0)]
+    found += [({"speedup": {value: 1.0}, "max_tasks": 2}, "speedup") for value in (*HUGE, 0, "x")]
+    for name in ("folder", "stdout", "stderr", "name", "device", "account", "job_profile"):
+        found += [({name: "/a\0b"}, name), ({name: surrogate}, name), ({name: "/" + "x" * 5000}, name)]
+    for text in ("a\0b", surrogate, "x" * 131_073):
+        found += [({"command": ["true", text]}, "command"), ({"command": [text]}, "command")]
+        found += [({"env": {"A": text}}, "env"), ({"env": {text: "1"}}, "env")]
+    found += [({"env": {name: "1"}}, "env") for name in ("", "A=B", "=")]
+    found += [({"command": value}, "command") for value in ([], "true", [[]], [None], None, 3)]
+    found += [({surrogate: 1}, "specs.0"), ({"\x1b[2J": 1}, "specs.0.\\x1b[2J: Extra")]
+    found += [({"slurm": {"id": "1", "user": "x", "submitted_s": nan}}, "slurm")]
+    return found
+
+
+def test_each_fault_of_a_job_is_refused_by_its_field(up: Up) -> None:
+    """At the door, in one sentence, whichever field it is in; nothing is taken in."""
+    up.start("--cores", "1")
+    for change, named in faults():
+        code, detail = refusal(up, "/jobs", {"specs": [SPEC | change]})
+        assert code == 422 and named in detail and detail.isprintable(), (str(change)[:200], detail)
+    for variables in (
+        {"": "x"},
+        {"A=B": "x"},
+        {"A\0": "x"},
+        {"A": "\0"},
+        {"A": "\ud800"},
+        {"A": "x" * 131_072},
+    ):
+        code, detail = refusal(up, "/jobs", {"specs": [SPEC], "environment": variables})
+        assert code == 422 and "environment" in detail, detail
+    for waits in ({0: [2**63]}, {10**400: [0]}, {-1: [0]}, {0: [float("nan")]}, {"x": [0]}, {0: [0]}):
+        assert refusal(up, "/jobs", {"specs": [SPEC], "waits_for": waits})[0] == 422
+    assert up.client.call("GET", "/jobs?all=true") == []
+    assert up.client.submit(["true"]).result(60) == 0
+
+
+def test_numbers_that_no_job_has(up: Up) -> None:
+    up.start("--cores", "1")
+    for number in (*HUGE, 0, -1, 2**63 - 1):
+        for path in ("/cancel", "/suspend", "/resume", "/migrate"):
+            body = {"ids": [number], **({"to": "core"} if path == "/migrate" else {})}
+            assert refusal(up, path, body) == (422, f"there is no job {number}; see: tenbin jobs")
+        assert refusal(up, "/wait", {"ids": [number]})[0] == 404
+        if number in HUGE[:2] or abs(number) < 2**63:
+            for rest in ("", "/samples", "/stdout", "/stderr"):
+                assert refusal(up, f"/jobs/{number}{rest}", None, "GET")[0] == 404
+    job = up.client.submit(["echo", "a"])
+    assert job.result(60) == 0
+    for query in ("?start=-1", f"?start={2**63}", f"?start={10**400}", "?start=x", "?start=nan"):
+        assert refusal(up, f"/jobs/1/stdout{query}", None, "GET")[0] == 422
+    code, content = ask(up, "GET", f"/jobs/1/stdout?start={2**63 - 1}")
+    assert (code, content) == (200, b"") or (code == 422 and json.loads(content)["detail"])
+    for query in ("?limit=0", f"?limit={2**63}", "?limit=nan", "?all=perhaps"):
+        assert refusal(up, f"/jobs{query}", None, "GET")[0] == 422
+    assert ask(up, "GET", f"/jobs?all=true&limit={2**63 - 1}")[0] == 200
+    for wait in ("nan", "inf", "-1", "301", "1e400"):
+        assert refusal(up, f"/jobs/1?wait_s={wait}", None, "GET")[0] == 422
+        assert refusal(up, "/wait", {"ids": [1], "wait_s": float(wait)})[0] == 422
+    done = up.run("info", str(10**30))
+    assert done.returncode == 2 and f"'{10**30}' is no job" in done.stderr
+
+
+def test_places_that_nobody_can_move_to(up: Up) -> None:
+    up.start("--cores", "1")
+    up.client.submit(["sleep", "60"])
+    for place in ("", "\0", "\ud800", "core" + "9" * 90, "x" * 101, "²", "../..", 3, None, float("nan")):
+        assert refusal(up, "/migrate", {"ids": [1], "to": place})[0] == 422, place
+    up.client.job(1).cancel()
+
+
+@pytest.mark.parametrize("policy", [("easy",), ("match", "--nodes", "1")])
+def test_a_name_of_a_job_profile_is_no_path(up: Up, policy: tuple[str, ...]) -> None:
+    up.start("--policy", *policy)
+    for name in ("../x", "a/b", "é" * 100, "*", "[", "**", "a@" + "9" * 90, ".", "\n"):
+        code, content = ask(up, "POST", "/jobs", json.dumps({"specs": [SPEC | {"job_profile": name}]}))
+        assert code == 422, content
+
+
+def test_a_refusal_does_not_send_back_what_was_sent(up: Up) -> None:
+    up.start("--cores", "1")
+    big = "x" * (8 << 20)
+    for body in ({"specs": [SPEC | {"name": big}]}, {"specs": [SPEC | {big: 1}]}, {big: 1}, {"specs": big}):
+        assert len(refusal(up, "/jobs", body)[1]) < 500
+    detail = refusal(up, "/jobs", {"specs": [SPEC | {"cores": 0}] * 1000})[1]
+    assert detail.startswith("specs.0.cores: Input should be greater") and detail.endswith("and 997 more")
+    code, content = ask(up, "POST", "/jobs", b'{"specs": [')
+    assert (code, json.loads(content)["detail"]) == (
+        422,
+        "the body is no JSON: Expecting value, at character 11",
+    )
+
+
+def test_a_body_too_large_is_refused_however_it_comes(up: Up) -> None:
+    """With its length, in chunks, over a call that takes no body; before it is read whole."""
+    up.start("--cores", "1")
+    pieces = [b" " * (1 << 20)] * 65
+    for path in ("/jobs", "/cancel", "/wait"):
+        for body in (b"".join(pieces), iter(pieces)):
+            code, content = ask(up, "POST", path, body)
+            assert code == 413 and "64 MiB" in json.loads(content)["detail"]
+    assert ask(up, "GET", "/status", **{"Content-Length": str(10**12)})[0] == 413
+    with pytest.raises(TenbinError, match="larger than 64 MiB") as caught:
+        up.client.submit_all([{**SPEC, "env": {"A": "x" * 100_000}}] * 700, {})
+    assert caught.value.exit_code == 2
+    assert ask(up, "POST", "/jobs", iter([json.dumps({"specs": [SPEC]}).encode()]))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "nest", [b"[" * 1_000_000, b'{"specs":' * 500_000, b'{"a":' * 100 + b"1" + b"}" * 100]
+)
+def test_a_deeply_nested_body_is_refused(up: Up, nest: bytes) -> None:
+    up.start("--cores", "1")
+    code, content = ask(up, "POST", "/jobs", nest)
+    assert 400 <= code < 500 and len(content) < 1000 and json.loads(content)["detail"]
+
+
+def test_an_environment_of_bytes_that_are_not_utf8_reaches_the_job(up: Up) -> None:
+    """Such bytes are nobody's fault: they came from the shell of whoever submits."""
+    up.start("--cores", "1")
+    os.environb[b"TENBIN_TEST_BYTES"] = b"\xff\xfe"
+    try:
+        job = Client(up.home).submit(["sh", "-c", 'printf %s "$TENBIN_TEST_BYTES"'])
+    finally:
+        del os.environb[b"TENBIN_TEST_BYTES"]
+    assert job.result(60) == 0 and up.client.output(job.id) == b"\xff\xfe"

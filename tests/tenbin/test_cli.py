@@ -1,0 +1,190 @@
+"""The command line as a user meets it: real processes, exit codes, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probes.mpi.launchers import MpiInstall
+from profiles.store import Store
+from tests.support.records import make_coefficient, make_model, make_profile
+
+TENBIN = str(Path(sys.executable).with_name("tenbin"))
+SAMPLES = pd.DataFrame({"round": [0], "emulated": [False], "wall_s": [1.0]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Two profiles of one node; the second is 20 % faster, beyond its interval."""
+    store = Store(tmp_path / "store")
+    store.save(make_profile(id="20260101T000000Z"), {"memory": SAMPLES})
+    faster = make_model(make_coefficient(12.0, 11.8, 12.2))
+    store.save(make_profile(id="20260102T000000Z", models=(faster,)), {"memory": SAMPLES})
+    return store
+
+
+def tenbin(*arguments: str, store: Store | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    where = {"TENBIN_STORE": str(store.root)} if store else {}
+    return subprocess.run(
+        [TENBIN, *arguments], capture_output=True, text=True, env={**os.environ, **where, **env}, check=False
+    )
+
+
+def test_help_teaches() -> None:
+    done = tenbin("--help")
+    assert done.returncode == 0
+    assert all(task in done.stdout for task in ("Measure this node", "Try policies", "Run jobs"))
+    for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):
+        assert command in done.stdout
+        assert tenbin(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["profile", "--only", "memroy"], ["--only", "memroy", "choose from memory"]),
+        (["profile", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
+        (["profile", "--meter", "sundial"], ["--meter", "sundial", "powercap"]),
+        (["profile", "--emulate", "cray-1"], ["--emulate", "cray-1", "intel-1s"]),
+        (["profile", "--emulate", "intel-1s", "--only", "memory"], ["--emulate", "only power"]),
+        (["profile", "--report", "/no/such/folder/r.html"], ["--report", "mkdir"]),
+        (["profile", "--report", "/tmp"], ["--report", "is a folder"]),
+        (["profile", "--hosts", "nohost"], ["--hosts: nohost", "name at least two hosts"]),
+        (["profile", "--hosts", ","], ["--hosts", "name at least two hosts"]),
+        (["profile", "--hosts", "a,b", "--only", "memory"], ["--hosts", "only the network probe"]),
+        (["profile", "--hosts", "a,b", "--emulate", "intel-1s"], ["--hosts", "only the network probe"]),
+        (["show", "nobody"], ["nobody", "tenbin list"]),
+        (["export", "--format", "parquet"], ["--format parquet", "--output"]),
+        (
+            ["compare", "last"],
+            ["'last' and 'last' are the same profile", "tenbin compare 20260101T000000Z 20"],
+        ),
+        (["compare", "node"], ["the same profile", "tenbin compare 20260101T000000Z 20260102T000000Z"]),
+        (["compare", "20260101", "20260101"], ["the same profile", "tenbin list"]),
+        (["show", ""], ["matches no profile", "tenbin list"]),
+        (["show", "/no/such/profile.json"], ["/no/such/profile.json: cannot be read (No such file"]),
+        (["show", sys.executable], [sys.executable, "it is no text"]),
+        (["compare", "last", "/etc/passwd"], ["/etc/passwd", "it is no profile, or a damaged one"]),
+        (["export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),
+        (["export", "-o", "."], ["--output", "Is a directory"]),
+        (["report", "-o", "."], ["report .", "Is a directory"]),
+        (["doctor", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_remedy(
+    store: Store, arguments: list[str], words: list[str]
+) -> None:
+    done = tenbin(*arguments, store=store)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = tenbin("profile", "--quick", "--store", str(blocked))
+    assert done.returncode == 2 and "--store" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_show(store: Store) -> None:
+    done = tenbin("show", store=store, COLUMNS="200")
+    assert done.returncode == 0
+    assert (
+        "memory_bandwidth_gbs" in done.stdout
+        and "cores=1 numa=local" in done.stdout
+        and "11.8 .. 12.2" in done.stdout
+    )
+    assert json.loads(tenbin("show", "20260101", "--json", store=store).stdout)["id"] == "20260101T000000Z"
+
+
+def test_a_line_too_long_for_the_terminal_goes_on_under_its_beginning(store: Store) -> None:
+    shown = tenbin("show", "--machine", store=store, COLUMNS="40").stdout
+    lines = shown[shown.index("  processor") :].split("\n\n")[0].splitlines()
+    assert all(line.startswith("  ") and len(line) <= 40 for line in lines)
+
+
+def test_list_names_a_damaged_profile_and_shows_the_others(store: Store) -> None:
+    store.find("20260101").write_text("{")
+    done = tenbin("list", store=store)
+    assert done.returncode == 2
+    assert "20260102T000000Z" in done.stdout and "20260101T000000Z" in done.stderr
+    listed = json.loads(tenbin("list", "--json", store=store).stdout)
+    assert len(listed["profiles"]) == 1 and len(listed["damaged"]) == 1
+
+
+def test_compare_tells_which_differences_are_real(store: Store) -> None:
+    done = tenbin("compare", "20260101", "last", "--json", store=store)
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert difference["verdict"] == "higher" and difference["ratio"] == pytest.approx(1.2)
+    assert "higher" in tenbin("compare", "20260101", "last", store=store, COLUMNS="200").stdout
+    narrow = tenbin("compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
+    assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
+    assert max(map(len, narrow[:5])) <= 80
+
+
+def test_export(store: Store, tmp_path: Path) -> None:
+    assert json.loads(tenbin("export", store=store).stdout)["node"] == "node"
+    assert "tenbin_coefficient_value" in tenbin("export", "--format", "prometheus", store=store).stdout
+    done = tenbin("export", "--format", "parquet", "-o", str(tmp_path / "out"), store=store)
+    assert done.returncode == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "memory.parquet"), SAMPLES)
+
+
+def test_compare_says_of_what_is_not_known_that_it_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for day in (1, 2):
+        A = make_coefficient(40.0 + day, 1.0, None, name="A", unit="cores", quality="poor")
+        scaling = make_model(make_coefficient(), A)
+        store.save(make_profile(id=f"2026010{day}T000000Z", models=(scaling,)), {"memory": SAMPLES})
+    done = tenbin("compare", "20260101", "20260102", store=store)
+    assert "2 coefficients in both: 0 differ" in done.stdout and "of 1 it cannot be told" in done.stdout
+    everything = tenbin("compare", "20260101", "20260102", "--all", store=store).stdout
+    line = next(line for line in everything.splitlines() if "not known" in line)
+    assert line.split() == ["A", *("not", "known") * 2, "cores", "-", "-", "unknown"]
+
+
+def test_hosts_that_do_not_answer_are_told_before_anything_is_measured(
+    mpi: MpiInstall, tmp_path: Path
+) -> None:
+    """Exit code 4: what was asked for is not there."""
+    done = tenbin("profile", "--quick", "--hosts", "localhost,no-such-host.invalid", store=Store(tmp_path))
+    assert done.returncode == 4 and not list(tmp_path.iterdir()), done.stdout
+    assert len(done.stderr.splitlines()) == 1 and "no-such-host.invalid" in done.stderr
+
+
+def test_restore_with_nothing_to_restore(tmp_path: Path) -> None:
+    done = tenbin("restore", XDG_STATE_HOME=str(tmp_path))
+    assert done.returncode == 0 and "Nothing to restore" in done.stdout
+
+
+def test_the_shell_completes_profiles(store: Store) -> None:
+    done = tenbin(
+        store=store, _TENBIN_COMPLETE="complete_bash", COMP_WORDS="tenbin show 2026", COMP_CWORD="2"
+    )
+    assert set(done.stdout.split()) == {"20260101T000000Z", "20260102T000000Z"}
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(store: Store) -> None:
+    """Also where all output fits into the pipe's buffer, and for what typer prints itself."""
+    environment = {**os.environ, "TENBIN_STORE": str(store.root)}
+    for arguments in (["show", "--json"], ["--help"], ["list"]):
+        with subprocess.Popen(
+            [TENBIN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_mistyped_command_is_guessed() -> None:
+    done = tenbin("profil")
+    assert done.returncode == 2 and "Did you mean 'profile'?" in done.stderr

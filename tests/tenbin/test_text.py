@@ -1,0 +1,65 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.records import Quality
+from tenbin.text import duration, interval, number, printable, value_with_unit
+from tests.support.records import make_coefficient
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (12.345, "12.3"),
+        (0.00034, "0.00034"),
+        (45678.0, "45678"),
+        (1.2e-7, "1.20e-07"),
+        (None, "-"),
+        (-3.0, "-3"),
+    ],
+)
+def test_three_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "quality", "value_text", "interval_text"),
+    [
+        (9.0, 11.0, Quality.GOOD, "10 GB/s", "9 .. 11"),
+        (9.0, None, Quality.NOISY, ">= 9 GB/s", "9 .."),
+        (None, 11.0, Quality.NOISY, "<= 11 GB/s", ".. 11"),
+        (9.0, None, Quality.POOR, "not known", "9 .."),
+        (None, None, Quality.POOR, "10 GB/s", "unknown"),
+    ],
+)
+def test_a_bound_is_shown_as_a_bound(
+    low: float | None, high: float | None, quality: Quality, value_text: str, interval_text: str
+) -> None:
+    coefficient = make_coefficient(10.0, low, high, quality=quality)
+    assert (value_with_unit(coefficient), interval(coefficient)) == (value_text, interval_text)
+
+
+def test_durations() -> None:
+    shown = {
+        -1: "0 s",
+        0.451: "0.451 s",
+        8.4: "8.4 s",
+        59.94: "59.9 s",
+        59.96: "1:00 min",
+        65: "1:05 min",
+        600: "10:00 min",
+        3599.4: "59:59 min",
+        3599.6: "1:00 h",
+        12_000: "3:20 h",
+        172_769: "47:59 h",
+        172_771: "2 d",
+        1_080_000: "12.5 d",
+    }
+    assert {seconds: duration(seconds) for seconds in shown} == shown
+
+
+def test_text_from_elsewhere_is_harmless() -> None:
+    assert printable("a b\n\x1b[2Jé名\u202e\x9b\t") == "a b\\n\\x1b[2Jé名\\u202e\\x9b\\t"
