@@ -17,6 +17,9 @@ from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.support.programs import TENBIN
 
+# A Python that has an earlier tenbin: each test's first starts of a coordinator are of that one (an upgrade).
+BEFORE, STARTS_BEFORE = os.environ.get("TENBIN_BEFORE"), 3
+
 
 class Up:
     """``tenbin up`` in a process of its own, which can be killed and started again."""
@@ -25,9 +28,12 @@ class Up:
         self.home = home
         self.client = Client(home)
         self.process: subprocess.Popen[str] | None = None
+        self.starts = 0
 
     def start(self, *options: str) -> None:
-        command = [*TENBIN, "up", "--home", str(self.home), *options]
+        python = BEFORE if BEFORE and self.starts < STARTS_BEFORE else TENBIN[0]
+        command = [python, *TENBIN[1:], "up", "--home", str(self.home), *options]
+        self.starts += 1
         with (self.home.parent / "coordinator.log").open("a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
         deadline = time.monotonic() + 90
