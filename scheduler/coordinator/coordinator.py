@@ -36,11 +36,11 @@ from scheduler.model.jobs import Placement, instant
 from scheduler.model.state import RuleBroken, State
 from scheduler.policies.base import Reason
 from scheduler.policies.registry import create
-from scheduler.prediction.co_location import Company
 from scheduler.prediction.migration_costs import Beliefs
-from scheduler.prediction.profiled import JobProfiles, Measured
+from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, Experience
-from scheduler.prediction.tracker import Foresight
+from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
+from scheduler.prediction.tracker import Company, Foresight
 
 MANY = 1000  # waiting jobs: of so many one has to be predicted anew for a policy to begin anew
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
@@ -71,8 +71,8 @@ class Coordinator:
         costs: LinearCosts = FREE,
         clock: Callable[[], float] = time.time,
         unit: Unit = CORE,
-        profiles: JobProfiles | None = None,
-        measured: Measured = Measured(),  # noqa: B008 (it holds nothing)
+        profiles: ProfiledSlowdowns | None = None,
+        measured: ProfiledJobs = ProfiledJobs(),  # noqa: B008 (it holds nothing)
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.policy_text = policy
@@ -83,7 +83,9 @@ class Coordinator:
         self.state = State(engine.cluster, self.beliefs, slowdowns=slowdowns, now=instant(clock()))
         self.ledger = Ledger(journal, engine.cluster, unit)
         self.company = Company(self.ledger, profiles) if profiles is not None else None
-        self.foresight = Foresight(self.ledger, engine, self.beliefs, journal, self.state.now)
+        self.foresight = Foresight(self.ledger, engine, self.beliefs, self.state.now)
+        for outcome in journal.forecasts(last=OUTCOMES):
+            self.beliefs.recall(outcome)
         self._happenings: list[Happening] = []
         self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)

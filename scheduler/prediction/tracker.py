@@ -5,20 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-from agent.attempts.folder import Result
+from agent.attempts.folder import Result, RunState
 from agent.attempts.phases import Phase
-from scheduler.coordinator.job_table import Ledger
-from scheduler.coordinator.journal import Entry, Journal
-from scheduler.engines import Engine
+from scheduler.coordinator.journal import Entry
+from scheduler.model.interference import PACKED
 from scheduler.model.jobs import Job, Known, Stop
-from scheduler.model.state import JobState, estimate_under
+from scheduler.model.state import JobState, State, estimate_under
 from scheduler.prediction.migration_costs import Beliefs
-from scheduler.prediction.predictions import STATED, Kind
+from scheduler.prediction.predictions import STATED, Forecast, Forecasts, Kind
+from scheduler.prediction.profiles import ProfiledSlowdowns
 
 REMEMBERED = 1000  # outcomes that a new coordinator learns from
+LEAST_PAUSE_S = 0.5  # between its supervisor's time and its own
 WHOLE: tuple[Kind, ...] = ("migration", "suspension")  # a checkpoint and a restart
+
+
+class Jobs(Protocol):
+    """The part of a job table that predictions are made from."""
+
+    entries: dict[int, Entry]
+    forecasts: Forecasts
+
+    def job(self, entry: Entry) -> Job: ...
+
+
+class Attempts(Protocol):
+    """The part of an engine that tells how far attempts are."""
+
+    def phases(self, job: Entry) -> list[Phase]: ...
+
+    def state(self, job: Entry) -> RunState | None: ...
 
 
 class Foresight:
@@ -28,14 +46,10 @@ class Foresight:
         since_s: since when this coordinator looks; what ended before was seen too late.
     """
 
-    def __init__(
-        self, ledger: Ledger, engine: Engine, beliefs: Beliefs, journal: Journal, since_s: float
-    ) -> None:
+    def __init__(self, ledger: Jobs, engine: Attempts, beliefs: Beliefs, since_s: float) -> None:
         self.ledger, self.engine, self.beliefs, self.since_s = ledger, engine, beliefs, since_s
         self.forecasts = ledger.forecasts
         self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
-        for outcome in journal.forecasts(last=REMEMBERED):
-            beliefs.recall(outcome)
 
     def recover(self, entry: Entry) -> None:
         """After a restart: a job that may have noted something meanwhile."""
@@ -247,6 +261,75 @@ class Foresight:
 
     def _about(self, job: Job) -> dict[str, Any]:
         return {"program": self.beliefs.program(job), "mb": self.beliefs.memory_mb(job) or 0.0}
+
+
+LEAST_PAUSE_S = 0.5  # between its supervisor's time and its own
+
+
+class Company:
+    """Predicted slow-downs of jobs that share a node, noted once every turn.
+
+    The co-location of a job can change while it runs. The prediction is then the slow-down over all of it:
+    the job's run time over that of the job alone, had it gone on as fast as predicted beside each neighbour.
+    """
+
+    def __init__(self, ledger: Jobs, profiles: ProfiledSlowdowns) -> None:
+        self.ledger, self.profiles = ledger, profiles
+
+    def look(self, state: State) -> None:
+        """Note the company of each running job, if it has changed."""
+        for running in state.running.values():
+            placement = running.placement
+            if placement is None or self.profiles.pressure(running.job.program) is None:
+                continue
+            beside = _beside(running, state)
+            one = self.ledger.forecasts.of(running.job.id, "pairing")
+            if one is not None and one.detail["company"][-1]["beside"] == beside:
+                continue
+            factor = self.profiles.factor(running.job.program, placement.binding, beside)
+            met = {"since_s": state.now, "beside": beside, "factor": factor}
+            if one is not None:
+                one.detail["company"].append(met)
+                self.ledger.forecasts.touch(one)
+            elif placement.binding != PACKED:
+                entry = self.ledger.entries[running.job.id]
+                self.ledger.forecasts.predict(
+                    entry.id, entry.attempt, state.now, "pairing", factor, company=[met]
+                )
+
+    def ended(self, entry: Entry, result: Result) -> None:
+        """An attempt has come to its end: if with success, its slow-down is known."""
+        one = self.ledger.forecasts.of(entry.id, "pairing")
+        alone_s = self.profiles.alone_s(entry.spec.job_profile)
+        if one is None:
+            return
+        paused = result.usage.wall_s - result.usage.running_s > LEAST_PAUSE_S
+        if alone_s is None or result.how != "exited" or result.code or paused or entry.failures:
+            self.ledger.forecasts.void(entry.id, "it did not run from beginning to end at once", "pairing")
+            return
+        one.predicted = overall(one, result.ended_s)
+        self.ledger.forecasts.measure(entry.id, "pairing", result.usage.running_s / alone_s, alone_s=alone_s)
+
+
+def overall(one: Forecast, end_s: float) -> float:
+    """The predicted slow-down over all the company that it had until ``end_s``."""
+    met = one.detail["company"]
+    ends = [*(after["since_s"] for after in met[1:]), max(end_s, met[-1]["since_s"])]
+    spent = [max(end - there["since_s"], 0.0) for there, end in zip(met, ends, strict=True)]
+    work = sum(seconds / there["factor"] for there, seconds in zip(met, spent, strict=True))
+    return float(sum(spent) / work) if work > 0 else float(met[-1]["factor"])
+
+
+def _beside(running: JobState, state: State) -> list[str]:
+    """Programs of the jobs on its nodes, in alphabetical order."""
+    assert running.placement is not None
+    nodes = {node for node, _ in running.placement.nodes}
+    others = (other for other in state.running.values() if other is not running and other.placement)
+    return sorted(
+        other.job.program
+        for other in others
+        if other.placement is not None and nodes & {node for node, _ in other.placement.nodes}
+    )
 
 
 def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:

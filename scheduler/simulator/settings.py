@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scheduler.model.costs import FREE, Costs
@@ -13,6 +13,7 @@ from scheduler.model.jobs import Job, Placement
 
 if TYPE_CHECKING:
     from profiles.records import Profile
+    from scheduler.prediction.profiles import MeasuredCluster
 
 Disturbance = tuple[float, NodeDown | NodeUp | BudgetChanged]
 # factor on the run time of a job (1: undisturbed), from its placement and those of the jobs on its nodes
@@ -42,6 +43,12 @@ class Settings:
     disturbances: Iterable[Disturbance] = ()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     seed: int = 0
+
+    def with_measured(self, measured: MeasuredCluster) -> Settings:
+        """Take costs (known to policies) and profiles from a measured cluster."""
+        if not measured.costs.checkpoint:
+            return replace(self, profiles=measured.profiles)
+        return replace(self, costs=measured.costs, planned_costs=None, profiles=measured.profiles)
 
 
 @dataclass(frozen=True)

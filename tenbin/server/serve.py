@@ -28,7 +28,7 @@ from scheduler.engines import Engine
 from scheduler.engines.local.discovery import Machine
 from scheduler.engines.local.engine import SWEEP_S, LocalEngine
 from scheduler.engines.local.packages import put_back
-from scheduler.prediction.profiled import Measured
+from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.client import socket_folder
 from tenbin.server import tcp
 from tenbin.server.api import News, make_api
@@ -78,7 +78,7 @@ def serve(
         engine = make_engine(home, machine, report)
         try:
             profiles, unit = machine.job_profiles, machine.unit
-            measured = Measured(JobStore(), profiles.kind if profiles is not None else node_kind())
+            measured = ProfiledJobs(JobStore(), profiles.kind if profiles is not None else node_kind())
             coordinator = Coordinator(
                 journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
             )

@@ -23,8 +23,7 @@ import pytest
 
 from profiles.store import Store
 from scheduler.coordinator.journal import forecasts_of
-from scheduler.prediction.calibration import BOUND, error_of, parts
-from scheduler.prediction.predictions import Forecast
+from scheduler.prediction.predictions import BOUND, Forecast, error_of, parts
 from tests.benchmarks import FULL
 from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.scheduler.prediction.test_calibration import computes, other

@@ -17,7 +17,7 @@ from scheduler.engines.local.packages import Packages
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.speeds import CapLine
-from scheduler.prediction.measured import CAP_STEP_W, with_power
+from scheduler.prediction.profiles import CAP_STEP_W, with_power
 
 HINT = "see: tenbin doctor; to try it on emulated ones: --emulate intel-2s"
 

@@ -24,8 +24,7 @@ from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split, unknown
 from scheduler.policies.base import Policy
 from scheduler.policies.registry import POLICIES, create
-from scheduler.prediction.measured import measured
-from scheduler.prediction.profiled import JobProfiles
+from scheduler.prediction.profiles import ProfiledSlowdowns, measured_cluster
 
 if TYPE_CHECKING:
     from scheduler.engines.slurm.site import Site  # most coordinators have no Slurm
@@ -43,7 +42,7 @@ class Machine:
     devices: dict[str, list[int]] = field(default_factory=dict)
     costs: LinearCosts = FREE
     unit: Unit = CORE
-    job_profiles: JobProfiles | None = None
+    job_profiles: ProfiledSlowdowns | None = None
     packages: Packages | None = None
     slurm: Site | None = None
 
@@ -72,7 +71,7 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
     pools = tuple(Pool(d["key"], 1, rank, kind=d["kind"]) for rank, (_, d) in enumerate(numbered))
     cluster, costs = Cluster(pools), FREE
     if profile is not None:
-        costs = measured(cluster, {pool.name: profile for pool in pools}, folder).costs
+        costs = measured_cluster(cluster, {pool.name: profile for pool in pools}, folder).costs
     return Machine(cluster, [], {d["key"]: [number] for number, d in numbered}, costs)
 
 
@@ -167,7 +166,7 @@ def _shared(policy: str, cores: int | None, nodes: int) -> Machine:
         what = f"--nodes {nodes}: of {len(used)} cores no node has enough for {most} jobs"
         remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
         raise BadInput(what, remedy)
-    return _in_nodes(used, nodes, job_profiles=JobProfiles(JobStore(), node_kind()))
+    return _in_nodes(used, nodes, job_profiles=ProfiledSlowdowns(JobStore(), node_kind()))
 
 
 def scaling_of(profile: Profile) -> dict[str, tuple[float, float]]:

@@ -25,7 +25,7 @@ from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split
 from scheduler.policies.registry import create
-from scheduler.prediction.profiled import JobProfiles
+from scheduler.prediction.profiles import ProfiledSlowdowns
 
 
 def slurm_cluster(
@@ -193,7 +193,7 @@ def _shared(
     names = tuple(host.name for host in hosts)
     pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacity=capacity, names=names)
     site = Site(slurm, partition, Roster(hosts, unit, whole=False), lease_s, shared=True, threads=threads)
-    profiles = JobProfiles(JobStore(), kind)
+    profiles = ProfiledSlowdowns(JobStore(), kind)
     return Machine(Cluster((pool,)), [], unit=unit, slurm=site, job_profiles=profiles)
 
 

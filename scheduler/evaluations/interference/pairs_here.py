@@ -30,7 +30,7 @@ from scheduler.evaluations.interference import pairs_here_tables as tables
 from scheduler.model.interference import Pressure
 from scheduler.policies.sharing.pairing import by_probes, ends_inwards, pairings
 from scheduler.policies.sharing.pairs import over_network, together_s
-from scheduler.prediction.profiled import pressure_of
+from scheduler.prediction.profiles import pressure_of
 
 PAPER = (
     "Y. Konishi, A. Nomura, H. Matsuba, Y. Ishikawa: Efficient Scheduling for Cluster of NUMA Parallel "

@@ -16,7 +16,7 @@ from profiles.models import Prediction
 from profiles.models.neighbours import slowdown_beside
 from scheduler.model.interference import Pressure
 from scheduler.policies.sharing.pairing import by_probes, excluded, partition, rule_bindings
-from scheduler.prediction.profiled import pressure_of
+from scheduler.prediction.profiles import pressure_of
 
 
 @dataclass(frozen=True)

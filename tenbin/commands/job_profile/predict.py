@@ -108,9 +108,9 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[Run]:
     if name:
         from agent.node_profile.node_kind import node_kind
         from profiles.job_store import JobStore
-        from scheduler.prediction.profiled import Measured
+        from scheduler.prediction.profiles import ProfiledJobs
 
-        runs += Measured(JobStore(store), node_kind()).runs(name)
+        runs += ProfiledJobs(JobStore(store), node_kind()).runs(name)
     user = getpass.getuser()
     has_run = (folder / "journal.sqlite").exists()
     found = (run_of(entry, user) for entry in (ended_jobs(folder, LOOKED_AT) if has_run else ()))

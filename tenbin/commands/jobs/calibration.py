@@ -14,8 +14,7 @@ CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %
 
 if TYPE_CHECKING:
     from profiles.records import Profile
-    from scheduler.prediction.calibration import Row
-    from scheduler.prediction.predictions import Forecast
+    from scheduler.prediction.predictions import Forecast, Row
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -55,8 +54,7 @@ def calibration(
     """
     from profiles.errors import BadInput
     from scheduler.coordinator.journal import forecasts_of
-    from scheduler.prediction.calibration import summary
-    from scheduler.prediction.predictions import UNITS
+    from scheduler.prediction.predictions import UNITS, summary
     from tenbin.client.client import default_home
 
     if kind is not None and kind not in UNITS:
@@ -94,7 +92,7 @@ def _refit(
     from profiles.errors import BadInput
     from profiles.refit import refitted
     from profiles.store import Store, load, samples
-    from scheduler.prediction import calibration as calibrating
+    from scheduler.prediction import predictions as calibrating
 
     in_store = Store(store)
     path = in_store.find(selector)
@@ -128,7 +126,7 @@ def _print_tables(rows: list[Row], forecasts: list[Forecast]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from scheduler.prediction.calibration import parts
+    from scheduler.prediction.predictions import parts
     from tenbin.terminal import SafeConsole
     from tenbin.text import number
 

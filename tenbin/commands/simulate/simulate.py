@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from scheduler.model.jobs import Cluster
-    from scheduler.prediction.measured import Measured
+    from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Metrics
     from scheduler.simulator.settings import Summary
     from scheduler.simulator.trace import Record, Sink
@@ -179,10 +179,10 @@ def _unstated(result: dict[str, Any], choice: str) -> list[str]:
     return [f"{count:,} of {all_jobs:,} jobs state no run time; policies took: {taken}"]
 
 
-def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measured:
+def _measured(given: list[str], machine: Cluster, store: Path | None) -> MeasuredCluster:
     """What ``PROFILE`` (for every class) and ``CLASS=PROFILE`` say about the machine."""
     from profiles.store import Store
-    from scheduler.prediction.measured import measured
+    from scheduler.prediction.profiles import measured_cluster
 
     chosen: dict[str, str] = {}
     for text in given:
@@ -192,7 +192,7 @@ def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measure
         else:
             chosen.update({pool.name: text for pool in machine.pools if pool.name not in chosen})
     profiles = Store(store)
-    return measured(machine, {name: profiles.load(selector) for name, selector in chosen.items()})
+    return measured_cluster(machine, {name: profiles.load(selector) for name, selector in chosen.items()})
 
 
 def _run(
@@ -203,7 +203,7 @@ def _run(
     limit: int | None,
     keep: bool,
     errors: Console,
-    taken: Measured | None,
+    taken: MeasuredCluster | None,
     substitute: Unstated,
 ) -> tuple[dict[str, Any], Record, Workload]:
     """One policy on the whole workload: its figures, and the outcomes if they are kept."""
@@ -231,7 +231,7 @@ def _run(
         raise BadInput("--without-estimate: this workload reacts to the schedule", "leave it out")
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     with _progress(text, errors) as progress:
-        settings = replace(work.settings if taken is None else taken.settings(work.settings), seed=seed)
+        settings = replace(work.settings if taken is None else work.settings.with_measured(taken), seed=seed)
         simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks, progress)
         summary = simulator.run()
     figures = {"policy": text, "without_estimate": substitute.jobs}

@@ -22,7 +22,7 @@ from profiles.jobs import NodeKind
 from scheduler.jobs.sizes import Unit, speed_of, under_caps
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
-from scheduler.prediction.profiled import Measured
+from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.commands.job_profile.show import print_job
 from tenbin.report import jobs as report
 from tests.support.components import processes_below, require
@@ -157,7 +157,7 @@ def test_a_package_s_cpus_are_those_of_its_number(tmp_path: Path) -> None:
 def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     """Against its speed at the pool's lowest cap; only of the machine it was measured on; fixed then."""
     JobStore(tmp_path).save(make_job("lu", kind=KIND, caps=fit(table(), "intel-2s")), {"caps": table()})
-    measured, pool = Measured(JobStore(tmp_path), KIND), Pool("node", 2, caps_w=(30.0, 40.0, 50.0, 60.0))
+    measured, pool = ProfiledJobs(JobStore(tmp_path), KIND), Pool("node", 2, caps_w=(30.0, 40.0, 50.0, 60.0))
     unit = Unit(node=True, cores=1, package=True, emulated="intel-2s")
     spec = JobSpec(command=("lu",), folder="/", nodes=1, job_profile="lu")
     found = under_caps(spec, measured.caps, unit)

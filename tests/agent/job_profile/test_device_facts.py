@@ -14,7 +14,7 @@ from agent.job_profile.trial import Ended, Trial
 from probes.opencl.devices import devices
 from profiles.errors import TenbinError
 from profiles.fits.job import fit
-from scheduler.prediction.profiled import runs_of
+from scheduler.prediction.profiles import runs_of
 from tests.support.components import require
 from tests.support.job_profiles import make_job, samples
 from tests.support.paths import ROOT

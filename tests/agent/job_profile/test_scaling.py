@@ -22,7 +22,7 @@ from profiles.models import downey
 from scheduler.jobs.sizes import CORE, sized, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
-from scheduler.prediction.profiled import Measured
+from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.report import jobs as report
 from tests.support.components import require
 from tests.support.job_profiles import make_job, samples
@@ -114,7 +114,7 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
     table = pd.DataFrame(rows, columns=["cores", "wall_s"])
     job = make_job("lu", kind=KIND, scaling=scaling.fit(table))
     JobStore(tmp_path).save(job, {"scaling": table})
-    measured = Measured(JobStore(tmp_path), KIND)
+    measured = ProfiledJobs(JobStore(tmp_path), KIND)
     spec = JobSpec(command=("lu",), folder="/", tasks=1, max_tasks=8, job_profile="lu")
     found = sized(spec, measured.scaling, CORE)
     assert found.speedup[1] == 1.0 and found.speedup[2] == pytest.approx(2.0, rel=0.02)
@@ -127,7 +127,7 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
         spec.model_copy(update={"max_tasks": None}),
     ):
         assert sized(other, measured.scaling, CORE) == other
-    elsewhere = Measured(JobStore(tmp_path), NodeKind(key="ffffffffffff", title="Other"))
+    elsewhere = ProfiledJobs(JobStore(tmp_path), NodeKind(key="ffffffffffff", title="Other"))
     assert elsewhere.scaling("lu") is None and elsewhere.runs("lu") == []
 
 

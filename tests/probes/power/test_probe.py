@@ -26,7 +26,7 @@ from profiles.fits import fit_samples
 from profiles.fits.power import fit
 from profiles.records import Coefficient, Settings
 from scheduler.model.jobs import Pool
-from scheduler.prediction.measured import with_power
+from scheduler.prediction.profiles import with_power
 from tenbin.report.power import EXPLANATION, figures
 from tests.probes.power.test_powercap import LIMITS, write_zone
 from tests.support.records import make_profile

@@ -20,9 +20,8 @@ from profiles.refit import refitted
 from profiles.store import Store
 from scheduler.coordinator.journal import Journal, forecasts_of
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.prediction.calibration import samples, summary
-from scheduler.prediction.measured import measured
-from scheduler.prediction.predictions import Forecast
+from scheduler.prediction.predictions import Forecast, samples, summary
+from scheduler.prediction.profiles import measured_cluster
 from tenbin.client.client import Job
 from tenbin.text import headline
 from tests.scheduler.coordinator.test_coordinator import STENCIL
@@ -258,7 +257,7 @@ def test_a_refit_is_stored_beside_the_old_profile(tmp_path: Path) -> None:
     model = new.find("checkpoint_s", device="a", storage=str(tmp_path))
     assert model is not None and model["alpha_C"].value == pytest.approx(TRUTH["alpha_C"], rel=0.05)
     cluster = Cluster((Pool("a", 1),))
-    costs = measured(cluster, {"a": new}, tmp_path / "jobs").costs
+    costs = measured_cluster(cluster, {"a": new}, tmp_path / "jobs").costs
     assert costs.checkpoint["a"].slope == pytest.approx(TRUTH["alpha_C"], rel=0.05)
     assert costs.begin_s["a"] == pytest.approx(0.1 + 0.3)
     shown = calibrate(tmp_path, "--refit")

@@ -18,7 +18,7 @@ from profiles.store import Store
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import Line
 from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
-from scheduler.prediction.measured import caps_of, measured, with_power
+from scheduler.prediction.profiles import caps_of, measured_cluster, with_power
 from scheduler.simulator.settings import Settings
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
@@ -81,19 +81,19 @@ BOTH = profile([*checkpoints("pocl-0"), *checkpoints("nv-0", 2.0)])
 
 
 def test_classes_find_their_devices_by_kind_or_name() -> None:
-    found = measured(TWO, {"gpu": BOTH, "cpu": BOTH})
+    found = measured_cluster(TWO, {"gpu": BOTH, "cpu": BOTH})
     assert found.costs.checkpoint == {"gpu": Line(0.03, 1.84), "cpu": Line(0.015, 0.92)}
     assert found.costs.restart == {"gpu": Line(0.0194, 0.36 + 0.5), "cpu": Line(0.0097, 0.18 + 0.5)}
     job = Job(1, 0.0, memory_mb=1000.0, stop=Stop.CHECKPOINT)
     assert found.costs.stop_s(job, "cpu") == pytest.approx(15.92)
     assert found.costs.restart_s(job, "cpu") == pytest.approx(10.38)
-    named = measured(parse_cluster("4xnv-0+2xcpu"), {"nv-0": BOTH, "cpu": BOTH})
+    named = measured_cluster(parse_cluster("4xnv-0+2xcpu"), {"nv-0": BOTH, "cpu": BOTH})
     assert named.costs.checkpoint["nv-0"] == Line(0.03, 1.84)
     assert (
         "nv-0 on /scratch: checkpoint 0.03 s/MB + 1.84 s" in found.notes[0]
         and "(K 0.5 incl" in found.notes[0]
     )
-    settings = found.settings(Settings(seed=3))
+    settings = Settings(seed=3).with_measured(found)
     assert (settings.costs, settings.planned_costs, settings.seed) == (found.costs, None, 3)
     assert settings.profiles["gpu"] is BOTH
 
@@ -105,7 +105,7 @@ def test_a_twin_is_believed_to_be_like_its_twin() -> None:
     inventory = make_inventory(opencl=devices)
     found = make_profile(models=tuple(checkpoints("pocl-0")), inventory=inventory)
     cluster = Cluster((Pool("pocl-0", 1), Pool("pocl-1", 1), Pool("other-0", 1)))
-    costs = measured(cluster, dict.fromkeys(("pocl-0", "pocl-1", "other-0"), found)).costs
+    costs = measured_cluster(cluster, dict.fromkeys(("pocl-0", "pocl-1", "other-0"), found)).costs
     assert costs.checkpoint["pocl-0"] == costs.checkpoint["pocl-1"] == Line(0.015, 0.92)
     assert costs.begin_s == {"pocl-0": 0.5, "pocl-1": 0.5} and "other-0" not in costs.checkpoint
 
@@ -116,35 +116,35 @@ def test_the_storage_that_checkpoints_will_lie_on(tmp_path: Path) -> None:
     both = profile([*far, *near])
     one = parse_cluster("1xpocl-0")
     for folder, offset in ((None, 1.84), (Path("/proc/x"), 1.84), (tmp_path / "jobs" / "new", 0.92)):
-        assert measured(one, {"pocl-0": both}, folder).costs.checkpoint["pocl-0"].offset == offset
+        assert measured_cluster(one, {"pocl-0": both}, folder).costs.checkpoint["pocl-0"].offset == offset
 
 
 def test_one_class_takes_the_only_device() -> None:
     one = profile(checkpoints("pocl-0"))
-    assert measured(parse_cluster("9"), {"node": one}).costs.checkpoint == {"node": Line(0.015, 0.92)}
+    assert measured_cluster(parse_cluster("9"), {"node": one}).costs.checkpoint == {"node": Line(0.015, 0.92)}
     with pytest.raises(BadInput, match=r"node: .*no checkpoint costs.*devices measured: pocl-0, nv-0"):
-        measured(parse_cluster("9"), {"node": BOTH})
+        measured_cluster(parse_cluster("9"), {"node": BOTH})
     with pytest.raises(BadInput, match=r"gpu: .*no checkpoint costs.*devices measured: pocl-0"):
-        measured(parse_cluster("9xgpu"), {"gpu": one})
+        measured_cluster(parse_cluster("9xgpu"), {"gpu": one})
 
 
 def test_what_a_profile_lacks_is_told() -> None:
-    found = measured(TWO, {"gpu": profile(checkpoints("pocl-0")), "cpu": BOTH})
+    found = measured_cluster(TWO, {"gpu": profile(checkpoints("pocl-0")), "cpu": BOTH})
     assert found.costs.checkpoint.keys() == {"cpu"}
     assert "gpu: node (20260101T000000Z): no checkpoint costs, checkpoints are free" in found.notes[0]
     assert all("no power" in note for note in found.notes[1::2])
     lines = [m for m in checkpoints("pocl-0") if m.quantity != "restart_s"]
     with pytest.raises(BadInput, match="without those of restart"):
-        measured(parse_cluster("9xcpu"), {"cpu": profile(lines)})
+        measured_cluster(parse_cluster("9xcpu"), {"cpu": profile(lines)})
     with pytest.raises(BadInput, match=r"gp=.*no such class; the cluster has gpu, cpu"):
-        measured(TWO, {"gp": BOTH})
+        measured_cluster(TWO, {"gp": BOTH})
 
 
 def test_poor_negative_and_emulated_numbers() -> None:
     poor = make_coefficient(-0.004, name="beta_C", unit="s", quality=Quality.POOR)
     first, *rest = checkpoints("pocl-0")
     first = first.model_copy(update={"coefficients": (first.coefficients[0], poor), "emulated": True})
-    found = measured(parse_cluster("9"), {"node": profile([first, *rest])})
+    found = measured_cluster(parse_cluster("9"), {"node": profile([first, *rest])})
     assert found.costs.checkpoint["node"] == Line(0.015, 0.0)
     assert found.notes[0].endswith("poor: beta_C; EMULATED")
 
@@ -169,7 +169,7 @@ def test_power_that_cannot_be_taken() -> None:
     assert caps_of(no_caps) == () and "no caps" in with_power(plain, no_caps)[1]
     tight = Cluster((plain,), 20.0)
     with pytest.raises(BadInput, match="a budget of 20 W is not enough for one unit"):
-        measured(tight, {"node": profile(power())})
+        measured_cluster(tight, {"node": profile(power())})
 
 
 def test_command_takes_a_stored_profile(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_command_takes_a_stored_profile(tmp_path: Path) -> None:
 
 def test_a_real_profile() -> None:
     machine = Profile.model_validate_json(VM.read_text())
-    found = measured(parse_cluster("16"), {"node": machine})
+    found = measured_cluster(parse_cluster("16"), {"node": machine})
     job = Job(1, 0.0, memory_mb=4096.0, stop=Stop.CHECKPOINT, known=Known.EXACT)
     assert found.costs.stop_s(job, "node") == pytest.approx(4096 * 0.00054 + 0.0017, rel=0.01)
     assert "no power" in found.notes[1] and not found.cluster["node"].has_power

@@ -24,7 +24,7 @@ from scheduler.engines.slurm.nodes.devices import Devices, Slot
 from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
 from scheduler.model.costs import FREE, Line, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.prediction.measured import begin_of, lines_of
+from scheduler.prediction.profiles import begin_of, lines_of
 
 LIMIT_S = 60.0
 AT_ONCE = 16

@@ -24,7 +24,7 @@ from scheduler.engines.slurm.nodes.power_budget import SitePower
 from scheduler.engines.slurm.site import Site
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split
-from scheduler.prediction.measured import CAP_STEP_W, with_power
+from scheduler.prediction.profiles import CAP_STEP_W, with_power
 
 SIDE_BY_SIDE = 32
 LIMIT_S = 40.0

@@ -19,9 +19,9 @@ from profiles.job_store import JobStore
 from scheduler.coordinator.rows import read_forecasts
 from scheduler.engines.local.discovery import divide
 from scheduler.model.interference import PACKED, SPREAD
-from scheduler.prediction.co_location import overall
 from scheduler.prediction.predictions import Forecast
-from scheduler.prediction.profiled import JobProfiles
+from scheduler.prediction.profiles import ProfiledSlowdowns
+from scheduler.prediction.tracker import overall
 from tenbin.errors import TenbinError
 from tests.support.components import require
 from tests.support.coordinator import Up
@@ -57,7 +57,7 @@ def pairings(up: Up) -> dict[int, Forecast]:
 
 
 def test_the_prediction_is_the_sensitivity_at_the_pressures_of_those_beside(store: JobStore) -> None:
-    known = JobProfiles(store, node_kind())
+    known = ProfiledSlowdowns(store, node_kind())
     assert known.pressure("stream") is None and known.factor("stream", SPREAD, ["compute"]) == 1.0
     known.introduce(["stream", "compute", ""])
     assert known.factor("stream", SPREAD, ["stream"]) == pytest.approx(1 + 0.08 * 9)
@@ -71,7 +71,7 @@ def test_the_prediction_is_the_sensitivity_at_the_pressures_of_those_beside(stor
 
 
 def test_a_profile_that_is_measured_anew_is_used_from_the_next_job_on(store: JobStore) -> None:
-    known = JobProfiles(store, node_kind())
+    known = ProfiledSlowdowns(store, node_kind())
     known.introduce(["stream"])
     newer = make_job(
         "stream", *samples(suffers=0.02, pressure_gbs=9.0), kind=node_kind(), id="20260202T000000Z"
@@ -83,7 +83,7 @@ def test_a_profile_that_is_measured_anew_is_used_from_the_next_job_on(store: Job
 
 
 def test_what_cannot_be_used_here_is_said(store: JobStore) -> None:
-    known = JobProfiles(store, node_kind())
+    known = ProfiledSlowdowns(store, node_kind())
     with pytest.raises(BadInput, match=r"no job profile 'nobody'.*there are: compute, elsewhere, stream"):
         known.introduce(["nobody"])
     with pytest.raises(BadInput, match="'elsewhere' was made on another kind of node"):
