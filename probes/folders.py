@@ -1,7 +1,7 @@
-"""Looks at a folder from a process of its own: a network file system whose server is lost answers nobody.
+"""Inspection of a folder in a process of its own, because a lost network file system blocks its callers.
 
-``python -P -m probes.folders FOLDER`` looks, and prints a ``Look`` as JSON. A process that waits for dead
-storage may not even be killed; whoever asks by ``look`` goes on without it.
+``python -P -m probes.folders FOLDER`` prints a ``FolderState`` as JSON. A process that waits for dead storage
+may not even be killed; the caller of ``inspect_folder`` then goes on without it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Look:
-    """What is at a path; of what is not there yet, the nearest parent counts."""
+class FolderState:
+    """State of a folder; of a folder that does not exist yet, the state of its nearest parent."""
 
     is_folder: bool | None  # None: nothing is there, or it may not be known
     there: str  # the folder, or its nearest parent that is one, without links
@@ -36,8 +36,8 @@ class Look:
     direct_io: bool
 
 
-def look(folder: Path, timeout_s: float | None = None) -> Look:
-    """Look at ``folder``, for at most ``timeout_s`` (else ``ANSWER_S``).
+def inspect_folder(folder: Path, timeout_s: float | None = None) -> FolderState:
+    """Inspect ``folder``, for at most ``timeout_s`` (else ``ANSWER_S``).
 
     Raises:
         Unavailable: there was no answer.
@@ -64,10 +64,10 @@ def look(folder: Path, timeout_s: float | None = None) -> Look:
     if child.returncode != 0:
         words = (errors.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise Unavailable(f"{folder} cannot be looked at ({words})", "name another folder: --storage DIR")
-    return Look(**json.loads(answer))
+    return FolderState(**json.loads(answer))
 
 
-def _look(folder: Path) -> Look:
+def _inspect(folder: Path) -> FolderState:
     is_folder = _is_folder(folder)
     there = next(f for f in (folder, *folder.parents) if _is_folder(f)).resolve()
     size_bytes, free_bytes = None, 0
@@ -75,7 +75,7 @@ def _look(folder: Path) -> Look:
         space = os.statvfs(there)
         size_bytes, free_bytes = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     writable = is_folder is not False and os.access(there, os.W_OK | os.X_OK)
-    return Look(is_folder, str(there), size_bytes, free_bytes, writable, direct_io_works(there))
+    return FolderState(is_folder, str(there), size_bytes, free_bytes, writable, direct_io_works(there))
 
 
 def _is_folder(path: Path) -> bool | None:
@@ -99,4 +99,4 @@ def direct_io_works(folder: Path) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_look(Path(sys.argv[1])))))
+    print(json.dumps(asdict(_inspect(Path(sys.argv[1])))))

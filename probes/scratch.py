@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from probes.checkpoint import direct_io
-from probes.folders import look
+from probes.folders import inspect_folder
+from profiles import direct_io
 from profiles.errors import Unavailable
 
 _PREFIX = ".tenbin-probe-"
@@ -28,7 +28,7 @@ def scratch(folder: Path) -> Iterator[Path]:
     Raises:
         Unavailable: ``folder`` does not answer, is missing, cannot be written, or is full; with the remedy.
     """
-    seen = look(folder)
+    seen = inspect_folder(folder)
     if not seen.is_folder:
         state = "missing" if seen.is_folder is None else "not a folder"
         raise Unavailable(f"{folder} is {state}", f"mkdir -p {folder}, or name another folder")
@@ -36,7 +36,7 @@ def scratch(folder: Path) -> Iterator[Path]:
     mine = folder / f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"
     try:
         mine.mkdir(mode=0o700)
-        direct_io.tried(mine)
+        direct_io.try_write(mine)
     except OSError as error:
         shutil.rmtree(mine, ignore_errors=True)
         raise Unavailable(

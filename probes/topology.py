@@ -16,7 +16,7 @@ UNITS_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 
 
 @dataclass(frozen=True)
-class Cpu:
+class LogicalCpu:
     """One hardware thread and the smallest index among those it shares each part of the machine with."""
 
     index: int
@@ -30,20 +30,20 @@ class Cpu:
 class Topology:
     """The CPUs that this process may use, ordered by node, socket, cache and core."""
 
-    cpus: tuple[Cpu, ...]
+    cpus: tuple[LogicalCpu, ...]
     memory_nodes: tuple[int, ...]
     llc_mb: float | None
     line_bytes: int
 
     @property
-    def cores(self) -> tuple[Cpu, ...]:
+    def cores(self) -> tuple[LogicalCpu, ...]:
         """The first usable thread of every physical core."""
-        first: dict[int, Cpu] = {}
+        first: dict[int, LogicalCpu] = {}
         for cpu in self.cpus:
             first.setdefault(cpu.core, cpu)
         return tuple(first.values())
 
-    def cores_of(self, node: int) -> tuple[Cpu, ...]:
+    def cores_of(self, node: int) -> tuple[LogicalCpu, ...]:
         return tuple(cpu for cpu in self.cores if cpu.node == node)
 
 
@@ -66,7 +66,7 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
     online = cpu_list(_read(system / "cpu/online")) or tuple(sorted(allowed))
     nodes = {int(path.name[4:]): path for path in (system / "node").glob("node[0-9]*")}
     node_of = {cpu: n for n, path in nodes.items() for cpu in cpu_list(_read(path / "cpulist"))}
-    cpus: list[Cpu] = []
+    cpus: list[LogicalCpu] = []
     size_mb, line = 0.0, 0
     for index in online:
         if index not in allowed:
@@ -80,7 +80,7 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
             shared = min(cpu_list(_read(llc / "shared_cpu_list")) or (index,))
             size_mb = max(size_mb, _size_mb(_read(llc / "size")))
             line = max(line, int(_read(llc / "coherency_line_size") or 0))
-        cpus.append(Cpu(index, min(siblings), shared, max(package, 0), node_of.get(index, 0)))
+        cpus.append(LogicalCpu(index, min(siblings), shared, max(package, 0), node_of.get(index, 0)))
     cpus.sort(key=lambda c: (c.node, c.package, -1 if c.llc is None else c.llc, c.core, c.index))
     with_memory = cpu_list(_read(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
     return Topology(tuple(cpus), with_memory, size_mb or None, line or DEFAULT_LINE_BYTES)

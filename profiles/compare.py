@@ -58,7 +58,7 @@ def overlap(a: Coefficient, b: Coefficient) -> bool:
     return _low(a) <= _high(b) and _low(b) <= _high(a)
 
 
-def mover(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
+def difference_interval(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
     """95 % interval of the difference b - a from the two intervals; None where a side is open.
 
     Method of variance estimates recovery (Zou and Donner 2008): asymmetric intervals stay asymmetric.
@@ -109,7 +109,7 @@ def _difference(
         verdict = Verdict.ONLY_B if a is None else Verdict.ONLY_A
     else:
         shared = overlap(a, b)
-        if limits := mover(a, b):
+        if limits := difference_interval(a, b):
             low, high = limits
         verdict = _verdict(a, b, limits)
     return Difference(

@@ -3,7 +3,7 @@
 INTERRUPTED = 130  # exit code of what Ctrl-C ended, as shells have it
 
 
-class TenbinError(Exception):
+class UserError(Exception):
     """Something the user can act on; printed as one line, without a traceback.
 
     Args:
@@ -19,19 +19,19 @@ class TenbinError(Exception):
         self.remedy = remedy
 
 
-class BadInput(TenbinError):
+class BadInput(UserError):
     """An argument, a file or a field that cannot be used."""
 
     exit_code = 2
 
 
-class Busy(TenbinError):
+class Busy(UserError):
     """Somebody else holds what is needed (another profile on this node)."""
 
     exit_code = 3
 
 
-class Unavailable(TenbinError):
+class Unavailable(UserError):
     """This machine lacks what was asked for (no OpenCL platform, no power meter)."""
 
     exit_code = 4

@@ -43,7 +43,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def take(path: Path | str) -> int | None:
+def try_lock(path: Path | str) -> int | None:
     """Lock a file for oneself, made if need be: the descriptor to keep open, None if somebody holds it."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -54,9 +54,9 @@ def take(path: Path | str) -> int | None:
     return descriptor
 
 
-def taken(path: Path | str) -> bool:
+def is_locked(path: Path | str) -> bool:
     """Whether somebody holds a file."""
-    descriptor = take(path)
+    descriptor = try_lock(path)
     if descriptor is None:
         return True
     os.close(descriptor)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Part(BaseModel):
+class InventoryRecord(BaseModel):
     """Base of the inventory's records."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Cache(Part):
+class Cache(InventoryRecord):
     level: int
     kind: str  # data, instruction, unified
     size_kb: int = Field(description="of one instance, in units of 1024 bytes, as processors count them")
@@ -19,7 +19,7 @@ class Cache(Part):
     shared_by_cpus: int = Field(description="logical CPUs that use one instance")
 
 
-class Cpu(Part):
+class Cpu(InventoryRecord):
     model: str
     architecture: str
     sockets: int
@@ -35,7 +35,7 @@ class Cpu(Part):
     turbo: bool | None = None
 
 
-class Limits(Part):
+class Limits(InventoryRecord):
     """What this process may use of the machine; ``None``: all of it."""
 
     threads: int | None = Field(default=None, description="logical CPUs that its affinity allows, if fewer")
@@ -43,7 +43,7 @@ class Limits(Part):
     memory_mb: float | None = Field(default=None, description="memory that its control group allows")
 
 
-class Tuning(Part):
+class Tuning(InventoryRecord):
     """Settings of the kernel that decide performance."""
 
     huge_pages: str | None = None  # transparent huge pages: always, madvise, never
@@ -51,14 +51,14 @@ class Tuning(Part):
     clock_source: str | None = None
 
 
-class NumaNode(Part):
+class NumaNode(InventoryRecord):
     index: int
     cpus: tuple[int, ...]  # none: memory only (CXL, HBM)
     memory_mb: float
     distances: tuple[int, ...] = ()
 
 
-class Storage(Part):
+class Storage(InventoryRecord):
     """What lies under a checkpoint folder; of its nearest existing parent where it does not exist yet."""
 
     folder: str
@@ -72,7 +72,7 @@ class Storage(Part):
     model: str | None = None
 
 
-class NetworkInterface(Part):
+class NetworkInterface(InventoryRecord):
     name: str
     speed_mbit: float | None
     numa_node: int | None
@@ -80,7 +80,7 @@ class NetworkInterface(Part):
     virtual: bool = False  # a bridge, a tunnel, one end of a pair
 
 
-class OpenCLDevice(Part):
+class OpenCLDevice(InventoryRecord):
     key: str  # the label used in models: platform-index, e.g. pocl-0
     platform: str
     name: str
@@ -98,7 +98,7 @@ class OpenCLDevice(Part):
         return (self.platform, self.name, self.driver) == (other.platform, other.name, other.driver)
 
 
-class Gpu(Part):
+class Gpu(InventoryRecord):
     index: int
     name: str
     memory_mb: float
@@ -109,12 +109,12 @@ class Gpu(Part):
     numa_node: int | None = None
 
 
-class Mpi(Part):
+class Mpi(InventoryRecord):
     library: str
     launcher: str
 
 
-class PowerZone(Part):
+class PowerZone(InventoryRecord):
     name: str  # package-0, dram ...
     path: str
     cap_w: float | None
@@ -123,7 +123,7 @@ class PowerZone(Part):
     writable: bool
 
 
-class Missing(Part):
+class Missing(InventoryRecord):
     """What could not be found out, why, and what would change that."""
 
     what: str  # opencl, opencl platforms, opencl drivers, gpu, mpi, storage FOLDER
@@ -131,7 +131,7 @@ class Missing(Part):
     remedy: str = ""
 
 
-class Inventory(Part):
+class Inventory(InventoryRecord):
     hostname: str
     kernel: str  # its release
     distribution: str

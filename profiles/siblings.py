@@ -138,7 +138,7 @@ def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]
     worst: dict[tuple[str, str], Odd] = {}
     count: dict[tuple[str, str], int] = {}
     for column in columns.values():
-        for odd in judge([value for value in column if not value.poor]):
+        for odd in odd_in([value for value in column if not value.poor]):
             key = odd.value.node, odd.value.quantity
             count[key] = count.get(key, 0) + 1
             if key not in worst or abs(odd.ratio - 1) > abs(worst[key].ratio - 1):
@@ -147,14 +147,14 @@ def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]
     return sorted(found, key=lambda one: -abs(one.ratio - 1))
 
 
-def nobody(nodes: int) -> str:
+def none_odd(nodes: int) -> str:
     """What is said where no node is odd."""
     if nodes < FEWEST:
         return "Fewer than three nodes: none can be called odd."
     return "None: every node measures as its siblings do."
 
 
-def judge(column: Sequence[Value]) -> Iterator[Odd]:
+def odd_in(column: Sequence[Value]) -> Iterator[Odd]:
     """The odd ones among siblings' values of one quantity."""
     n = len(column)
     if n < FEWEST:

@@ -12,8 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from profiles.errors import INTERRUPTED, BadInput, TenbinError
-from tenbin.errors import TenbinError as ClientError
+from profiles.errors import INTERRUPTED, BadInput, UserError
+from tenbin.errors import TenbinError
 
 MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
 COMMANDS = {  # in the order of --help: where the function, or the app of a group, lies; the panel
@@ -126,7 +126,7 @@ def main() -> None:
     """Run the command line; an error that the user can act on is one line, not a traceback."""
     try:
         _run()
-    except (TenbinError, ClientError) as error:
+    except (UserError, TenbinError) as error:
         from tenbin.text import say
 
         say(f"tenbin: {error}", error=True)

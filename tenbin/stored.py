@@ -71,5 +71,5 @@ def _told() -> Iterator[None]:
     """Raise the store's errors as those that users' programs know."""
     try:
         yield
-    except _own("errors").TenbinError as error:
+    except _own("errors").UserError as error:
         raise TenbinError(str(error), error.exit_code) from None

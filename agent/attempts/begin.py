@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from agent.attempts.fast_imports import parse, signal
 from agent.attempts.launch import launch
 from agent.supervisor import tree
-from profiles.errors import TenbinError
-from profiles.files import read_plain, take
+from profiles.errors import UserError
+from profiles.files import read_plain, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ RESULT_BYTES = 4096
 GOES_ON, FENCED = "go ", "end"
 
 
-class GivenUp(TenbinError):
+class GivenUp(UserError):
     """It must not begin: it runs somewhere else, or will."""
 
 
@@ -63,7 +63,7 @@ class Begun:
         self.at_s = 0.0
         self.pid = 0
         self.ties: list[int] = []
-        self.error: OSError | TenbinError | None = None
+        self.error: OSError | UserError | None = None
         self.ended: tuple[float, float] | None = None
 
     def start(self, order: Order | SimpleNamespace) -> None:
@@ -105,7 +105,7 @@ def begin(folder: str) -> Begun | None:
         OSError: there is no room for its result, or no order.
         ValueError: the order cannot be read.
     """
-    alive = take(f"{folder}/alive")
+    alive = try_lock(f"{folder}/alive")
     if alive is None:
         return None
     if not claim(folder):
@@ -119,7 +119,7 @@ def begin(folder: str) -> Begun | None:
     if _plain(order):
         try:
             begun.start(SimpleNamespace(**order | {name: tuple(order[name]) for name in LISTS}))
-        except (OSError, TenbinError) as error:
+        except (OSError, UserError) as error:
             begun.error = error
     return begun
 

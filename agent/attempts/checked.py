@@ -18,7 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 from profiles.files import read_plain
 
 MOST_BYTES = 1 << 18
@@ -33,7 +33,7 @@ LASTING = {
 T = TypeVar("T")
 
 
-class Broken(TenbinError):
+class Broken(UserError):
     """A file that cannot be taken for what it should be."""
 
 

@@ -38,7 +38,7 @@ from typing import Any, Literal, TypeVar
 from agent.attempts import begin, checked
 from agent.attempts.checked import Broken
 from agent.supervisor import limits, tree
-from profiles.files import overwrite, sync, taken
+from profiles.files import is_locked, overwrite, sync
 
 How = Literal[
     "exited",
@@ -247,7 +247,7 @@ class Attempt:
     def lives(self) -> bool:
         """Whether a supervisor lives, as far as its sign of life is where it was."""
         try:
-            return taken(self.path / "alive")
+            return is_locked(self.path / "alive")
         except OSError:
             return bool(self.supervisors())
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, UserError
 
 FAULTS = {
     "wrap": "the counters wrap a few seconds after the start",
@@ -127,7 +127,7 @@ def emulated_node(name: str) -> Iterator[Path]:
         ) as process:
             try:
                 if process.stdout is None or not process.stdout.readline():
-                    raise TenbinError(f"the emulation of {name} did not start (exit {process.wait()})")
+                    raise UserError(f"the emulation of {name} did not start (exit {process.wait()})")
                 yield sysfs
             finally:
                 process.terminate()

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.emulation.machines import Machine, build, parse
-from profiles.errors import BadInput, TenbinError
-from profiles.files import take, taken, write_whole
+from profiles.errors import BadInput, UserError
+from profiles.files import is_locked, try_lock, write_whole
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def standing_node(name: str, store: Path) -> Iterator[Path]:
     with holding(folder):
         with _locked(folder / "starting", fcntl.LOCK_EX):
             where = folder / "where.json"
-            found = json.loads(where.read_text()) if where.exists() and taken(folder / "alive") else None
+            found = json.loads(where.read_text()) if where.exists() and is_locked(folder / "alive") else None
             if found is not None and found["name"] != name:
                 what = f"--emulate {name}: jobs run on an emulated {found['name']}"
                 raise BadInput(what, "wait for their end")
@@ -66,7 +66,7 @@ def _start(name: str, store: Path, machine: Machine, faults: frozenset[str]) -> 
     assert process.stdout is not None
     if not process.stdout.readline():
         shutil.rmtree(sysfs, ignore_errors=True)
-        raise TenbinError(f"the emulation of {name} did not start (exit {process.wait()})")
+        raise UserError(f"the emulation of {name} did not start (exit {process.wait()})")
     process.stdout.close()
     return sysfs
 
@@ -80,7 +80,7 @@ def sign_of_life(folder: Path) -> int:
 
 def abandoned(folder: Path) -> int | None:
     """A descriptor that keeps users away, if there are none; else None."""
-    return take(folder / "users")
+    return try_lock(folder / "users")
 
 
 @contextmanager

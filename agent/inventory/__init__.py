@@ -27,7 +27,7 @@ from agent.inventory.system import (
 )
 from probes.mpi.launchers import find_mpi
 from probes.power.powercap import zones
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 from profiles.inventory import Inventory, Missing, Mpi, PowerZone, Storage
 from profiles.records import Settings
 
@@ -90,7 +90,7 @@ def _storage(roots: Roots, folders: Sequence[Path]) -> tuple[tuple[Storage, ...]
 def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
     try:
         found = find_mpi()
-    except TenbinError as error:
+    except UserError as error:
         return None, (Missing(what="mpi", reason=error.what, remedy=error.remedy),)
     return Mpi(library=found.library, launcher=str(found.launcher)), ()
 

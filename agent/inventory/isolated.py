@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from profiles.inventory import Gpu, Missing, OpenCLDevice, Part
+from profiles.inventory import Gpu, InventoryRecord, Missing, OpenCLDevice
 
 TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
 
 
-class Answer(Part):
+class Answer(InventoryRecord):
     """What a driver said."""
 
     opencl: tuple[OpenCLDevice, ...] = ()

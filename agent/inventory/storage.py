@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.inventory.files import Roots, number, read
-from probes.folders import look
+from probes.folders import inspect_folder
 from profiles.errors import Unavailable
 from profiles.inventory import Storage
 from profiles.records import MB
@@ -91,7 +91,7 @@ def read_storage(roots: Roots, folder: Path) -> Storage:
         Unavailable: its file system does not answer (a lost server).
     """
     try:
-        seen = look(folder)
+        seen = inspect_folder(folder)
     except Unavailable as error:
         mount = mount_of(folder.absolute(), read_mounts(roots))
         what = f"{error.what} ({mount.filesystem} from {mount.source})" if mount else error.what

@@ -31,7 +31,7 @@ from probes.power.loads import MARK
 from probes.power.meters import Meter, Reading, choose_meter
 from probes.power.powercap import capped, cores_of, zones
 from probes.power.probe import HEADROOM, held
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 from profiles.records import Settings
 
 CAPS, QUICK_CAPS = 6, 5
@@ -40,7 +40,7 @@ LOOK_S = 0.02
 EMULATION_STARTS_S = 20.0
 
 
-class CapsFailed(TenbinError):
+class CapsFailed(UserError):
     """The command cannot be measured under caps."""
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from agent.job_profile.start import Start, plain
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 
 KERNELS = {"ep": "W", "cg": "W", "ft": "W", "mg": "W", "lu": "W"}  # and their classes
 
@@ -29,7 +29,7 @@ def command(
         start: how its ranks are started, to time them so; None: as if they took none of each other's time.
 
     Raises:
-        TenbinError: it does not run here.
+        UserError: it does not run here.
     """
     load = "-m", "probes.loads", f"{kernel}:{letter}", "--repeat"
     alone = sys.executable, "-P", *load
@@ -38,7 +38,7 @@ def command(
     environment = {**os.environ, **timed.variables}
     done = subprocess.run(timed.command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TenbinError(f"kernel {kernel} did not run: {done.stderr.strip()[-200:]}")
+        raise UserError(f"kernel {kernel} did not run: {done.stderr.strip()[-200:]}")
     once_s = min(json.loads(line)["time_s"] for line in done.stdout.splitlines())
     share = 1 if start else max(ranks, 1)
     return (*by_ranks, str(max(math.ceil(least_s * share / once_s), 1)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from probes.mpi.launchers import MpiInstall
 from probes.network.hosts import greet
-from probes.network.stream import Comprobe, Placement, Window
+from probes.network.stream import Comprobe, ExchangeWindow, RankPlaces
 from profiles.errors import BadInput, Unavailable
 
 REFERENCE_WINDOWS = 5
@@ -34,8 +34,8 @@ class Layout:
     hosts: tuple[str, ...]
     each: int
     job_cores: tuple[int, ...]
-    job: Placement
-    probe: Placement
+    job: RankPlaces
+    probe: RankPlaces
     here: bool
     one_kernel: bool
 
@@ -63,8 +63,8 @@ def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
         hosts=tuple(hosts),
         each=each,
         job_cores=tuple([cores[i] for cores in of_host for i in range(each)][:ranks]),
-        job=Placement(tuple(hosts), tuple(cores[0] for cores in of_host)),
-        probe=Placement(tuple(hosts), tuple(cores[each] for cores in of_host)),
+        job=RankPlaces(tuple(hosts), tuple(cores[0] for cores in of_host)),
+        probe=RankPlaces(tuple(hosts), tuple(cores[each] for cores in of_host)),
         here=here in boots,
         one_kernel=len(set(boots)) < len(boots),
     )
@@ -133,7 +133,7 @@ class Network:
 
     def _note(
         self,
-        rows: Sequence[Window],
+        rows: Sequence[ExchangeWindow],
         repetition: int,
         intensity: float,
         phase: str = "reference",

@@ -25,8 +25,8 @@ from agent.job_profile.start import as_ranks, plain
 from agent.lock import node_lock
 from agent.node_profile.conditions import Watch
 from agent.node_profile.node_kind import node_kind
-from probes.memory.plan import Missing, choose_area
-from probes.memory.pool import Pool, Spot
+from probes.memory.plan import NotMeasured, choose_area
+from probes.memory.pool import Spot, WriterPool
 from probes.mpi.launchers import find_mpi
 from probes.topology import Topology, free_memory_mb, read_topology
 from profiles.errors import BadInput, Unavailable
@@ -77,7 +77,7 @@ def make_job_profile(
         absent = [Absent(probe="job", what=m.what, reason=m.reason) for m in amiss]
         mpi_time = _counting(order, stack, absent)
         watch = Watch.begin("job", 0)
-        with Pool(area_mb, topology.line_bytes) as pool, DeviceWatch() as devices:
+        with WriterPool(area_mb, topology.line_bytes) as pool, DeviceWatch() as devices:
             session = Session(order, start, pool, devices, job, probes, listener, network, mpi_time)
             session.absent += absent
             session.run()
@@ -147,7 +147,7 @@ def _left_out(order: JobOrder, beside_memory: bool) -> Iterator[Absent]:
 
 def choose_areas(
     topology: Topology, job: Sequence[Spot], probes: Sequence[Spot], free_mb: float
-) -> tuple[float, list[Missing]]:
+) -> tuple[float, list[NotMeasured]]:
     """Size of each writer's area in MB, and what is amiss with it.
 
     Those that write together through one last-level cache need an area of 4 times that all together: with one

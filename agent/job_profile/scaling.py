@@ -20,7 +20,7 @@ from agent.job_profile.start import Start, as_ranks, plain
 from agent.job_profile.trial import Ended, Trial
 from agent.lock import node_lock
 from probes.mpi.launchers import MpiInstall, find_mpi
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, UserError
 from profiles.models import downey
 from profiles.records import Model
 from profiles.stats import narrow_enough
@@ -29,7 +29,7 @@ LEAST, QUICK, MOST = 2, 3, 8  # repetitions of each count
 TOLERANCE = 0.03
 
 
-class ScalingFailed(TenbinError):
+class ScalingFailed(UserError):
     """The command cannot be measured on so many cores."""
 
 

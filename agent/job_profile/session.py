@@ -23,10 +23,10 @@ from agent.job_profile.mpi_time import MpiTime
 from agent.job_profile.network import Network
 from agent.job_profile.start import Start
 from agent.job_profile.trial import Ended, Trial
-from probes.memory.pool import Pool, Spot, WriterLost
-from probes.memory.stream import WINDOW_S, Row, Stream
+from probes.memory.pool import Spot, WriterLost, WriterPool
+from probes.memory.stream import WINDOW_S, Stream, WriterWindow
 from probes.mpi.rank_segments import sweep_segments
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 from profiles.fits.job import Fitted
 from profiles.records import Absent
 from profiles.stats import narrow_enough
@@ -48,7 +48,7 @@ NOTABLE_S = 0.05  # of building kernels
 COMPROBE_S = 2.0  # to start one, and its windows
 
 
-class CommandFailed(TenbinError):
+class CommandFailed(UserError):
     """The command cannot be measured as it is."""
 
 
@@ -103,7 +103,7 @@ class Session:
 
     order: JobOrder
     start: Start
-    pool: Pool
+    pool: WriterPool
     devices: DeviceWatch
     job: Sequence[Spot]
     probes: Sequence[Spot]
@@ -144,7 +144,7 @@ class Session:
                 self._repeat(repetition)
         except KeyboardInterrupt:
             self.interrupted = True
-        except (TenbinError, WriterLost) as error:
+        except (UserError, WriterLost) as error:
             self.absent.append(
                 Absent(probe="job", what=f"from repetition {repetition} on", reason=str(error), failed=True)
             )
@@ -275,9 +275,9 @@ class Session:
                 stream.step()  # they are at work when it starts
             yield stream
 
-    def _run_beside(self, stream: Stream | None) -> tuple[Ended, list[Row]]:
+    def _run_beside(self, stream: Stream | None) -> tuple[Ended, list[WriterWindow]]:
         """One run of the command, and what the writers of ``stream`` do meanwhile."""
-        rows: list[Row] = []
+        rows: list[WriterWindow] = []
         variables = dict(self.start.variables)
         if not self.order.hosts:  # which need not share the folder
             variables |= self.devices.variables()
@@ -291,7 +291,7 @@ class Session:
 
     def _note(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[WriterWindow],
         repetition: int,
         phase: str,
         intensity: float,

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from agent.supervisor import tree
 from agent.supervisor.samples import look
-from probes.mpi.rank_failure import LAUNCHER_SPEAKS, obituary
+from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure
 from probes.mpi.rank_guard import RankEnd
 
 SAMPLE_S = 0.05
@@ -141,8 +141,8 @@ def main() -> int:
 def _last_words(lines: list[str], code: int) -> str:
     """The last line; where guards of ranks reported, which rank died and of what."""
     if ends := [end for line in lines if (end := RankEnd.from_line(line))]:
-        return obituary(code, lines, ends, len(ends) + 1, ())
-    words = [line.strip() for line in lines if line.strip() and not LAUNCHER_SPEAKS.search(line)]
+        return describe_failure(code, lines, ends, len(ends) + 1, ())
+    words = [line.strip() for line in lines if line.strip() and not LAUNCHER_LINE.search(line)]
     return words[-1] if words else ""
 
 

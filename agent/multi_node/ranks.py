@@ -40,14 +40,14 @@ def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
     Returns:
         its exit code, or minus the signal that killed it (``code``, mpiexec's own, if no guard saw it).
     """
-    from probes.mpi.rank_failure import cause_first, obituary
+    from probes.mpi.rank_failure import cause_first, describe_failure
 
     lines: list[str] = []
     for file in attempt.glob(f"{REPORTS}-*"):
         with suppress(OSError):
             lines += read_plain(file, MOST_BYTES, last=True).decode(errors="replace").splitlines()
     ends = [end for line in lines if (end := _end(line))]
-    sentence = obituary(code, _last_lines(stderr), ends, len(ends) + 1, ())
+    sentence = describe_failure(code, _last_lines(stderr), ends, len(ends) + 1, ())
     return os.waitstatus_to_exitcode(cause_first(ends)[0].wait_status) if ends else code, sentence
 
 

@@ -21,7 +21,7 @@ from agent.journal import Journal
 from agent.paths import state_dir
 from probes.registry import PROBES
 from probes.run import Event, Run
-from profiles.errors import INTERRUPTED, TenbinError
+from profiles.errors import INTERRUPTED, UserError
 from profiles.records import Absent, Settings
 
 PR_SET_PDEATHSIG = 1
@@ -56,7 +56,7 @@ def main() -> int:
             PROBES[name].load()(Run(name, settings, emit, journal.control))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except TenbinError as error:
+    except UserError as error:
         absent = Absent(probe=name, what="all of it", reason=error.what, remedy=error.remedy)
         emit({"event": "absent", "absent": absent.model_dump()})
     return 0

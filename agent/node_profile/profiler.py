@@ -17,7 +17,7 @@ from agent.node_profile.child import Ended, run_child
 from agent.node_profile.conditions import Watch
 from agent.node_profile.fingerprint import fingerprint
 from agent.paths import default_storage
-from probes.folders import look
+from probes.folders import inspect_folder
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput, Unavailable
@@ -92,7 +92,7 @@ def make_profile(
     if not settings.storage:
         folder = default_storage()
         with suppress(OSError, Unavailable):  # the checkpoint probe says what is wrong with it
-            look(folder)  # where a lost server does not answer, mkdir would wait for ever
+            inspect_folder(folder)  # where a lost server does not answer, mkdir would wait for ever
             folder.mkdir(parents=True, exist_ok=True)
         settings = settings.model_copy(update={"storage": (folder,)})
     with node_lock():

@@ -27,7 +27,7 @@ from agent.emulation.machines import emulated_node
 from agent.journal import restore_leftovers
 from agent.node_profile.profiler import Progress, make_profile
 from agent.paths import node_states, state_dir
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 from profiles.records import Settings
 
 
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
         settings = Settings.model_validate_json(arguments[0])
         restore_leftovers(state_dir() / "journal")
         _measure(settings, arguments[1] if len(arguments) > 1 else "")
-    except TenbinError as error:
+    except UserError as error:
         _say(event="error", what=error.what, remedy=error.remedy)
         return error.exit_code
     except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from agent.paths import node_journal
 from agent.power.energy import Energy
 from agent.supervisor import tree
 from probes.power.caps import find_caps
-from profiles.errors import Busy, TenbinError
+from profiles.errors import Busy, UserError
 
 GIVES_WAY_S = 10.0  # who had the node before puts its caps back in milliseconds
 SAMPLE_S = 1.0
@@ -110,7 +110,7 @@ def main() -> int:
                         keeper.hold(cap_w)
                     holds = cap_w is not None
                     answer["cap_w"] = cap_w
-                except TenbinError as error:
+                except UserError as error:
                     answer["trouble"] = str(error)
             answer["energy_j"] = keeper.energy_j
             print(json.dumps(answer), flush=True)

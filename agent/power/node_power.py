@@ -19,7 +19,7 @@ from agent.power.cap_keeper import on_this_node
 from agent.power.energy import Energy
 from probes.power.caps import find_caps
 from probes.power.powercap import Zone
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 
 LOOKS_S = 1.0
 EMULATED = "emulated"  # file beside emulated zones, with the machine's name
@@ -78,7 +78,7 @@ def _draws_w(root: Path, packages: list[Zone]) -> tuple[float, float]:
 def main() -> int:
     try:
         found = asdict(look(*sys.argv[1:]))
-    except TenbinError as error:
+    except UserError as error:
         found = {"trouble": error.what, "remedy": error.remedy}
     print(json.dumps(found), flush=True)
     return 0

@@ -21,7 +21,7 @@ from agent.multi_node.node_name import here
 from agent.power import caps
 from agent.power.cap_keeper import CapKeeper
 from agent.power.caps import Held
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 
 ANSWERS_S = 30.0
 
@@ -61,7 +61,7 @@ class NodesPower:
             if wanted.cap_w != self._cap_w:
                 self._hold(wanted.cap_w)
             self._confirm(wanted.number)
-        except (TenbinError, OSError) as error:
+        except (UserError, OSError) as error:
             print(f"power cap: {error}", file=sys.stderr, flush=True)
 
     def release(self) -> None:

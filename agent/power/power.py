@@ -28,7 +28,7 @@ from agent.power.energy import Energy
 from probes.power.caps import Caps
 from probes.power.powercap import Zone, zones
 from profiles.errors import Busy, Unavailable
-from profiles.files import take, write_whole
+from profiles.files import try_lock, write_whole
 
 CAP = "cap.json"
 HINT = "start tenbin up anew: it looks which packages there are"
@@ -162,7 +162,7 @@ def _set(path: Path, value: str) -> None:
 def _locked(attempt: Attempt) -> Iterator[None]:
     """OSError if somebody else keeps it."""
     lock, deadline = attempt.path / ".cap.lock", time.monotonic() + LOCKS_S
-    while (descriptor := take(lock)) is None:
+    while (descriptor := try_lock(lock)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(errno.ETIMEDOUT, "somebody keeps it locked", str(lock))
         time.sleep(0.001)

@@ -22,7 +22,7 @@ from agent.multi_node.node_name import here
 from agent.supervisor import limits, tree
 from agent.supervisor.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 
 if TYPE_CHECKING:
     from agent.multi_node.spread import Spread, Wish
@@ -84,7 +84,7 @@ class Supervisor:
         except OSError as error:
             node = f" (on {here()})" if self.order.lease_s is not None else ""  # paths are those of the node
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}{node}"
-        except TenbinError as error:
+        except UserError as error:
             how, trouble = "interrupted" if isinstance(error, GivenUp) else how, str(error)
         if trouble:
             tree.kill(self.me)
@@ -177,7 +177,7 @@ class Supervisor:
             self.group = None
 
     def _start(self) -> None:
-        """See to it that the command runs. OSError, TenbinError if it cannot."""
+        """See to it that the command runs. OSError, UserError if it cannot."""
         begun = self.begun
         if begun.error is not None:
             raise begun.error

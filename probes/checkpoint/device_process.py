@@ -1,9 +1,9 @@
-"""Processes with one OpenCL session each, forked from a nursery that has the libraries loaded but no driver.
+"""Processes with one OpenCL session each, forked from a server that has the libraries loaded but no driver.
 
-A restart begins in a new process whose driver has seen nothing yet. Starting Python anew for each one would
-take longer than most restarts; a fork of the nursery takes 2 ms. A driver that crashes or hangs costs one
-such process, which the nursery kills and reaps. When the nursery's own parent ends, however it ends, the
-nursery sees the end of its socket and ends too, with everything it forked.
+A restart begins in a new process whose driver has seen nothing yet. Starting Python anew for each would take
+longer than most restarts; a fork takes 2 ms. A driver that crashes or hangs costs one such process, which the
+fork server kills and reaps. When the probe ends, however it ends, the fork server sees the end of its socket
+and ends too, with everything it forked.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Failure(Exception):
 class DeviceProcess:
     """A process that carries out the methods of one ``DeviceSession``."""
 
-    def __init__(self, nursery: Nursery, device: str, pid: int, connection: Connection) -> None:
+    def __init__(self, fork_server: ForkServer, device: str, pid: int, connection: Connection) -> None:
         self.device = device
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._pid = pid
         self._connection = connection
 
@@ -64,7 +64,7 @@ class DeviceProcess:
             self._connection.send((method, arguments))
             deadline = time.monotonic() + timeout_s
             while not self._connection.poll(0.5):
-                self._nursery.waiting()
+                self._fork_server.waiting()
                 if time.monotonic() > deadline:
                     raise Failure("hung", f"no answer to '{method}' within {timeout_s:.0f} s", self.device)
             outcome, value = self._connection.recv()
@@ -81,7 +81,7 @@ class DeviceProcess:
     def close(self) -> None:
         """End the process; it holds nothing that needs saving."""
         self._connection.close()
-        self._nursery.kill(self._pid)
+        self._fork_server.kill(self._pid)
 
     def __enter__(self) -> DeviceProcess:
         return self
@@ -92,7 +92,7 @@ class DeviceProcess:
         self.close()
 
 
-class Nursery:
+class ForkServer:
     """Forks device processes; leaving the context ends them all.
 
     Args:
@@ -104,7 +104,7 @@ class Nursery:
         self.environment = dict(environment)
         self.waiting = waiting
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             # A session of its own: Ctrl-C goes to the probe alone, which then ends this in good order.
@@ -130,12 +130,12 @@ class Nursery:
             self._process.wait()
 
     def fork(self, device: str = "", environment: Mapping[str, str] | None = None) -> DeviceProcess:
-        """A new process without any OpenCL state; ``environment`` is added to the nursery's.
+        """A new process without any OpenCL state; ``environment`` is added to the fork server's.
 
         With the key of a device its session is to be opened by ``call("open", key)``.
 
         Raises:
-            Failure: the nursery is gone, or cannot fork.
+            Failure: the fork server is gone, or cannot fork.
         """
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -151,12 +151,12 @@ class Nursery:
 
     def kill(self, pid: int) -> None:
         """End and reap a process that ``fork`` gave."""
-        with suppress(EOFError, ConnectionError):  # the nursery is gone, and its children with it
+        with suppress(EOFError, ConnectionError):  # the fork server is gone, and its children with it
             self._connection.send(("kill", pid))
             self._connection.recv()
 
 
-def _serve_nursery(descriptor: int) -> None:
+def _serve_forks(descriptor: int) -> None:
     """Fork and kill as asked, until the asking side is gone."""
     # Loaded here once, so that no forked process needs to.
     from probes.checkpoint import device_session  # noqa: F401
@@ -207,7 +207,7 @@ def _live(descriptor: int, environment: dict[str, str]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(status)  # no exit handlers: they are the nursery's
+        os._exit(status)  # no exit handlers: they are the fork server's
 
 
 def _serve_session(connection: Connection) -> None:
@@ -246,4 +246,4 @@ def _serve_session(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    _serve_nursery(int(sys.argv[1]))
+    _serve_forks(int(sys.argv[1]))

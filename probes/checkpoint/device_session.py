@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from probes.checkpoint import direct_io
-from probes.checkpoint.direct_io import Bytes
 from probes.opencl import devices
+from profiles import direct_io
+from profiles.direct_io import Bytes
 
 # ``pattern`` writes data that no storage can compress; ``digest`` sums a hash of every word and its place, so
 # that a single changed, lost or misplaced byte shows. ``tick`` is a kernel with next to no work, ``spin`` one
@@ -278,7 +278,7 @@ class DeviceSession:
             self._spin_rate = rounds / seconds
         return self._spin_rate
 
-    def _stage(self, layout: direct_io.Layout) -> list[Bytes]:
+    def _stage(self, layout: direct_io.ChunkLayout) -> list[Bytes]:
         """Staging that the device copies to and from at full speed (pinned), aligned for direct I/O."""
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         length = layout.chunk + direct_io.ALIGNMENT

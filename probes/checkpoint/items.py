@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes.checkpoint.device_process import Failure, Nursery
+from probes.checkpoint.device_process import Failure, ForkServer
 from probes.checkpoint.plan import QUEUE_LENGTHS, SMALLEST_MB, Item
-from probes.checkpoint.subjects import START_S, Subject, cache_environment
+from probes.checkpoint.subjects import START_S, CheckpointSubject, cache_environment
 from probes.run import Run
 from probes.scratch import is_full, storage_remedy
 from profiles.records import MB
@@ -30,20 +30,20 @@ class Place:
 
 
 @dataclass
-class Bench:
+class CheckpointBench:
     """Everything that items need; subjects and places that failed are taken out."""
 
     run: Run
-    nursery: Nursery
+    fork_server: ForkServer
     caches: Path
     places: dict[str, Place]
-    subjects: dict[str, Subject] = field(default_factory=dict)
+    subjects: dict[str, CheckpointSubject] = field(default_factory=dict)
     repetition: int = 0
     recording: bool = True
     doing: str = "looking for OpenCL devices"
     queue_lengths: list[int] = field(default_factory=lambda: list(QUEUE_LENGTHS))
 
-    def measured(self) -> list[Subject]:
+    def measured(self) -> list[CheckpointSubject]:
         """The devices that are measured by themselves; of identical twins one."""
         return [subject for subject in self.subjects.values() if subject.measured]
 
@@ -80,7 +80,7 @@ class Bench:
         except Failure as failure:
             self._lose(item, failure)
 
-    def hold(self, subject: Subject, size_mb: int) -> None:
+    def hold(self, subject: CheckpointSubject, size_mb: int) -> None:
         """Put data on a device, less than ``size_mb`` where it has no room for that."""
         self.say(f"filling {subject.key} with {size_mb} MB")
         subject.digests.clear()
@@ -142,7 +142,7 @@ class Bench:
         """Build the program with nothing in any cache, in a new process."""
         folder = self.caches / f"cold-{item.device}-{self.repetition}"
         try:
-            with self.nursery.fork(item.device, cache_environment(folder)) as process:
+            with self.fork_server.fork(item.device, cache_environment(folder)) as process:
                 opened = process.call("open", item.device, timeout_s=START_S)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -167,7 +167,7 @@ class Bench:
             Failure: of kind ``data`` where they differ.
         """
         size, limit_s = item.size_mb * MB, _limit_s(item.size_mb)
-        with self.nursery.fork(item.to_device) as process:
+        with self.fork_server.fork(item.to_device) as process:
             process.call("open", item.to_device, timeout_s=START_S)
             restarted: dict[str, Any] = process.call("restart", str(path), size, timeout_s=limit_s)
             arrived = process.call("digest", size, timeout_s=limit_s)

@@ -25,7 +25,7 @@ class Item(NamedTuple):
     size_mb: int = 0
 
 
-class Limits(NamedTuple):
+class Extent(NamedTuple):
     """How far a plan goes, in how many sweeps it should be repeated, and in how many a program is built."""
 
     sizes: int
@@ -34,8 +34,8 @@ class Limits(NamedTuple):
     builds: int  # with cold caches; each takes as long as some dozen checkpoints
 
 
-QUICK = Limits(sizes=4, largest_mb=256, sweeps=4, builds=1)
-FULL = Limits(sizes=6, largest_mb=2048, sweeps=5, builds=2)
+QUICK = Extent(sizes=4, largest_mb=256, sweeps=4, builds=1)
+FULL = Extent(sizes=6, largest_mb=2048, sweeps=5, builds=2)
 
 
 def ladder(largest_mb: int, sizes: int) -> list[int]:
@@ -44,7 +44,7 @@ def ladder(largest_mb: int, sizes: int) -> list[int]:
     return [size for size in ascending if size >= SMALLEST_MB]
 
 
-def affordable_mb(limits: Limits, room_mb: float, per_mb_s: float, each_s: float, left_s: float) -> int:
+def affordable_mb(limits: Extent, room_mb: float, per_mb_s: float, each_s: float, left_s: float) -> int:
     """The largest power of two whose ladder can be swept ``limits.sweeps`` times in ``left_s``.
 
     Up to ``USEFUL_MB`` fewer sweeps will do: small sizes alone say nothing of the time per MB.

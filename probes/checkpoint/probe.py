@@ -21,13 +21,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from probes.checkpoint.device_process import Nursery
-from probes.checkpoint.direct_io import free_bytes
-from probes.checkpoint.items import Bench, Place
-from probes.checkpoint.plan import FULL, QUICK, Estimates, Item, Limits, Rotation, affordable_mb, ladder
+from probes.checkpoint.device_process import ForkServer
+from probes.checkpoint.items import CheckpointBench, Place
+from probes.checkpoint.plan import FULL, QUICK, Estimates, Extent, Item, Rotation, affordable_mb, ladder
 from probes.checkpoint.subjects import cache_environment, find_devices, pairs, start
 from probes.run import Run
 from probes.scratch import scratch
+from profiles.direct_io import free_bytes
 from profiles.errors import Unavailable
 from profiles.records import MB
 
@@ -46,9 +46,9 @@ def measure(run: Run) -> None:
     with ExitStack() as stack:
         places = _places(run, stack)
         caches = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenbin-opencl-")))
-        nursery = stack.enter_context(Nursery(cache_environment(caches / "warm")))
-        bench = Bench(run, nursery, caches, places)
-        nursery.waiting = bench.say
+        fork_server = stack.enter_context(ForkServer(cache_environment(caches / "warm")))
+        bench = CheckpointBench(run, fork_server, caches, places)
+        fork_server.waiting = bench.say
         _start_subjects(bench)
         estimates = _choose_sizes(bench)
         _warm_up(bench)
@@ -71,15 +71,15 @@ def _places(run: Run, stack: ExitStack) -> dict[str, Place]:
     return places
 
 
-def _start_subjects(bench: Bench) -> None:
-    for record in find_devices(bench.run, bench.nursery):
+def _start_subjects(bench: CheckpointBench) -> None:
+    for record in find_devices(bench.run, bench.fork_server):
         bench.say(f"starting {record.key}")
-        subject = start(bench.run, bench.nursery, record, list(bench.subjects.values()))
+        subject = start(bench.run, bench.fork_server, record, list(bench.subjects.values()))
         if subject is not None:
             bench.subjects[record.key] = subject
 
 
-def _choose_sizes(bench: Bench) -> Estimates:
+def _choose_sizes(bench: CheckpointBench) -> Estimates:
     """Sizes for every place, as large as time and room allow, found by two trips that are not recorded."""
     limits = _limits(bench)
     # What one size takes, in trips: the trips themselves, copies, write and read, its share of migrations.
@@ -97,7 +97,7 @@ def _choose_sizes(bench: Bench) -> Estimates:
     return Estimates(*slowest)
 
 
-def _pilot(bench: Bench, item: Item) -> tuple[float, float]:
+def _pilot(bench: CheckpointBench, item: Item) -> tuple[float, float]:
     """Seconds per MB and seconds of a trip, from small ones that grow while they are quick."""
     bench.hold(bench.subjects[item.device], _PILOTS_MB[-1])
     seconds: dict[int, float] = {}
@@ -112,7 +112,7 @@ def _pilot(bench: Bench, item: Item) -> tuple[float, float]:
     return per_mb_s, max(first_s - per_mb_s * smallest, 0.0)
 
 
-def _unrecorded(bench: Bench, item: Item) -> float:
+def _unrecorded(bench: CheckpointBench, item: Item) -> float:
     """Seconds that ``item`` takes, all included; nothing is recorded."""
     began = time.monotonic()
     if bench.possible(item):
@@ -124,7 +124,7 @@ def _unrecorded(bench: Bench, item: Item) -> float:
     return time.monotonic() - began
 
 
-def _warm_up(bench: Bench) -> None:
+def _warm_up(bench: CheckpointBench) -> None:
     """Data for the largest size on every device, and that size once through every folder."""
     largest = max((place.sizes[-1] for place in bench.places.values() if place.sizes), default=0)
     for subject in list(bench.subjects.values()):
@@ -135,7 +135,7 @@ def _warm_up(bench: Bench) -> None:
                 _unrecorded(bench, Item("trip", subject.key, subject.key, place.folder, size_mb))
 
 
-def _sweeps(bench: Bench, estimates: Estimates) -> None:
+def _sweeps(bench: CheckpointBench, estimates: Estimates) -> None:
     """Everything in random order, over and over, until nothing fits into the time that is left."""
     run = bench.run
     migrations = Rotation(_migrations(bench), run.rng)
@@ -156,7 +156,7 @@ def _sweeps(bench: Bench, estimates: Estimates) -> None:
         bench.repetition += 1
 
 
-def _sweep(bench: Bench) -> list[Item]:
+def _sweep(bench: CheckpointBench) -> list[Item]:
     """Every item once, the migrations apart."""
     items = []
     for subject in bench.measured():
@@ -172,7 +172,7 @@ def _sweep(bench: Bench) -> list[Item]:
     return items
 
 
-def _migrations(bench: Bench) -> list[Item]:
+def _migrations(bench: CheckpointBench) -> list[Item]:
     return [
         Item("migration", start.key, end.key, place.folder, size)
         for start, end in pairs(list(bench.subjects.values()))
@@ -181,9 +181,9 @@ def _migrations(bench: Bench) -> list[Item]:
     ]
 
 
-def _all_sizes(bench: Bench) -> list[int]:
+def _all_sizes(bench: CheckpointBench) -> list[int]:
     return sorted({size for place in bench.places.values() for size in place.sizes})
 
 
-def _limits(bench: Bench) -> Limits:
+def _limits(bench: CheckpointBench) -> Extent:
     return QUICK if bench.run.settings.quick else FULL

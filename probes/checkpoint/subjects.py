@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from probes.checkpoint.device_process import DeviceProcess, Failure, Nursery
+from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
 from probes.run import Run
 from profiles.inventory import OpenCLDevice
 from profiles.records import MB
@@ -19,7 +19,7 @@ START_S = 120.0  # a driver and a compiler that take longer count as hung
 
 
 @dataclass
-class Subject:
+class CheckpointSubject:
     """A device, and the process that holds data on it."""
 
     record: OpenCLDevice
@@ -41,13 +41,13 @@ class Subject:
         self.process.close()
 
 
-def find_devices(run: Run, nursery: Nursery) -> list[OpenCLDevice]:
+def find_devices(run: Run, fork_server: ForkServer) -> list[OpenCLDevice]:
     """The devices to measure; a lone PoCL device gets a logical twin, so that migration has two ends.
 
     Raises:
         Unavailable: there is no device.
     """
-    with nursery.fork() as process:
+    with fork_server.fork() as process:
         answer = process.call("devices", timeout_s=START_S)
     for text in answer["overlooked"]:
         library, _, how = text.partition(": ")
@@ -59,15 +59,15 @@ def find_devices(run: Run, nursery: Nursery) -> list[OpenCLDevice]:
     if not may_have_twin(found):
         return found
     driver = found[0].name.split("-")[0]  # "pthread" up to PoCL 3, "cpu" later
-    nursery.environment["POCL_DEVICES"] = f"{driver} {driver}"
-    with nursery.fork() as process:
+    fork_server.environment["POCL_DEVICES"] = f"{driver} {driver}"
+    with fork_server.fork() as process:
         try:
             pair: list[OpenCLDevice] = process.call("devices", timeout_s=START_S)["devices"]
         except Failure:  # this PoCL does not take the setting
             pair = []
     if [device.name for device in pair] == [found[0].name] * 2:
         return pair
-    del nursery.environment["POCL_DEVICES"]
+    del fork_server.environment["POCL_DEVICES"]
     return found
 
 
@@ -83,12 +83,14 @@ def cache_environment(folder: Path) -> dict[str, str]:
     return dict.fromkeys(names, str(folder))
 
 
-def start(run: Run, nursery: Nursery, record: OpenCLDevice, earlier: list[Subject]) -> Subject | None:
+def start(
+    run: Run, fork_server: ForkServer, record: OpenCLDevice, earlier: list[CheckpointSubject]
+) -> CheckpointSubject | None:
     """A subject with its session open; None, and said why, where driver or compiler fail."""
     key = record.key
     twins = (s.costs_of for s in earlier if s.record.is_like(record))
     costs_of = next(twins, key)
-    process = nursery.fork(key)
+    process = fork_server.fork(key)
     try:
         opened = process.call("open", key, timeout_s=START_S)
     except Failure as failure:
@@ -99,12 +101,12 @@ def start(run: Run, nursery: Nursery, record: OpenCLDevice, earlier: list[Subjec
     if costs_of == key:
         run.sample(kind="phase", phase="context", device=key, seconds=opened["context_s"], repetition=0)
         run.sample(kind="compile", cache="cold", device=key, seconds=opened["compile_s"], repetition=0)
-    elif "POCL_DEVICES" not in nursery.environment:
+    elif "POCL_DEVICES" not in fork_server.environment:
         run.absent(f"costs of {key} by itself", f"it is identical to {costs_of}, whose costs stand for both")
-    return Subject(record, costs_of, process, _room_mb(record))
+    return CheckpointSubject(record, costs_of, process, _room_mb(record))
 
 
-def pairs(subjects: list[Subject]) -> list[tuple[Subject, Subject]]:
+def pairs(subjects: list[CheckpointSubject]) -> list[tuple[CheckpointSubject, CheckpointSubject]]:
     """Every ordered pair of two devices."""
     return list(itertools.permutations(subjects, 2))
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from probes.loads import LOADS, prepare, sizes
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, UserError
 
 if TYPE_CHECKING:
     from probes.loads.common import Comm, Kernel
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         wanted = [choice(text, options.size) for text in options.load]
         kernels = list(prepared(wanted, comm, options.at_most_s))
-    except TenbinError as error:
+    except UserError as error:
         if comm.rank == 0:
             print(error, file=sys.stderr)
         return error.exit_code

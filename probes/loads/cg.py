@@ -22,7 +22,7 @@ CG_STEPS = 25
 
 
 @dataclass(frozen=True)
-class Size:
+class CgSize:
     rows: int
     nonzeros: int  # of every random vector
     shift: float
@@ -31,17 +31,17 @@ class Size:
 
 
 SIZES = {
-    "700": Size(700, 5, 10.0, 10),
-    "S": Size(1400, 7, 10.0, 15, 8.5971775078648),
-    "W": Size(7000, 8, 12.0, 15, 10.362595087124),
-    "A": Size(14000, 11, 20.0, 15, 17.130235054029),
+    "700": CgSize(700, 5, 10.0, 10),
+    "S": CgSize(1400, 7, 10.0, 15, 8.5971775078648),
+    "W": CgSize(7000, 8, 12.0, 15, 10.362595087124),
+    "A": CgSize(14000, 11, 20.0, 15, 17.130235054029),
 }
 
 
 class Cg:
     """One rank's rows of the matrix, and of every vector."""
 
-    def __init__(self, size: Size, comm: Comm) -> None:
+    def __init__(self, size: CgSize, comm: Comm) -> None:
         self.size, self.comm = size, comm
         self.operations = operations(size)
         self.verification = "npb" if size.zeta else "own"
@@ -99,11 +99,11 @@ class Cg:
         return bool(right and self.residual <= 1e-8 and np.linalg.norm(gap) <= 1e-8)
 
 
-def weights(size: Size) -> Floats:
+def weights(size: CgSize) -> Floats:
     return np.asarray(RCOND ** (np.arange(size.rows) / size.rows))
 
 
-def matrix(size: Size, rows: slice) -> sparse.csr_array:
+def matrix(size: CgSize, rows: slice) -> sparse.csr_array:
     """The given rows of NPB's matrix."""
     vectors = random_vectors(size)
     scaled = sparse.diags_array(weights(size)) @ vectors
@@ -112,7 +112,7 @@ def matrix(size: Size, rows: slice) -> sparse.csr_array:
     return sparse.csr_array(product)
 
 
-def random_vectors(size: Size) -> sparse.csr_array:
+def random_vectors(size: CgSize) -> sparse.csr_array:
     """The vectors v_i as rows: ``nonzeros`` random elements at distinct places, and 0.5 at place i.
 
     Values and places come in pairs from one stream; a place beyond the last row, or one that the vector
@@ -138,7 +138,7 @@ def random_vectors(size: Size) -> sparse.csr_array:
     return sparse.csr_array((np.array(values), index, np.array(starts)), shape=(size.rows, size.rows))
 
 
-def operations(size: Size) -> float:
+def operations(size: CgSize) -> float:
     """NPB's own count of floating-point operations."""
     z = size.nonzeros * (size.nonzeros + 1)
     return 2.0 * size.steps * size.rows * (3 + z + CG_STEPS * (5 + z) + 3)

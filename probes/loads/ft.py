@@ -20,18 +20,18 @@ STEPS = 6
 
 
 @dataclass(frozen=True)
-class Size:
+class FtSize:
     nx: int
     ny: int
     nz: int
 
 
 SIZES = {
-    "32": Size(32, 32, 32),
-    "S": Size(64, 64, 64),
-    "W": Size(128, 128, 32),
-    "128": Size(128, 128, 128),
-    "A": Size(256, 256, 128),
+    "32": FtSize(32, 32, 32),
+    "S": FtSize(64, 64, 64),
+    "W": FtSize(128, 128, 32),
+    "128": FtSize(128, 128, 128),
+    "A": FtSize(256, 256, 128),
 }
 
 # Checksums after each step (NPB 3.4, ft.f90).
@@ -66,7 +66,7 @@ PUBLISHED = {
 class Ft:
     """One rank's planes in space, (z, y, x), and its rows in frequency, (z, y, x) with y split."""
 
-    def __init__(self, size: Size, comm: Comm) -> None:
+    def __init__(self, size: FtSize, comm: Comm) -> None:
         self.size, self.comm = size, comm
         self.operations = operations(size)
         self.verification = "npb" if size in PUBLISHED else "own"
@@ -128,7 +128,7 @@ class Ft:
         return bool(abs(end - factor * start) <= 1e-10 * max(abs(start), 1.0))
 
 
-def initial(size: Size, planes: slice) -> Complexes:
+def initial(size: FtSize, planes: slice) -> Complexes:
     """The given planes of the random start: real and imaginary parts alternate in NPB's stream."""
     plane = size.nx * size.ny
     count = planes.stop - planes.start
@@ -136,7 +136,7 @@ def initial(size: Size, planes: slice) -> Complexes:
     return numbers.view(complex).reshape(count, size.ny, size.nx)
 
 
-def decay(size: Size, rows: slice) -> Floats:
+def decay(size: FtSize, rows: slice) -> Floats:
     """What one step multiplies each frequency by: exp(-4 pi^2 alpha (kx^2 + ky^2 + kz^2))."""
     kx, ky, kz = (np.fft.fftfreq(n, 1 / n) ** 2 for n in (size.nx, size.ny, size.nz))
     return np.asarray(
@@ -144,7 +144,7 @@ def decay(size: Size, rows: slice) -> Floats:
     )
 
 
-def operations(size: Size) -> float:
+def operations(size: FtSize) -> float:
     """NPB's own count of floating-point operations."""
     n = size.nx * size.ny * size.nz
     return float(n * (14.8157 + 7.19641 * np.log(n) + (5.23518 + 7.21113 * np.log(n)) * STEPS))

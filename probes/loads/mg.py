@@ -30,7 +30,7 @@ PUBLISHED = {32: 0.5307707005734e-4, 128: 0.6467329375339e-5, 256: 0.24333653090
 
 
 @dataclass(frozen=True)
-class Level:
+class Grid:
     """One grid of n cubed points, of which this rank works on planes begin to end."""
 
     n: int
@@ -139,7 +139,7 @@ class Mg:
             u[2 * i + 1] += 0.5 * (below + above)
             below = above
 
-    def _halo(self, u: Floats, level: Level) -> None:
+    def _halo(self, u: Floats, level: Grid) -> None:
         """Fill the ghost layers: the cube is periodic."""
         u[:, :, 0], u[:, :, -1] = u[:, :, -2], u[:, :, 1]
         u[:, 0], u[:, -1] = u[:, -2], u[:, 1]
@@ -204,7 +204,7 @@ def interpolated(plane: Floats) -> Floats:
     return out
 
 
-def levels(n: int, comm: Comm) -> list[Level]:
+def levels(n: int, comm: Comm) -> list[Grid]:
     """The grids from 2 cubed to n cubed, coarsest first.
 
     Grids up to ``base`` are worked on by every rank alike. The planes of ``base`` are dealt out, and all
@@ -224,12 +224,12 @@ def levels(n: int, comm: Comm) -> list[Level]:
     while size <= n:
         share = ranks > 1 and size > base
         cuts = [cut * (size // base) for cut in bounds(base, ranks)] if share else [0, size]
-        found.append(Level(size, tuple(cuts), comm.rank))
+        found.append(Grid(size, tuple(cuts), comm.rank))
         size *= 2
     return found
 
 
-def charges(level: Level) -> Floats:
+def charges(level: Grid) -> Floats:
     """v: +1 at the places of the ten largest of n cubed random numbers, -1 at those of the ten smallest."""
     n = level.n
     places, values = np.empty(0, np.int64), np.empty(0)

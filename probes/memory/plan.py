@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from probes.memory.pool import Spot
-from probes.topology import Cpu, Topology
+from probes.topology import LogicalCpu, Topology
 
 AREA_IN_CACHES = 4
 LEAST_AREA_MB = 64.0
@@ -15,7 +15,7 @@ ASSUMED_CACHE_MB = 64.0
 MOST_COUNTS = 8
 
 
-class Missing(NamedTuple):
+class NotMeasured(NamedTuple):
     """What will not be measured; the arguments of ``Run.absent``."""
 
     what: str
@@ -24,7 +24,7 @@ class Missing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class WriteWindow:
     """``spots`` write together and are measured, while ``beside`` writes all the while."""
 
     spots: tuple[Spot, ...]
@@ -37,7 +37,7 @@ class Point:
     """One thing to measure: the windows of one repetition, and the columns that all of them share."""
 
     title: str
-    windows: tuple[Window, ...]
+    windows: tuple[WriteWindow, ...]
     labels: dict[str, Any]
 
     @property
@@ -46,14 +46,14 @@ class Point:
         return needed | {window.beside for window in self.windows if window.beside}
 
 
-def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[Missing]]:
+def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[NotMeasured]]:
     """Size in MB of each writer's area (0: no memory for a meaningful one), and what is amiss with it."""
     missing = []
     cache_mb = topology.llc_mb
     if cache_mb is None:
         cache_mb = ASSUMED_CACHE_MB
         missing.append(
-            Missing(
+            NotMeasured(
                 "size of the last-level cache",
                 f"not shown by sysfs (usual in virtual machines); {ASSUMED_CACHE_MB:.0f} MB assumed",
             )
@@ -64,21 +64,21 @@ def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[Missing
     need = f"{AREA_IN_CACHES} x {cache_mb:.0f} MB of cache wanted for one area, {free_mb:.0f} MB can be taken"
     if free_mb >= 2 * cache_mb:
         shrunk = f"{need}; measured with {free_mb:.0f} MB, so the cache holds part of it and flatters"
-        return free_mb, [*missing, Missing("memory beyond the cache", shrunk, "free some memory")]
-    return 0.0, [*missing, Missing("memory bandwidth and interference", need, "free some memory")]
+        return free_mb, [*missing, NotMeasured("memory beyond the cache", shrunk, "free some memory")]
+    return 0.0, [*missing, NotMeasured("memory bandwidth and interference", need, "free some memory")]
 
 
-def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[Missing]]:
+def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[NotMeasured]]:
     """The points that can be measured with ``most_areas`` areas, most important first; and what cannot."""
     missing = []
     if len(topology.cores) < 2:
-        missing.append(Missing("memory interference between cores", "one core only"))
+        missing.append(NotMeasured("memory interference between cores", "one core only"))
     if len(topology.memory_nodes) < 2:
-        missing.append(Missing("remote memory bandwidth", "one NUMA node: no remote access"))
+        missing.append(NotMeasured("remote memory bandwidth", "one NUMA node: no remote access"))
     for node in topology.memory_nodes:
         if not topology.cores_of(node):
             missing.append(
-                Missing(
+                NotMeasured(
                     f"memory bandwidth to NUMA node {node}",
                     "this process may use none of its CPUs, so cannot place memory there by first touch",
                 )
@@ -94,7 +94,7 @@ def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[Missing
             refused.append(point)
     if most_areas and refused:
         need = f"memory for {most_areas} areas can be taken, {len(refused[-1].spots | spots)} are needed"
-        missing.append(Missing("; ".join(p.title for p in refused), need, "free some memory"))
+        missing.append(NotMeasured("; ".join(p.title for p in refused), need, "free some memory"))
     return points, missing
 
 
@@ -143,8 +143,8 @@ def _pairs(topology: Topology) -> Iterator[Point]:
         yield Point(
             title=f"CPU {first.index} beside CPU {other.index} ({kind})",
             windows=(
-                Window((spot,), None, {"condition": "alone"}),
-                Window((spot,), beside, {"condition": "beside"}),
+                WriteWindow((spot,), None, {"condition": "alone"}),
+                WriteWindow((spot,), beside, {"condition": "beside"}),
             ),
             labels={
                 "kind": "pair",
@@ -156,7 +156,7 @@ def _pairs(topology: Topology) -> Iterator[Point]:
         )
 
 
-def pair_kind(a: Cpu, b: Cpu) -> str:
+def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
     """What two CPUs share: ``smt`` a core, ``same-cache``, ``other-cache`` or ``same-socket`` (cache unknown)
     a socket, ``other-socket`` the machine."""
     if a.core == b.core:
@@ -168,7 +168,7 @@ def pair_kind(a: Cpu, b: Cpu) -> str:
     return "same-cache" if a.llc == b.llc else "other-cache"
 
 
-def _spot(topology: Topology, cpu: Cpu, touch: Cpu) -> Spot:
+def _spot(topology: Topology, cpu: LogicalCpu, touch: LogicalCpu) -> Spot:
     """``cpu`` writing to memory of the node of ``touch``; its own if that is where it is.
 
     The placement is checked where it could be wrong: several nodes, and this one has memory of its own.
@@ -184,6 +184,6 @@ def _bandwidth(spots: tuple[Spot, ...], numa: str) -> Point:
     where = "local memory" if numa == "local" else f"memory of NUMA node {numa.replace('->', ' -> ')}"
     return Point(
         title=f"bandwidth of {len(spots)} {plural}, {where}",
-        windows=(Window(spots),),
+        windows=(WriteWindow(spots),),
         labels={"kind": "bandwidth", "cores": len(spots), "cpus": cpus, "numa": numa},
     )

@@ -132,7 +132,7 @@ class Writer:
                     stream.close()
 
 
-class Pool:
+class WriterPool:
     """Writers, started when first needed; a context that leaves no process behind."""
 
     def __init__(self, area_mb: float, line_bytes: int = 64) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from probes.memory.plan import Point, choose_area, plan
-from probes.memory.pool import Pool, WriterLost
+from probes.memory.pool import WriterLost, WriterPool
 from probes.memory.writer import Written
 from probes.run import Run
 from probes.topology import free_memory_mb, read_topology
@@ -39,7 +39,7 @@ OVERHEAD_S = 0.020  # of one window: orders, warm-up, answers
 
 
 @dataclass
-class State:
+class PointState:
     """What has been seen of one point so far: GB/s, or the ratio of times beside/alone."""
 
     point: Point
@@ -69,12 +69,12 @@ def measure(run: Run) -> None:
         run.absent(*absent)
     if not points:
         return
-    with Pool(area_mb, topology.line_bytes) as pool:
+    with WriterPool(area_mb, topology.line_bytes) as pool:
         run.progress(f"starting writers, {area_mb:.0f} MB each")
-        repeat(run, pool, [State(point) for point in points])
+        repeat(run, pool, [PointState(point) for point in points])
 
 
-def repeat(run: Run, pool: Pool, states: list[State]) -> None:
+def repeat(run: Run, pool: WriterPool, states: list[PointState]) -> None:
     """Visit all points in turn, each turn in a new random order, so that drift falls on all alike."""
     tolerance = 0.05 if run.settings.quick else 0.02
     share_s = 0.7 * run.settings.budget_s / REPETITIONS / sum(len(s.point.windows) for s in states)
@@ -102,7 +102,7 @@ def repeat(run: Run, pool: Pool, states: list[State]) -> None:
         explain_nothing(run, state)
 
 
-def observe(run: Run, pool: Pool, state: State, window_s: float) -> None:
+def observe(run: Run, pool: WriterPool, state: PointState, window_s: float) -> None:
     """One repetition of one point: all its windows, one after the other (a pair: alone, then beside)."""
     state.tries += 1
     speeds: list[float] = []
@@ -135,7 +135,7 @@ def speed_gbs(rows: Sequence[Written]) -> float:
     return sum(row.bytes for row in rows) / max(row.wall_s for row in rows) / 1e9
 
 
-def explain_nothing(run: Run, state: State) -> None:
+def explain_nothing(run: Run, state: PointState) -> None:
     """Say why a point has no usable observation."""
     if state.values:
         return

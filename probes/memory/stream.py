@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from probes.memory.pool import PATIENCE_S, Pool, Spot
+from probes.memory.pool import PATIENCE_S, Spot, WriterPool
 from probes.memory.writer import Written
 
 WINDOW_S = 0.2
@@ -19,7 +19,7 @@ LEAD_S = 0.02
 WARM_S = 0.1  # written before the first window, uncounted: a writer that has just rested is slower
 
 
-class Row(NamedTuple):
+class WriterWindow(NamedTuple):
     """One writer in one window."""
 
     spot: Spot
@@ -39,7 +39,7 @@ class Stream:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: WriterPool,
         intensities: Mapping[Spot, float],
         window_s: float = WINDOW_S,
         most: int | None = None,
@@ -61,7 +61,7 @@ class Stream:
         while kind is None and self._answered < self._ordered:
             self._collect()
 
-    def step(self) -> list[Row]:
+    def step(self) -> list[WriterWindow]:
         """Wait for the end of the oldest window, with the next one under way."""
         rows = self._collect()
         self._order()
@@ -78,8 +78,8 @@ class Stream:
             )
         self._ordered += 1
 
-    def _collect(self) -> list[Row]:
+    def _collect(self) -> list[WriterWindow]:
         within_s = PATIENCE_S + AHEAD * self._window_s
-        rows = [Row(spot, self._pool.answer(spot, within_s)) for spot in self._intensities]
+        rows = [WriterWindow(spot, self._pool.answer(spot, within_s)) for spot in self._intensities]
         self._answered += 1
         return rows

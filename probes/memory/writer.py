@@ -168,7 +168,7 @@ def make_area(core: int, touch_core: int, size_mb: float, line_bytes: int) -> Ar
     return area
 
 
-class Server:
+class WriterServer:
     """Carries out orders: ``place`` makes the area for one NUMA node, ``write`` writes through it."""
 
     def __init__(self, core: int, line_bytes: int) -> None:
@@ -202,7 +202,7 @@ def serve(core: int, line_bytes: int) -> None:
     """Answer orders until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us by our stdin
     os.sched_setaffinity(0, {core})
-    server = Server(core, line_bytes)
+    server = WriterServer(core, line_bytes)
     print(json.dumps({"ready": core}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)

@@ -35,10 +35,10 @@ from typing import IO, Protocol
 import psutil
 
 from probes.mpi import rank_guard
-from probes.mpi.rank_failure import LAUNCHER_SPEAKS, last_words, obituary
+from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words
 from probes.mpi.rank_guard import RANK_VARIABLES, RankEnd
 from probes.mpi.rank_segments import sweep_segments
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
@@ -61,11 +61,11 @@ _ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.
 _INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
 
 
-class RanksFailed(TenbinError):
+class RanksFailed(UserError):
     """A rank died, or the ranks did not end in time."""
 
 
-class Launch(Protocol):
+class Launcher(Protocol):
     """What starts ranks."""
 
     def command(
@@ -293,7 +293,7 @@ def _try_two_ranks(install: MpiInstall) -> None:
 
 
 def run_ranks(
-    install: Launch,
+    install: Launcher,
     program: Sequence[str],
     ranks: int,
     *,
@@ -345,10 +345,10 @@ def run_ranks(
     if enough():
         return
     if not in_time:
-        why = f": {obituary(0, errors, ends, ranks, hosts)}" if ends else last_words(errors)
+        why = f": {describe_failure(0, errors, ends, ranks, hosts)}" if ends else last_words(errors)
         raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{why}")
     if process.returncode != 0:
-        raise RanksFailed(obituary(process.returncode, errors, ends, ranks, hosts))
+        raise RanksFailed(describe_failure(process.returncode, errors, ends, ranks, hosts))
 
 
 def _die_with_parent(signal_name: str) -> list[str]:
@@ -394,7 +394,7 @@ def _listen(
             continue
         if line is None:
             break
-        if LAUNCHER_SPEAKS.search(line):
+        if LAUNCHER_LINE.search(line):
             errors.append(line)
         else:
             on_line(line)

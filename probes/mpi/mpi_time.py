@@ -22,7 +22,7 @@ WHAT, REMEDY = "the library that counts the time inside MPI", "apt-get install g
 COUNTS = struct.Struct("=QQ")  # struct counts in the source
 
 
-class Inside(NamedTuple):
+class MpiShare(NamedTuple):
     """What one rank did inside MPI, all its threads together."""
 
     seconds: float
@@ -46,16 +46,16 @@ def variables(library: Path, folder: Path) -> dict[str, str]:
     return {"LD_PRELOAD": f"{library} {others}".strip(), "TENBIN_MPI_TIME": str(folder)}
 
 
-def read(folder: Path) -> list[Inside]:
+def read(folder: Path) -> list[MpiShare]:
     """What each rank that called MPI left there."""
     found = []
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
         if len(content) == COUNTS.size and (counts := COUNTS.unpack(content))[1]:
-            found.append(Inside(counts[0] / 1e9, counts[1]))
+            found.append(MpiShare(counts[0] / 1e9, counts[1]))
     return found
 
 
-def share(ranks: Sequence[Inside], wall_s: float) -> float:
+def share(ranks: Sequence[MpiShare], wall_s: float) -> float:
     """Mean over the ranks of the time inside MPI / run time, at most 1 (several threads may be inside)."""
     return min(sum(rank.seconds for rank in ranks) / (len(ranks) * wall_s), 1.0)

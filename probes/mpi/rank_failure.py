@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from probes.mpi.rank_guard import RankEnd
 
-LAUNCHER_SPEAKS = re.compile(  # on stdout (MPICH) or stderr, when a rank has died
+LAUNCHER_LINE = re.compile(  # on stdout (MPICH) or stderr, when a rank has died
     r"^\s*$|^[=-]{20}|^=   |Exit codes:|EXIT STRING|typically refers|FAQ page"
     r"|^Abort\(|^\[(mpiexec|proxy)\S*\] (?!HYDU_create)|^\s*\^+$"
 )
@@ -26,7 +26,7 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal
 _LOST_PEER = re.compile(r"MPI_ERRORS_ARE_FATAL|Fatal error in|mpi4py\.MPI\.Exception|peer process has unexp")
 
 
-def obituary(
+def describe_failure(
     code: int, errors: Sequence[str], ends: Sequence[RankEnd], ranks: int, hosts: Sequence[str]
 ) -> str:
     """What to say of ranks that ended badly.
@@ -132,6 +132,6 @@ def how_ended(wait_status: int) -> str:
 def last_words(errors: Sequence[str]) -> str:
     """The last lines of stderr that are not the launcher's own (Open MPI puts its own between dashes)."""
     text = re.sub(r"^-{20,}\n.*?^-{20,}$", "", "\n".join(errors), flags=re.MULTILINE | re.DOTALL)
-    words = [line.strip("\0 ") for line in text.splitlines() if not LAUNCHER_SPEAKS.search(line)]
+    words = [line.strip("\0 ") for line in text.splitlines() if not LAUNCHER_LINE.search(line)]
     words = [word for word in words if word]
     return f"; last words: {' | '.join(words[-3:])}" if words else ""

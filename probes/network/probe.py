@@ -27,10 +27,10 @@ from typing import Any
 
 from probes.mpi.launchers import MpiInstall, RanksFailed, find_mpi, run_ranks
 from probes.network.hosts import greet
-from probes.network.rank import Plan
+from probes.network.rank import AllToAllPlan
 from probes.run import Run
 from probes.topology import read_topology
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)  # bytes from each rank to each other
 MOST_RANKS = 4
@@ -73,7 +73,7 @@ def _attempt(
             greet(hosts, mpi.library)
         budget_s = max(run.left_s() / parts_left - START_S, 0.5)
         listener = Listener(run, what, ranks, hosts, mpi.library)
-        plan = Plan(
+        plan = AllToAllPlan(
             ranks=ranks,
             sizes=SIZES,
             budget_s=budget_s,
@@ -86,7 +86,7 @@ def _attempt(
             mpi, program, ranks, timeout_s=budget_s + GRACE_S, on_line=listener.line, hosts=hosts, cores=cores
         )
         listener.ended()
-    except TenbinError as error:
+    except UserError as error:
         run.absent(what, error.what, error.remedy, failed=bool(hosts))
 
 

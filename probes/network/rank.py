@@ -42,7 +42,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Plan:
+class AllToAllPlan:
     """What the ranks are to measure."""
 
     ranks: int
@@ -158,7 +158,7 @@ def preflight(comm: MPI.Comm) -> None:
         say(event="preflight", ranks=everyone, expected=expected)
 
 
-def warm_up(exchange: AllToAll, plan: Plan) -> dict[int, float]:
+def warm_up(exchange: AllToAll, plan: AllToAllPlan) -> dict[int, float]:
     """A first time for every size, smallest first; sizes that would eat up the budget are left out."""
     comm = exchange.comm
     first: dict[int, float] = {}
@@ -176,7 +176,7 @@ def warm_up(exchange: AllToAll, plan: Plan) -> dict[int, float]:
     return first
 
 
-def measure(comm: MPI.Comm, plan: Plan) -> None:
+def measure(comm: MPI.Comm, plan: AllToAllPlan) -> None:
     """Visit the sizes in random order, again and again, until the time is up or enough is known."""
     started = time.monotonic()
     exchange = AllToAll(comm, max(plan.sizes))
@@ -208,7 +208,7 @@ def measure(comm: MPI.Comm, plan: Plan) -> None:
                 say(event="visit", size=size, batch=batch, repetition=repetition, times=times.tolist())
 
 
-def _enough(plan: Plan, iterations: int, medians: list[float]) -> bool:
+def _enough(plan: AllToAllPlan, iterations: int, medians: list[float]) -> bool:
     visits = len(medians)
     return (visits + 1) * iterations > plan.rows or (visits >= plan.visits and narrow_enough(medians, NARROW))
 
@@ -217,7 +217,7 @@ def main() -> int:
     if sys.argv[1] == "hello":
         say(event="hello", **identity())
         return 0
-    plan = Plan(**json.loads(sys.argv[1]))
+    plan = AllToAllPlan(**json.loads(sys.argv[1]))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would wait for the blocked MPI call
     signal.alarm(plan.limit_s)
     from mpi4py import MPI

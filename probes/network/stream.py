@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from probes.mpi.launchers import MpiInstall, RanksFailed, run_ranks
 from probes.network.probe import path_doubts
 from probes.network.streamer import StreamPlan
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 from profiles.jobs import COMPROBE_BYTES
 
 WINDOW_S = 0.2
@@ -24,7 +24,7 @@ READY_S = 60.0
 MOST_S = 24 * 3600
 
 
-class Window(NamedTuple):
+class ExchangeWindow(NamedTuple):
     """What comprobe did in one window of time.
 
     Attributes:
@@ -40,7 +40,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Placement:
+class RankPlaces:
     """Where comprobe's ranks are: on ``cores[i]`` of ``hosts[i]``."""
 
     hosts: tuple[str, ...]
@@ -54,14 +54,14 @@ class Comprobe:
         RanksFailed: a rank died, or none is ready after a minute. Unavailable: see ``path_doubts``.
     """
 
-    def __init__(self, mpi: MpiInstall, at: Placement, intensity: float, *, preflight: bool = False) -> None:
+    def __init__(self, mpi: MpiInstall, at: RankPlaces, intensity: float, *, preflight: bool = False) -> None:
         ranks = len(at.hosts)
         self._mpi, self._at = mpi, at
         self._plan = StreamPlan(ranks, COMPROBE_BYTES, intensity, WINDOW_S, MOST_S, preflight)
-        self._windows: list[Window] = []
+        self._windows: list[ExchangeWindow] = []
         self._news = threading.Condition()
         self._ready = self._told_to_end = False
-        self._trouble: TenbinError | None = None
+        self._trouble: UserError | None = None
         self._thread = threading.Thread(target=self._run)
         self.doubts: list[str] = []
 
@@ -82,7 +82,7 @@ class Comprobe:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def windows(self, least: int = 0) -> list[Window]:
+    def windows(self, least: int = 0) -> list[ExchangeWindow]:
         """Those that have ended since the last call, after waiting for ``least`` of them.
 
         Raises:
@@ -104,7 +104,7 @@ class Comprobe:
     def _run(self) -> None:
         plan = self._plan
         program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.streamer", plan.to_json()]
-        trouble: TenbinError = RanksFailed("comprobe ended by itself")
+        trouble: UserError = RanksFailed("comprobe ended by itself")
         try:
             run_ranks(
                 self._mpi,
@@ -116,7 +116,7 @@ class Comprobe:
                 cores=self._at.cores,
                 enough=lambda: self._told_to_end,
             )
-        except TenbinError as error:
+        except UserError as error:
             trouble = error
         with self._news:
             self._trouble = trouble
@@ -144,4 +144,4 @@ class Comprobe:
         self._ready = True
         if event["event"] == "window":
             sent = event["exchanges"] * COMPROBE_BYTES * (self._plan.ranks - 1)
-            self._windows.append(Window(time.monotonic(), event["wall_s"], event["inside_s"], sent))
+            self._windows.append(ExchangeWindow(time.monotonic(), event["wall_s"], event["inside_s"], sent))

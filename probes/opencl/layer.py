@@ -21,7 +21,7 @@ COUNTS = struct.Struct("=6Q3d")  # as ``counts`` in the source
 REMEDY = "apt-get install gcc opencl-c-headers"
 
 
-class Facts(NamedTuple):
+class OpenCLUsage(NamedTuple):
     """Of all processes of one run that use OpenCL.
 
     Attributes:
@@ -52,7 +52,7 @@ def environment(library: Path, folder: Path) -> dict[str, str]:
     return {"OPENCL_LAYERS": ":".join(filter(None, layers)), "TENBIN_LAYER_FOLDER": str(folder)}
 
 
-def read(folder: Path) -> Facts | None:
+def read(folder: Path) -> OpenCLUsage | None:
     """What the processes of a run did; None if none of them used OpenCL."""
     found = []
     for path in folder.iterdir():
@@ -64,7 +64,7 @@ def read(folder: Path) -> Facts | None:
     if not found:
         return None
     peaks, kernels_, builds_, waits = zip(*found, strict=True)
-    return Facts(sum(peaks) / MB, sum(kernels_), _longest(builds_), _longest(waits))
+    return OpenCLUsage(sum(peaks) / MB, sum(kernels_), _longest(builds_), _longest(waits))
 
 
 def _longest(values: Sequence[float | None]) -> float | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from probes.power.meters import Meter, nvml_meter, power_w
 from probes.run import Run
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 
 NVIDIA = "0x10de"  # its vendor number on the PCI bus
 WINDOW_S = 1.0
@@ -38,7 +38,7 @@ KERNEL_S = 0.02  # of one kernel: short enough to end a window on time
 
 
 @dataclass(frozen=True)
-class Limits:
+class GpuLimits:
     """What NVML says about one GPU's power limit, in watts."""
 
     name: str  # gpu-0
@@ -71,7 +71,7 @@ def measure_gpus(run: Run) -> None:
         for index, part in enumerate(meter.parts):
             try:
                 _measure_gpu(run, meter, part, read_limits(index))
-            except TenbinError as error:
+            except UserError as error:
                 run.absent(f"power of {part}", error.what, error.remedy)
 
 
@@ -81,7 +81,7 @@ def _has_nvidia(sysfs: Path) -> bool:
     return any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
-def read_limits(index: int) -> Limits:
+def read_limits(index: int) -> GpuLimits:
     """The power limits of GPU ``index``.
 
     Raises:
@@ -98,10 +98,10 @@ def read_limits(index: int) -> Limits:
     except pynvml.NVMLError as error:
         raise Unavailable(f"NVML tells no power limits of gpu-{index}: {error}") from None
     control = Path("nvml") / str(uuid) / "power_limit_mw"
-    return Limits(f"gpu-{index}", bus, limit / 1e3, least / 1e3, most / 1e3, control)
+    return GpuLimits(f"gpu-{index}", bus, limit / 1e3, least / 1e3, most / 1e3, control)
 
 
-def _measure_gpu(run: Run, meter: Meter, part: str, limits: Limits) -> None:
+def _measure_gpu(run: Run, meter: Meter, part: str, limits: GpuLimits) -> None:
     for _ in range(IDLE_WINDOWS):
         run.progress(f"power of {part} at rest")
         _window(run, meter, part, limits.row() | {"state": "idle"}, lambda: time.sleep(WINDOW_S))
@@ -112,7 +112,7 @@ def _measure_gpu(run: Run, meter: Meter, part: str, limits: Limits) -> None:
         _over_limits(run, meter, part, limits, burn)
 
 
-def _over_limits(run: Run, meter: Meter, part: str, limits: Limits, burn: Callable[[], float]) -> None:
+def _over_limits(run: Run, meter: Meter, part: str, limits: GpuLimits, burn: Callable[[], float]) -> None:
     """Speed under each limit, in random order, the original limit in between."""
 
     def under(limit_w: float, state: str) -> float:

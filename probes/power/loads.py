@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from probes.power.load import SLOT, SLOT_BYTES
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 
 MARK = "TENBIN_LOAD"  # in a load's environment: its kind, so that it can be told from the rest
 START_S = 20.0
@@ -22,7 +22,7 @@ PRIORITY = -5
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoadProgress:
     """What one load had done at the end of its last quantum."""
 
     time_s: float
@@ -31,7 +31,7 @@ class Progress:
     wait_s: float  # time in which it wanted its core and another process had it
 
 
-def speed(before: list[Progress], after: list[Progress]) -> float | None:
+def speed(before: list[LoadProgress], after: list[LoadProgress]) -> float | None:
     """Work a second of all loads together, as if no other process had used their cores.
 
     For each load: work by CPU time, times the share of the time in which it ran or waited for its core.
@@ -51,7 +51,7 @@ class Loads:
     """``kind`` (compute or memory) on each of ``cores``, from the start to the end of the context.
 
     Raises:
-        TenbinError: a load did not start, or has died (then also from ``read``).
+        UserError: a load did not start, or has died (then also from ``read``).
     """
 
     def __init__(self, kind: str, cores: list[int], area_mb: float) -> None:
@@ -71,7 +71,7 @@ class Loads:
             self.close()
             raise
 
-    def read(self) -> list[Progress]:
+    def read(self) -> list[LoadProgress]:
         """What each load has done by now."""
         return [self._read(slot) for slot in range(len(self._processes))]
 
@@ -106,17 +106,15 @@ class Loads:
         deadline = time.monotonic() + START_S
         while not all(progress.work for progress in self.read()):
             if time.monotonic() > deadline:
-                raise TenbinError(f"the {self.kind} load did not start within {START_S:.0f} s")
+                raise UserError(f"the {self.kind} load did not start within {START_S:.0f} s")
             time.sleep(0.01)
 
-    def _read(self, slot: int) -> Progress:
+    def _read(self, slot: int) -> LoadProgress:
         process = self._processes[slot]
         if process.poll() is not None:
-            raise TenbinError(
-                f"a {self.kind} load died (exit {process.returncode})", "is there memory enough?"
-            )
+            raise UserError(f"a {self.kind} load died (exit {process.returncode})", "is there memory enough?")
         time_s, work, cpu_s = SLOT.unpack_from(self._shared, slot * SLOT_BYTES)
-        return Progress(time_s, work, cpu_s, _waited_s(process.pid))
+        return LoadProgress(time_s, work, cpu_s, _waited_s(process.pid))
 
 
 def _waited_s(pid: int) -> float:

@@ -29,7 +29,7 @@ from probes.power.loads import Loads, speed
 from probes.power.meters import Meter, choose_meter, power_w
 from probes.run import Run
 from probes.topology import free_memory_mb, read_topology
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 
 LOADS = ("compute", "memory")
 CAPS = 8
@@ -43,7 +43,7 @@ LEAST_SWEEP_S = 4.0  # less time is not worth starting the loads for
 
 
 @dataclass(frozen=True)
-class Window:
+class PowerWindow:
     """What was seen in one stretch of time; ``total_w`` is None where DRAM's or psys' counter failed."""
 
     seconds: float
@@ -61,7 +61,7 @@ class Window:
 
 
 @dataclass
-class Bench:
+class PowerBench:
     """What a power measurement needs; ``caps`` is None where none can be set."""
 
     run: Run
@@ -69,7 +69,7 @@ class Bench:
     caps: Caps | None = None
     plans: dict[str, list[float]] = field(default_factory=dict)  # caps for each load, from its first sweep
 
-    def window(self, loads: Loads | None = None) -> Window:
+    def window(self, loads: Loads | None = None) -> PowerWindow:
         """Power, and speed of ``loads``, over one window.
 
         Raises:
@@ -84,14 +84,14 @@ class Bench:
             package_w = power_w(before, after, self.meter.packages)
             if package_w is not None and (rate is not None or not loads):
                 total_w = power_w(before, after, self.meter.total_parts)
-                return Window(time.monotonic() - start, package_w, total_w, rate)
+                return PowerWindow(time.monotonic() - start, package_w, total_w, rate)
         if package_w is None:
             raise Unavailable(
                 f"the energy counters failed: {describe(self.meter)}", "see the kernel log (dmesg)"
             )
         raise Unavailable("other processes leave the load no time", "measure when the node is quiet")
 
-    def under_cap(self, cap_w: float | None, loads: Loads) -> Window:
+    def under_cap(self, cap_w: float | None, loads: Loads) -> PowerWindow:
         """One window under a cap (None: under the limits as found)."""
         if self.caps:
             self.caps.reset() if cap_w is None else self.caps.set_w(cap_w)
@@ -134,7 +134,7 @@ def describe(meter: Meter) -> str:
 
 
 def _measure_node(run: Run, meter: Meter) -> None:
-    bench = Bench(run, meter)
+    bench = PowerBench(run, meter)
     try:
         _idle(bench)
     except Unavailable as error:
@@ -145,7 +145,7 @@ def _measure_node(run: Run, meter: Meter) -> None:
 
 
 @contextmanager
-def _capping(bench: Bench) -> Iterator[None]:
+def _capping(bench: PowerBench) -> Iterator[None]:
     """Caps, where this process may set them, put back at the end."""
     try:
         caps = find_caps(bench.run.settings.sysfs, bench.run.control)
@@ -161,7 +161,7 @@ def _capping(bench: Bench) -> Iterator[None]:
         caps.reset()
 
 
-def _idle(bench: Bench) -> None:
+def _idle(bench: PowerBench) -> None:
     deadline = time.monotonic() + 0.08 * bench.run.settings.budget_s
     while True:
         bench.run.progress("power at rest")
@@ -170,7 +170,7 @@ def _idle(bench: Bench) -> None:
             return
 
 
-def _sweep_all(bench: Bench) -> None:
+def _sweep_all(bench: PowerBench) -> None:
     """One sweep for each load, then more until the time is up; a load that fails does not end the others."""
     alive = list(LOADS)
     for turn in count():
@@ -181,7 +181,7 @@ def _sweep_all(bench: Bench) -> None:
             try:
                 if not _sweep(bench, load, whole):
                     alive.remove(load)
-            except TenbinError as error:
+            except UserError as error:
                 alive.remove(load)
                 what = f"power and speed of the {load} load"
                 bench.run.absent(what, error.what, error.remedy, failed=True)
@@ -189,7 +189,7 @@ def _sweep_all(bench: Bench) -> None:
             return
 
 
-def _sweep(bench: Bench, load: str, whole: bool) -> bool:
+def _sweep(bench: PowerBench, load: str, whole: bool) -> bool:
     """One pass over the caps with one load, cut short when the time is up unless it must be ``whole``.
 
     Returns whether another pass makes sense.
@@ -215,10 +215,10 @@ def _sweep(bench: Bench, load: str, whole: bool) -> bool:
     return True
 
 
-def _over_caps(bench: Bench, loads: Loads, whole: bool, plan: Sequence[float]) -> None:
+def _over_caps(bench: PowerBench, loads: Loads, whole: bool, plan: Sequence[float]) -> None:
     """Speed under each cap, a reference between any two."""
     load = loads.kind
-    earlier: Window | None = None
+    earlier: PowerWindow | None = None
     reference = bench.under_cap(None, loads)
     for cap_w in plan:
         if not whole and bench.run.left_s() < 0:
@@ -231,11 +231,11 @@ def _over_caps(bench: Bench, loads: Loads, whole: bool, plan: Sequence[float]) -
         earlier, reference = reference, later
 
 
-def _mean_speed(one: Window, other: Window) -> float | None:
+def _mean_speed(one: PowerWindow, other: PowerWindow) -> float | None:
     return None if one.speed is None or other.speed is None else (one.speed + other.speed) / 2
 
 
-def _lowest_cap_w(bench: Bench, caps: Caps, loads: Loads, natural_w: float) -> float | None:
+def _lowest_cap_w(bench: PowerBench, caps: Caps, loads: Loads, natural_w: float) -> float | None:
     """The lowest cap that holds, in whole watts; None where caps are not obeyed at all.
 
     Below its floor a package draws what it must, whatever the cap says. Caps well below the load's power
@@ -272,7 +272,12 @@ def _plan(caps: Caps, lowest_w: float, natural_w: float) -> list[float]:
 
 
 def _sample(
-    bench: Bench, kind: str, load: str, cap_w: float | None, seen: Window, reference: float | None = None
+    bench: PowerBench,
+    kind: str,
+    load: str,
+    cap_w: float | None,
+    seen: PowerWindow,
+    reference: float | None = None,
 ) -> None:
     caps = bench.caps
     bench.run.sample(

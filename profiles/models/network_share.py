@@ -33,7 +33,7 @@ ROUNDS = 200  # until the slow-downs of jobs beside each other fit together
 CLOSE = 1e-9
 
 
-class Share(NamedTuple):
+class NetworkShare(NamedTuple):
     """Part of its time in which a job has the network: alone, and where comprobe makes it ``slowed`` times
     slower."""
 
@@ -54,7 +54,7 @@ class _Job(NamedTuple):
 
     shares: Floats
     speeds: Floats
-    share: Share
+    share: NetworkShare
 
     def slowdown(self, share: float) -> float:
         """Beside others that have the network for this share of the time."""
@@ -126,7 +126,7 @@ def _estimates(half: NetworkHalf, inside_mpi: Coefficient | None) -> tuple[_Job,
         return _Job(
             shares / shares[-1],
             1 / np.maximum(suffered, 1e-9),
-            Share(min(share * slowed, inside, 1.0), share, slowed),
+            NetworkShare(min(share * slowed, inside, 1.0), share, slowed),
         )
 
     value, low, high = map(one, three(pressure.slowdown), lines, insides)

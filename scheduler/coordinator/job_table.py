@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, UserError
 from scheduler.coordinator.journal import Entry, Journal, Stage
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec, as_job
@@ -26,7 +26,7 @@ PHASES = {
 REMARKS_S = 1.0  # so long what nothing rests on may wait for something else to be journalled
 
 
-class NoRoom(TenbinError):
+class NoRoom(UserError):
     """The journal cannot be written."""
 
 

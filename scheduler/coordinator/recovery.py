@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent.attempts.folder import Attempt
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, UserError
 from profiles.files import sync
 from scheduler.coordinator import journal_file, rows
 from scheduler.coordinator.jobs_on_disk import attempts_of, job_folders
@@ -202,7 +202,7 @@ def _from_folder(number: int, folder: Path, last: int) -> tuple[Entry, dict[str,
         order = json.loads((attempt.path / "order.json").read_bytes())
         environment = {str(name): str(value) for name, value in order["environment"].items()}
         entry = _as_placed(order) or _as_ordered(number, last, order, attempt.path.stat().st_mtime)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, TenbinError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
         spec = JobSpec(command=("unknown",), folder="/")
         at = folder.stat().st_mtime
         return Entry(number, spec, "", at, Stage.FAILED, last, end_s=at, trouble=UNKNOWN), {}
@@ -220,7 +220,7 @@ def _runs(attempt: Attempt, entry: Entry) -> bool:
             entry.request, entry.want = request.number, request.want
         moved = request is not None and request.cores not in ((), entry.cores)
         runs = attempt.result() is None and state is not None and not state.paused and attempt.lives()
-    except (OSError, ValueError, KeyError, TypeError, TenbinError):
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return False
     return runs and not moved and entry.want != "pause" and entry.placement is not None
 

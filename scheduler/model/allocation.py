@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 from scheduler.model.jobs import Cluster, Job, Placement, Region
 from scheduler.model.nodes import Nodes
 
 POWER_TOLERANCE_W = 1e-6
 
 
-class RuleBroken(TenbinError):
+class RuleBroken(UserError):
     """A policy asked for what cannot be: a fault of the policy, never bent into something possible.
 
     Attributes:

@@ -50,10 +50,10 @@ def storage_folder(folder: Path) -> Path:
     Raises:
         BadInput: it is no folder.
     """
-    from probes.folders import look
+    from probes.folders import inspect_folder
 
     try:
-        seen = look(folder)
+        seen = inspect_folder(folder)
     except Unavailable:
         return folder.absolute()
     if not seen.is_folder:

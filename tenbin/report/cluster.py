@@ -10,7 +10,7 @@ from jinja2 import Template
 from plotly.offline import get_plotlyjs
 
 from profiles.clusters import BETWEEN, Between, Survey
-from profiles.siblings import Odd, Value, nobody
+from profiles.siblings import Odd, Value, none_odd
 from tenbin.report.style import figure
 from tenbin.text import number
 
@@ -46,7 +46,7 @@ def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Map
         title=f"Cluster {survey.cluster}{emulated}",
         subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
         odd=[str(one) for one in odd],
-        none=nobody(len(survey.nodes)),
+        none=none_odd(len(survey.nodes)),
         figures=[f.to_html(full_html=False, include_plotlyjs=False) for f in drawn],
         rows=rows,
     )

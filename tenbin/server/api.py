@@ -18,7 +18,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from profiles.errors import BadInput, TenbinError, Unavailable
+from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal import Entry, Stage
 from scheduler.engines.job_paths import check_all
@@ -170,7 +170,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
     def change(what: Callable[..., Any], *arguments: Any) -> Any:
         try:
             result = what(*arguments)
-        except TenbinError as error:
+        except UserError as error:
             raise HTTPException(422 if isinstance(error, BadInput) else 507, str(error)) from error
         news.tell()
         return result

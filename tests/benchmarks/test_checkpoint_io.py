@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from probes.checkpoint import direct_io
-from probes.checkpoint.device_process import Nursery
+from probes.checkpoint.device_process import ForkServer
 from probes.checkpoint.subjects import cache_environment
 from probes.opencl import devices
 from probes.scratch import scratch
+from profiles import direct_io
 from profiles.errors import Unavailable
 from profiles.records import MB
 from tests.support.components import require
@@ -42,7 +42,7 @@ def device_keys() -> list[str]:
 def folder(tmp_path: Path) -> Iterator[Path]:
     with scratch(Path(os.environ.get("TENBIN_BENCHMARK_FOLDER", tmp_path))) as folder:
         require(shutil.which("dd"), "dd")
-        require(direct_io.tried(folder) == "direct", "a file system with direct I/O")
+        require(direct_io.try_write(folder) == "direct", "a file system with direct I/O")
         require(direct_io.free_bytes(folder) > 3 * SIZE, f"{3 * SIZE / MB:.0f} MB of free storage")
         yield folder
 
@@ -66,7 +66,7 @@ def test_checkpoint_and_restore_are_as_fast_as_dd(key: str, folder: Path, tmp_pa
     ours, theirs = folder / "ours", folder / "dd"
     ratios: dict[str, list[float]] = {"checkpoint": [], "restore": [], "checkpoint, strict": []}
     speeds: dict[str, list[float]] = {"checkpoint": [], "restore": []}
-    with Nursery(cache_environment(tmp_path / "caches")) as nursery, nursery.fork(key) as process:
+    with ForkServer(cache_environment(tmp_path / "caches")) as fork_server, fork_server.fork(key) as process:
         process.call("open", key)
         process.call("hold", SIZE, 1)
         digest = process.call("digest", SIZE)

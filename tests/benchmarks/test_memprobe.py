@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from probes.memory.plan import choose_area
-from probes.memory.pool import Pool, Spot
+from probes.memory.pool import Spot, WriterPool
 from probes.topology import free_memory_mb, read_topology
 from tests.support.components import require
 
@@ -53,7 +53,7 @@ def test_the_writer_is_as_fast_as_c(peer: tuple[subprocess.Popen[str], int, floa
     passes = 4
     ratios: dict[str, list[float]] = {"wall": [], "thread": []}
     speeds = []
-    with Pool(area_mb) as pool:
+    with WriterPool(area_mb) as pool:
         for _ in range(REPETITIONS):
             time.sleep(PAUSE_S)
             print(passes, file=process.stdin, flush=True)

@@ -16,7 +16,7 @@ import probes.folders
 from agent.doctor import examine
 from agent.inventory import read_machine
 from agent.node_profile.profiler import make_profile
-from probes.folders import look
+from probes.folders import inspect_folder
 from probes.scratch import scratch
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Settings
@@ -62,7 +62,7 @@ def test_a_dead_mount_is_told_in_time(dead: Path) -> None:
     with pytest.raises(
         Unavailable, match=rf"the file system of {dead} has not answered within 1 s; see whether"
     ):
-        look(dead)
+        inspect_folder(dead)
     assert time.monotonic() - before < 60  # not for ever
     assert not processes_below()  # FUSE lets a killed process die
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.compare import compare, explain_drift, mover, overlap
+from profiles.compare import compare, difference_interval, explain_drift, overlap
 from profiles.records import Condition
 from tests.support.records import make_coefficient, make_model, make_profile
 
@@ -53,7 +53,7 @@ def test_a_coefficient_in_one_profile_only() -> None:
 
 @given(VALUES, HALVES, VALUES, HALVES)
 def test_symmetric_intervals_give_the_textbook_difference(a: float, da: float, b: float, db: float) -> None:
-    limits = mover(make_coefficient(a, a - da, a + da), make_coefficient(b, b - db, b + db))
+    limits = difference_interval(make_coefficient(a, a - da, a + da), make_coefficient(b, b - db, b + db))
     assert limits is not None
     assert limits == pytest.approx((b - a - np.hypot(da, db), b - a + np.hypot(da, db)), abs=1e-3)
 
@@ -61,7 +61,7 @@ def test_symmetric_intervals_give_the_textbook_difference(a: float, da: float, b
 @given(VALUES, HALVES, VALUES, HALVES)
 def test_intervals_that_do_not_overlap_always_differ(a: float, da: float, b: float, db: float) -> None:
     first, second = make_coefficient(a, a - da, a + da), make_coefficient(b, b - db, b + db)
-    limits = mover(first, second)
+    limits = difference_interval(first, second)
     assert limits is not None
     apart = max(b - db - (a + da), a - da - (b + db))
     assert overlap(first, second) == (apart <= 0)

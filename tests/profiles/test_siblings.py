@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from profiles.records import Condition
-from profiles.siblings import Odd, Value, judge, odd_ones, values
+from profiles.siblings import Odd, Value, odd_in, odd_ones, values
 from tests.support.records import make_coefficient, make_model, make_profile
 
 NOISE = 0.02  # standard deviation of a measurement, relative
@@ -45,26 +45,26 @@ def test_found_and_falsely_accused(count: int, found: float) -> None:
     trials = 200
     hit = wrong = 0
     for seed in range(trials):
-        named = {odd.value.node for odd in judge(cluster(count, seed, {0: 0.82}))}
+        named = {odd.value.node for odd in odd_in(cluster(count, seed, {0: 0.82}))}
         hit += "node0" in named
-        wrong += len({odd.value.node for odd in judge(cluster(count, 1000 + seed))})
+        wrong += len({odd.value.node for odd in odd_in(cluster(count, 1000 + seed))})
     assert hit / trials > found
     assert wrong / (trials * count) < 0.01
 
 
 def test_nodes_that_truly_vary_are_no_outliers() -> None:
-    """Where a whole kind spreads by 5 %, more than a measurement does, nobody is odd at its edge."""
-    wrong = sum(len(list(judge(cluster(32, seed, spread=0.05)))) for seed in range(100))
+    """Where a whole kind spreads by 5 %, more than a measurement does, none_odd is odd at its edge."""
+    wrong = sum(len(list(odd_in(cluster(32, seed, spread=0.05)))) for seed in range(100))
     assert wrong / (32 * 100) < 0.01
 
 
 def test_almost_half_may_be_odd() -> None:
     slow = dict.fromkeys(range(6), 0.6)
-    assert {odd.value.node for odd in judge(cluster(16, 3, slow))} >= {f"node{i}" for i in range(6)}
+    assert {odd.value.node for odd in odd_in(cluster(16, 3, slow))} >= {f"node{i}" for i in range(6)}
 
 
 def test_two_cannot_be_judged_and_kinds_are_not_held_against_each_other() -> None:
-    assert not list(judge(cluster(2, 1, {0: 0.5})))
+    assert not list(odd_in(cluster(2, 1, {0: 0.5})))
     mixed = cluster(8, 1, dict.fromkeys(range(4), 0.5))
     kinds = {f"node{i}": "old" if i < 4 else "new" for i in range(8)}
     assert odd_ones(mixed, kinds) == []
@@ -74,7 +74,7 @@ def test_equal_values_without_intervals_are_judged_by_the_least_difference() -> 
     column = [
         Value(f"n{i}", "x", "", value, None, "s") for i, value in enumerate((1.0, 1.0, 1.0, 1.0, 1.04, 1.2))
     ]
-    assert [odd.value.node for odd in judge(column)] == ["n5"]
+    assert [odd.value.node for odd in odd_in(column)] == ["n5"]
 
 
 def test_values_of_profiles() -> None:

@@ -103,7 +103,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """Measure, predict, choose, compare.
 
     Raises:
-        TenbinError: this machine has no room for a probe beside a job, is being profiled, or a host is amiss.
+        UserError: this machine has no room for a probe beside a job, is being profiled, or a host is amiss.
     """
     size = SIZES[scale]
     hosts = tuple(host for host in os.environ.get("TENBIN_HOSTS", "").split(",") if host)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from profiles.errors import BadInput, TenbinError
+from profiles.errors import BadInput, UserError
 from tenbin.commands.options import JsonOption, StoreOption
 
 
@@ -112,7 +112,7 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
 
     try:
         return existing(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))
-    except TenbinError as error:
+    except UserError as error:
         print(f"tenbin: {error.what}: addresses and features are not kept", file=sys.stderr)
         return {}
 

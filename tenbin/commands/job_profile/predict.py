@@ -24,12 +24,12 @@ QUANTITIES = {
 
 def complete_program(incomplete: str) -> list[str]:
     """Programs that have run, and names of job profiles."""
-    from profiles.errors import TenbinError
+    from profiles.errors import UserError
     from tenbin.client.client import default_home
 
     try:
         names = {run.asked.program for run in _runs(default_home(), None, "")}
-    except TenbinError:
+    except UserError:
         names = set()
     return sorted(name for name in names if name.startswith(incomplete))
 

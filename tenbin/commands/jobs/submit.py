@@ -186,7 +186,7 @@ def _submit_file(
     """
     from profiles.errors import BadInput
     from tenbin.commands.jobs.job_file import read
-    from tenbin.errors import TenbinError as ClientError
+    from tenbin.errors import TenbinError
 
     if file is None:
         raise BadInput("nothing to run", "tenbin submit -- CMD..., or tenbin submit --file JOBS.toml")
@@ -198,8 +198,8 @@ def _submit_file(
     batch = read(file)
     try:
         _hand_over(batch.specs, batch.waits_for, dry_run, wait, home, json)
-    except ClientError as error:
-        raise ClientError(batch.explain(str(error)), error.exit_code) from error
+    except TenbinError as error:
+        raise TenbinError(batch.explain(str(error)), error.exit_code) from error
 
 
 def _hand_over(

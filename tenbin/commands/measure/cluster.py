@@ -206,10 +206,10 @@ def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
 
 
 def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
-    from profiles.siblings import nobody
+    from profiles.siblings import none_odd
 
     console.print("\n[bold]Odd nodes[/bold]")
     for one in odd:
         console.print(f"  {one}", soft_wrap=True, markup=False)
     if not odd:
-        console.print(f"  {nobody(len(survey.nodes))}")
+        console.print(f"  {none_odd(len(survey.nodes))}")

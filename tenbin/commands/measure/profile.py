@@ -41,13 +41,13 @@ def _complete_machines(incomplete: str) -> list[str]:
 
 
 def _complete_nodes(incomplete: str) -> list[str]:
-    from profiles.errors import TenbinError
+    from profiles.errors import UserError
     from scheduler.engines.slurm.client.tools import Slurm
 
     try:
         slurm = Slurm(timeout_s=2.0)
         names = ["all", *slurm.partitions(), *(node.name for node in slurm.nodes())]
-    except TenbinError:
+    except UserError:
         names = ["all"]
     return [name for name in names if name.startswith(incomplete)]
 

@@ -25,7 +25,7 @@ from agent.inventory.network import read_network
 from agent.inventory.storage import mount_of, read_mounts, read_storage
 from agent.inventory.system import read_container, read_distribution, read_virtualisation
 from agent.node_profile.fingerprint import _ranges, explain, fingerprint
-from probes.folders import look
+from probes.folders import inspect_folder
 from probes.topology import cpu_list
 from profiles.inventory import (
     Cache,
@@ -398,9 +398,9 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_looking_at_a_folder_leaves_nothing(tmp_path: Path) -> None:
-    assert look(tmp_path).is_folder
+    assert inspect_folder(tmp_path).is_folder
     assert list(tmp_path.iterdir()) == []
-    assert not look(Path("/proc")).direct_io
+    assert not inspect_folder(Path("/proc")).direct_io
 
 
 def test_mounts_of_this_machine_as_findmnt_sees_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from agent.job_profile.devices import DeviceWatch
 from agent.job_profile.trial import Ended, Trial
 from probes.opencl.devices import devices
-from profiles.errors import TenbinError
+from profiles.errors import UserError
 from profiles.fits.job import fit
 from scheduler.prediction.profiles import runs_of
 from tests.support.components import require
@@ -52,7 +52,7 @@ check.save()
 def has_device() -> bool:
     try:
         return bool(devices())
-    except TenbinError:
+    except UserError:
         return False
 
 

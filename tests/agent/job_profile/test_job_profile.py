@@ -21,9 +21,9 @@ from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, 
 from agent.job_profile.session import CommandFailed, JobOrder, JobProgress, Session, goes_on
 from agent.job_profile.trial import Ended, Trial
 from agent.node_profile.node_kind import node_kind
-from probes.memory.pool import Pool, Spot, WriterLost
+from probes.memory.pool import Spot, WriterLost, WriterPool
 from probes.memory.stream import Stream
-from probes.topology import Cpu, Topology
+from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.fits.job import fit
 from profiles.job_store import JobStore, load
@@ -116,7 +116,7 @@ def test_a_run_ends_with_its_parent() -> None:
 
 def test_writers_write_on_window_after_window() -> None:
     spots = [Spot(cpu, 0, cpu) for cpu in CPUS[:2]]
-    with Pool(8) as pool:
+    with WriterPool(8) as pool:
         with Stream(pool, dict.fromkeys(spots, 1.0), 0.05) as stream:
             windows = [stream.step() for _ in range(4)]
         assert [row.spot for rows in windows for row in rows] == spots * 4
@@ -136,7 +136,7 @@ def test_writers_write_on_window_after_window() -> None:
 
 
 def test_the_job_and_its_neighbour_get_cores_of_their_own() -> None:
-    cpus = tuple(Cpu(i, i % 4, 0, 0, 0) for i in range(8))  # four cores of two threads
+    cpus = tuple(LogicalCpu(i, i % 4, 0, 0, 0) for i in range(8))  # four cores of two threads
     topology = Topology(cpus, (0,), 32.0, 64)
     job, probes = choose_cpus(topology, 2)
     assert [s.core for s in job] == [0, 1] and [s.core for s in probes] == [2, 3]
@@ -150,7 +150,7 @@ def test_the_job_and_its_neighbour_get_cores_of_their_own() -> None:
 
 def test_writers_that_share_a_cache_share_the_area_that_it_takes() -> None:
     """Four cores of two caches of 32 MB; areas of 4 x 32 MB for each cache and side."""
-    topology = Topology(tuple(Cpu(i, i, i // 8 * 8, 0, 0) for i in range(16)), (0,), 32.0, 64)
+    topology = Topology(tuple(LogicalCpu(i, i, i // 8 * 8, 0, 0) for i in range(16)), (0,), 32.0, 64)
     for cores, each_mb in ((1, 128), (4, 32), (8, 16), (12, 32)):
         job, probes = choose_cpus(topology, cores)
         area_mb, _ = choose_areas(topology, job, probes, 10_000)

@@ -21,7 +21,7 @@ from agent.job_profile.session import CommandFailed, JobOrder
 from agent.job_profile.trial import Ended, Trial
 from probes.mpi import mpi_time
 from probes.mpi.launchers import MpiInstall
-from probes.network.stream import Comprobe, Placement
+from probes.network.stream import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.job_profile.scale import planned
 from tests.support.components import processes_below, require
@@ -102,7 +102,7 @@ def lab(two_hosts: NetLab, monkeypatch: pytest.MonkeyPatch) -> NetLab:
 # --- inside MPI
 
 
-def counted(command: list[str], folder: Path, more: dict[str, str]) -> tuple[Ended, list[mpi_time.Inside]]:
+def counted(command: list[str], folder: Path, more: dict[str, str]) -> tuple[Ended, list[mpi_time.MpiShare]]:
     library, counts = mpi_time.build(folder), folder / "counts"
     counts.mkdir()
     variables = mpi_time.variables(library, counts) | more
@@ -193,7 +193,7 @@ def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
 ) -> None:
     """Two all-to-alls share a link that is full: together they send no more than it carries."""
     require(len(CPUS) > 1, "two CPUs")
-    places = [Placement(lab.hosts, (cpu, cpu)) for cpu in CPUS[:2]]
+    places = [RankPlaces(lab.hosts, (cpu, cpu)) for cpu in CPUS[:2]]
     with Comprobe(mpi, places[0], 1.0, preflight=True) as one, Comprobe(mpi, places[1], 1.0) as other:
         assert not one.doubts
         one.windows(), other.windows()

@@ -16,14 +16,15 @@ import pandas as pd
 import psutil
 import pytest
 
-from probes.checkpoint import device_session, direct_io
-from probes.checkpoint.device_process import DeviceProcess, Failure, Nursery
+from probes.checkpoint import device_session
+from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
 from probes.checkpoint.plan import FULL, QUICK, Item, Rotation, affordable_mb, ladder
 from probes.checkpoint.probe import measure
 from probes.checkpoint.subjects import cache_environment
 from probes.opencl import devices
 from probes.run import Event, Run, samples_of
 from probes.scratch import scratch
+from profiles import direct_io
 from profiles.errors import Unavailable
 from profiles.records import MB, Absent, Settings
 from tests.support.components import require
@@ -43,14 +44,14 @@ def device() -> str:
 
 
 @pytest.fixture(scope="module")
-def nursery(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(cache_environment(tmp_path_factory.mktemp("caches"))) as nursery:
-        yield nursery
+def fork_server(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with ForkServer(cache_environment(tmp_path_factory.mktemp("caches"))) as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
-def process(nursery: Nursery, device: str) -> Iterator[DeviceProcess]:
-    with nursery.fork(device) as process:
+def process(fork_server: ForkServer, device: str) -> Iterator[DeviceProcess]:
+    with fork_server.fork(device) as process:
         process.call("open", device)
         yield process
 
@@ -126,14 +127,14 @@ def test_a_short_budget_ends_by_itself_with_a_full_table(device: str, tmp_path: 
 
 
 def test_migration_brings_every_byte(
-    nursery: Nursery, device: str, process: DeviceProcess, tmp_path: Path
+    fork_server: ForkServer, device: str, process: DeviceProcess, tmp_path: Path
 ) -> None:
     size, path = 5 * MB, str(tmp_path / "file")
     process.call("hold", size, 7)
     process.call("checkpoint", path, size)
     expected = process.call("digest", size)
     assert (tmp_path / "file").stat().st_size == size
-    with nursery.fork(device) as other:
+    with fork_server.fork(device) as other:
         other.call("open", device)
         other.call("restart", path, size)
         assert other.call("digest", size) == expected
@@ -141,7 +142,7 @@ def test_migration_brings_every_byte(
     for change in (lambda: raw.__setitem__(size - 1, raw[-1] ^ 1), lambda: _swap(raw, MB)):
         change()
         (tmp_path / "file").write_bytes(raw)
-        with nursery.fork(device) as other:
+        with fork_server.fork(device) as other:
             other.call("open", device)
             other.call("restart", path, size)
             assert other.call("digest", size) != expected
@@ -190,28 +191,30 @@ def test_more_than_the_device_has_is_refused_as_too_small(process: DeviceProcess
 
 @pytest.mark.measures
 def test_a_cold_compilation_takes_longer_than_a_warm_one(
-    nursery: Nursery, device: str, tmp_path: Path
+    fork_server: ForkServer, device: str, tmp_path: Path
 ) -> None:
     require(device.startswith("pocl"), "other drivers may keep caches where nobody can see them")
     times = []
     for _ in range(4):
-        with nursery.fork(device, cache_environment(tmp_path)) as process:
+        with fork_server.fork(device, cache_environment(tmp_path)) as process:
             times.append(process.call("open", device)["compile_s"])
     assert times[0] > 2 * min(times[1:])
 
 
-def test_a_process_that_dies_or_hangs_is_a_failure_and_not_the_end(nursery: Nursery, device: str) -> None:
-    with nursery.fork(device) as process:
+def test_a_process_that_dies_or_hangs_is_a_failure_and_not_the_end(
+    fork_server: ForkServer, device: str
+) -> None:
+    with fork_server.fork(device) as process:
         os.kill(process._pid, signal.SIGKILL)
         with pytest.raises(Failure, match="died in 'open'"):
             process.call("open", device)
-    with nursery.fork(device) as process:
+    with fork_server.fork(device) as process:
         os.kill(process._pid, signal.SIGSTOP)
         with pytest.raises(Failure, match="no answer") as caught:
             process.call("open", device, timeout_s=0.1)
         assert caught.value.kind == "hung"
         assert caught.value.device == device
-    with nursery.fork(device) as process:
+    with fork_server.fork(device) as process:
         assert process.call("open", device)["context_s"] > 0
 
 

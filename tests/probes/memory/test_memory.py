@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory.pool import Pool, Spot, Writer, WriterLost, overlap
+from probes.memory.pool import Spot, Writer, WriterLost, WriterPool, overlap
 from probes.memory.probe import measure
 from probes.memory.writer import MBIND, Area, Pace, Written, placed_on, placement
 from probes.run import Run, collect, samples_of
@@ -228,7 +228,7 @@ def test_overlap_is_the_common_part_of_the_longest_measured_window() -> None:
 
 
 def test_writers_write_where_they_are_pinned_and_leave_nothing_behind() -> None:
-    with Pool(16) as pool:
+    with WriterPool(16) as pool:
         rows, together = pool.write([spot(core) for core in CORES[:2]], 0.03)
         assert len(rows) == len(CORES[:2]) and 0 <= together <= 1
         assert all(row.wall_s > 0 and row.thread_cpu_s <= row.wall_s * 1.01 for row in rows)
@@ -241,7 +241,7 @@ def test_writers_write_where_they_are_pinned_and_leave_nothing_behind() -> None:
 
 def test_thread_time_sees_through_a_core_that_is_shared() -> None:
     """Beside a program on the same core, wall time doubles and CPU time per byte does not."""
-    with Pool(16) as pool, Writer(CORES[0], 64) as rival:
+    with WriterPool(16) as pool, Writer(CORES[0], 64) as rival:
         pool.prepare([spot(CORES[0])])
         rival.answer()
         rival.order("place", node=0, touch_core=CORES[0], size_mb=16)
@@ -255,7 +255,7 @@ def test_thread_time_sees_through_a_core_that_is_shared() -> None:
 
 
 def test_a_lost_writer_is_named_and_the_next_window_starts_a_new_one() -> None:
-    with Pool(16) as pool:
+    with WriterPool(16) as pool:
         pool.prepare([spot(core) for core in CORES[:2]])
         os.kill(pool.pids[CORES[0]], signal.SIGKILL)
         with pytest.raises(WriterLost, match=f"CPU {CORES[0]} ended with signal 9"):
@@ -266,15 +266,15 @@ def test_a_lost_writer_is_named_and_the_next_window_starts_a_new_one() -> None:
 
 
 def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
-    with Pool(16) as pool, pytest.raises(WriterLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
+    with WriterPool(16) as pool, pytest.raises(WriterLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
         pool.write([spot(4000)], 0.02)
-    with Pool(1e12) as pool, pytest.raises(WriterLost, match=r"failed: .*[Mm]emory"):
+    with WriterPool(1e12) as pool, pytest.raises(WriterLost, match=r"failed: .*[Mm]emory"):
         pool.write([spot(CORES[0])], 0.02)
 
 
 def test_writers_end_with_their_parent_even_when_it_is_killed() -> None:
     program = (
-        "import time; from probes.memory.pool import Pool, Spot; pool = Pool(16)\n"
+        "import time; from probes.memory.pool import WriterPool, Spot; pool = WriterPool(16)\n"
         f"pool.prepare([Spot({CORES[0]}, 0, {CORES[0]})])\n"
         "print(*pool.pids.values(), flush=True); time.sleep(600)"
     )

@@ -18,10 +18,10 @@ from agent.emulation.machines import emulated_node, truth
 from agent.journal import Journal
 from probes.power import probe
 from probes.power.caps import Caps, find_caps
-from probes.power.loads import Loads, Progress, speed
+from probes.power.loads import LoadProgress, Loads, speed
 from probes.power.probe import held, measure
 from probes.run import Event, Run, collect, samples_of
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 from profiles.fits import fit_samples
 from profiles.fits.power import fit
 from profiles.records import Coefficient, Settings
@@ -255,11 +255,11 @@ def test_no_limits_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_speed_is_blind_to_other_processes_and_sees_caps() -> None:
-    start = [Progress(0.0, 0.0, 0.0, 0.0)]
-    alone = speed(start, [Progress(1.0, 100.0, 1.0, 0.0)])
-    shared = speed(start, [Progress(1.0, 40.0, 0.4, 0.6)])  # another process had the core for 0.6 s
-    slow_clock = speed(start, [Progress(1.0, 50.0, 1.0, 0.0)])
-    stopped_half = speed(start, [Progress(1.0, 50.0, 0.5, 0.0)])
+    start = [LoadProgress(0.0, 0.0, 0.0, 0.0)]
+    alone = speed(start, [LoadProgress(1.0, 100.0, 1.0, 0.0)])
+    shared = speed(start, [LoadProgress(1.0, 40.0, 0.4, 0.6)])  # another process had the core for 0.6 s
+    slow_clock = speed(start, [LoadProgress(1.0, 50.0, 1.0, 0.0)])
+    stopped_half = speed(start, [LoadProgress(1.0, 50.0, 0.5, 0.0)])
     assert (alone, shared, slow_clock, stopped_half) == (100.0, 100.0, 50.0, 50.0)
     assert speed(start, start) is None
 
@@ -269,7 +269,7 @@ def test_a_load_that_dies_is_told() -> None:
     with Loads("memory", [core], 1.0) as loads:
         loads._processes[0].kill()
         loads._processes[0].wait()
-        with pytest.raises(TenbinError, match="memory load died"):
+        with pytest.raises(UserError, match="memory load died"):
             loads.read()
     assert not loads._file.exists()
 

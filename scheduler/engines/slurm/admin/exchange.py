@@ -16,9 +16,9 @@ import numpy as np
 
 from probes.mpi.launchers import run_ranks
 from probes.network.probe import GRACE_S, SIZES, Listener
-from probes.network.rank import Plan
+from probes.network.rank import AllToAllPlan
 from probes.run import Event, Run
-from profiles.errors import TenbinError, Unavailable
+from profiles.errors import Unavailable, UserError
 from profiles.records import Settings
 from scheduler.engines.slurm.admin.allocation import Allocation, environment
 from scheduler.engines.slurm.client.parse import SlurmNode
@@ -29,7 +29,7 @@ BUDGET_S = {True: (5.0, 2.0), False: (30.0, 8.0)}  # quick or full: among all, o
 
 
 @dataclass(frozen=True)
-class Launch:
+class SrunLauncher:
     """Ranks on nodes of an allocation, one on each, for ``probes.mpi.launchers.run_ranks``."""
 
     allocation: Allocation
@@ -113,9 +113,11 @@ class Exchange:
         run.progress(what)
         listener = Listener(run, what, len(nodes), names, self.library)
         limit_s = budget_s + GRACE_S
-        plan = Plan(len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True)
+        plan = AllToAllPlan(
+            len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True
+        )
         program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
-        launch = Launch(self.allocation, tuple(nodes), kind_of(self.library))
+        launch = SrunLauncher(self.allocation, tuple(nodes), kind_of(self.library))
 
         def hear(line: str) -> None:
             if line.startswith('{"event": "world"'):
@@ -128,6 +130,6 @@ class Exchange:
         try:
             run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=environment())
             listener.ended()
-        except TenbinError as error:
+        except UserError as error:
             if not self.stopped():
                 run.absent(what, error.what, error.remedy)

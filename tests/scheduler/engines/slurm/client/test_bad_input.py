@@ -15,10 +15,10 @@ from tests.support.slurm_lab import SlurmLab
 
 def refused(*options: str) -> tuple[object, str]:
     """The error's exit code and sentence."""
-    from profiles.errors import TenbinError
+    from profiles.errors import UserError
 
     found = CliRunner().invoke(app, ["up", *options])
-    assert isinstance(found.exception, TenbinError), (found.output, found.exception)
+    assert isinstance(found.exception, UserError), (found.output, found.exception)
     assert "\n" not in str(found.exception) and found.exception.remedy
     return found.exception.exit_code, str(found.exception)
 

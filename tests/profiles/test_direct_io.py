@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes.checkpoint import direct_io
-from probes.checkpoint.direct_io import ALIGNMENT, Bytes
 from probes.scratch import scratch
+from profiles import direct_io
+from profiles.direct_io import ALIGNMENT, Bytes
 from profiles.errors import Unavailable
 from tests.support.components import require
 
@@ -87,7 +87,7 @@ def test_layouts_are_aligned_and_overlap_what_they_can(size: int) -> None:
 
 def test_the_file_on_disk_bypasses_the_page_cache(tmp_path: Path) -> None:
     with scratch(tmp_path) as folder:
-        require(direct_io.tried(folder) == "direct", "this file system has no direct I/O")
+        require(direct_io.try_write(folder) == "direct", "this file system has no direct I/O")
         size = 8 << 20
         save(folder / "file", random_bytes(size), direct_io.staging(2, 1 << 20))
         script = (
@@ -105,7 +105,7 @@ def test_the_file_on_disk_bypasses_the_page_cache(tmp_path: Path) -> None:
 
 def test_a_file_system_without_direct_io_is_used_buffered(mounted: Path) -> None:
     mount(mounted, "ramfs")
-    assert direct_io.tried(mounted) == "buffered"
+    assert direct_io.try_write(mounted) == "buffered"
     data = random_bytes(100_001)
     slots = direct_io.staging(2, 4 * ALIGNMENT)
     assert save(mounted / "file", data, slots) == "buffered"

@@ -37,17 +37,17 @@ _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)  # what a file system answers that h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Layout(NamedTuple):
+class ChunkLayout(NamedTuple):
     """How a file of one size is cut: bytes of a chunk, and how many of them are under way."""
 
     chunk: int
     slots: int
 
 
-def layout(size: int) -> Layout:
+def layout(size: int) -> ChunkLayout:
     """Chunks of ``CHUNK`` bytes, smaller for a small file so that its copy and I/O overlap too."""
     chunk = min(CHUNK, max(1 << 20, padded(-(-size // 8))))
-    return Layout(chunk, min(THREADS + 2, -(-size // chunk)))
+    return ChunkLayout(chunk, min(THREADS + 2, -(-size // chunk)))
 
 
 def free_bytes(folder: Path) -> float:
@@ -129,8 +129,8 @@ def read(path: Path, size: int, slots: list[Bytes], take: Move, *, threads: int 
     return file.io
 
 
-def tried(folder: Path) -> Io:
-    """Whether files in ``folder`` can be written directly, tried with one block.
+def try_write(folder: Path) -> Io:
+    """Whether files in ``folder`` can be written directly, try_write with one block.
 
     Raises:
         OSError: nothing can be written there at all.
