@@ -16,7 +16,7 @@ WORLD = MPI.COMM_WORLD
 
 
 def apply(x: np.ndarray) -> np.ndarray:
-    """The 5-point operator on this rank's rows; what is beside them comes from the neighbours."""
+    """Apply the 5-point operator to this rank's rows; the rows beside them come from the neighbours."""
     above, below = np.zeros(x.shape[1]), np.zeros(x.shape[1])
     up = WORLD.rank - 1 if WORLD.rank else MPI.PROC_NULL
     down = WORLD.rank + 1 if WORLD.rank + 1 < WORLD.size else MPI.PROC_NULL

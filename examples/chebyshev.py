@@ -18,7 +18,7 @@ import tenbin
 
 
 def source(degree: int) -> str:
-    """A kernel that adds ``weight * T_degree(x)`` to the sums."""
+    """Return a kernel that adds ``weight * T_degree(x)`` to the sums."""
     lines = [f"t{k} = 2.0 * x * t{k - 1} - t{k - 2}" for k in range(2, degree + 1)]
     steps = "\n".join(f"    const double {line};" for line in lines)
     return f"""

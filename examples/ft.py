@@ -27,7 +27,7 @@ def turn(slices: np.ndarray) -> np.ndarray:
 
 
 def forward(slices: np.ndarray) -> np.ndarray:
-    """The transform of [z, y, x], as [x, y, z]."""
+    """Transform [z, y, x], as [x, y, z]."""
     return np.fft.fft(turn(np.fft.fft2(slices)), axis=2)
 
 

@@ -1,4 +1,4 @@
-"""What every test may need."""
+"""Fixtures that any test may need."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def own_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def mpi() -> MpiInstall:
-    """The MPI of this environment."""
+    """Find the MPI of this environment."""
     try:
         return find_mpi()
     except Unavailable as error:
@@ -64,7 +64,7 @@ def mpi() -> MpiInstall:
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
-    """A machine of ``tests.support.machines``, made once; for tests that only look at it."""
+    """Make each machine of ``tests.support.machines`` once, for tests that only read it."""
     made: dict[str, Tree] = {}
 
     def make(machine: Callable[[Path], Tree]) -> Tree:

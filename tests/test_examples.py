@@ -41,7 +41,7 @@ def start(folder: Path, name: str, *options: str) -> subprocess.Popen[str]:
 
 
 def run(folder: Path, name: str, *options: str) -> str:
-    """What it prints."""
+    """Run an example; return what it prints."""
     done = start(folder, name, *options)
     out, err = done.communicate(timeout=150)
     assert done.returncode == 0, (out, err)

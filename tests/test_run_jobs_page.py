@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The blocks that can be run here, in order."""
+    """Find the blocks that can be run here, in order."""
     found = FENCE.findall(page)
     for (kind, needs, text), (next_kind, _, said) in zip(found, [*found[1:], ("", "", "")], strict=True):
         assert kind in ("sh", "python", "text"), f"```{kind}: nobody looks whether that is right"
@@ -48,7 +48,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def matches(prints: str, printed: str) -> bool:
-    """Whether that is what the page says; ``...`` stands for anything, and spaces count as one."""
+    """Compare with the page's text; ``...`` stands for anything, and spaces count as one."""
     pattern = r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*") for word in prints.split())
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 

@@ -1,4 +1,4 @@
-"""What users and running jobs rely on, as it was: a change of it is seen, and said in the changelog.
+"""Snapshots of what users and running jobs rely on: a change is seen, and stands in the changelog.
 
 ``TENBIN_SNAPSHOTS=write`` writes the files in ``tests/data/snapshots`` anew.
 """
@@ -57,7 +57,7 @@ MACHINES = {
 
 
 def check(name: str, now: str) -> None:
-    """Whether the snapshot of that name is as it was."""
+    """Compare with the snapshot of that name."""
     file = SNAPSHOTS / name
     if WRITE:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +66,12 @@ def check(name: str, now: str) -> None:
 
 
 def test_help() -> None:
-    """What each command says of itself and of its parameters, however a terminal shows it."""
+    """Help of each command and of its parameters, however a terminal shows it."""
     check("help.txt", "\n".join(pages(typer.main.get_command(app), "tenbin")))
 
 
 def pages(command: Any, name: str) -> Iterator[str]:
-    """A command and all below it."""
+    """Visit a command and all below it."""
     yield f"{name}\n{command.help}\n"
     for parameter in command.params:
         words = ", ".join([*parameter.opts, *parameter.secondary_opts])
@@ -139,7 +139,7 @@ def files(folder: Path) -> list[str]:
 
 
 def outline(found: Any) -> Any:
-    """The names of the fields, without what they hold."""
+    """Return the names of the fields, without their values."""
     return {name: outline(value) for name, value in found.items()} if isinstance(found, dict) else ""
 
 
@@ -182,7 +182,7 @@ def schedule(policy: str, workload: str, cluster: Cluster) -> str:
 
 
 def started_modules() -> set[str]:
-    """What the code starts by ``python -m``."""
+    """Find the modules that the code starts by ``python -m``."""
     code = [file.read_text() for floor in FLOORS for file in (ROOT / floor).rglob("*.py")]
     found = {name for text in code for name in re.findall(r'"-m",\s*"([a-z_0-9.]+)"', text)}
     return found - {"mpi4py"}

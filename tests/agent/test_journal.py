@@ -52,7 +52,7 @@ def originals(files: list[Path]) -> bool:
 
 
 def start(folder: Path, files: list[Path], ending: str) -> subprocess.Popen[str]:
-    """A process that changes ``files`` and then ends as told; returns once they are changed."""
+    """Start a process that changes ``files`` and then ends as told; return once they are changed."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", textwrap.dedent(OWNER), str(folder), ":".join(map(str, files)), ending],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What runs jobs on one machine, behind one interface: bare processes, tenbin, HyperQueue, task-spooler."""
+"""Systems that run jobs on one machine, with one interface: processes, tenbin, HyperQueue, task-spooler."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Tenbin(System):
             time.sleep(0.01)
 
     def submit(self, commands: Commands) -> int:
-        """Number of the last job."""
+        """Submit the commands; return the number of the last job."""
         specs = [{"command": command, "folder": str(self.folder)} for command in commands]
         return self.client.submit_all(specs)[-1].id
 
@@ -180,7 +180,7 @@ class TaskSpooler(System):
 
 
 def missing() -> dict[type[System], str]:
-    """Why a system cannot be had here, "" if it can."""
+    """Say why the system cannot be had here; "" if it can."""
     probe = "import importlib.util as u; raise SystemExit(u.find_spec('hyperqueue') is None)"
     no_hq = subprocess.run([HyperQueue.python, "-c", probe], check=False).returncode
     return {

@@ -88,7 +88,7 @@ if FULL:
 
 @dataclass
 class Seen:
-    """What was measured of a kind of job: run times, by class while both are busy, and its output."""
+    """Measurements of one kind of job: run times, by class while both are busy, and output."""
 
     alone_s: float
     runs_s: dict[str, float]
@@ -129,11 +129,11 @@ def test_turnaround_as_forecast(
         told(seen)
         arrivals = a_list(seen)
         for policy in (*POLICIES[number:], *POLICIES[:number]):
-            real = run_for_real(up, policy, profile, arrivals, seen)
-            forecast = simulate(policy, arrivals, seen, machine, begin_s(measured))
+            real = run_for_real(up, policy, profile, arrivals, seen=seen)
+            forecast = simulate(policy, arrivals, seen, machine, begin=begin_s(measured))
             error = report(policy, real, forecast)
             slower = slower_than(seen, real)
-            told_so = simulate(policy, arrivals, seen, machine, begin_s(measured), slower)
+            told_so = simulate(policy, arrivals, seen, machine, begin=begin_s(measured), slower=slower)
             rest = mean_s(real) / mean_of(told_so) - 1
             print(
                 f"BENCH {policy}: runs took {slower:.2f} times as long as measured; beyond that {rest:+.1%}"
@@ -206,9 +206,9 @@ def a_list(seen: dict[str, Seen]) -> list[tuple[float, Kind]]:
 
 
 def run_for_real(
-    up: Up, policy: str, profile: str, arrivals: list[tuple[float, Kind]], seen: dict[str, Seen]
+    up: Up, policy: str, profile: str, arrivals: list[tuple[float, Kind]], *, seen: dict[str, Seen]
 ) -> list[dict[str, Any]]:
-    """What ``tenbin info`` says of each job at its end."""
+    """Run the list; return what ``tenbin info`` says of each job at its end."""
     up.start("--devices", "--policy", policy, "--profile", profile)
     begin, jobs = time.time(), []
     for at, kind in arrivals:
@@ -230,7 +230,7 @@ def run_for_real(
 
 
 def slower_than(seen: dict[str, Seen], real: list[dict[str, Any]]) -> float:
-    """How many times as long as measured before the jobs ran that were not moved: the median."""
+    """Compare jobs that were not moved with measurements made before: the median ratio of run times."""
     return statistics.median(
         (job["end_s"] - job["start_s"]) / seen[job["name"]].runs_s[job["placement"]]
         for job in real
@@ -243,10 +243,11 @@ def simulate(
     arrivals: list[tuple[float, Kind]],
     seen: dict[str, Seen],
     machine: Machine,
+    *,
     begin: float,
     slower: float = 1.0,
 ) -> list[Outcome]:
-    """The outcomes by number, of the same list with the same expectations and costs.
+    """Simulate the same list with the same expectations and costs; return the outcomes by number.
 
     slower: jobs take so many times as long as expected.
     """
@@ -267,7 +268,7 @@ def simulate(
 
 
 def begin_s(profile: Profile) -> float:
-    """What the profile's restart and a run with nothing to do both have: opening the device, building."""
+    """Return the time in both the profile's restart and an empty run: opening the device, building."""
     context, kernels = profile.find("context_s"), profile.find("compile_s", cache="warm")
     assert context is not None and kernels is not None, "the profile has no costs of a restart"
     return context["context"].value + kernels["K"].value

@@ -1,4 +1,4 @@
-"""How fast jobs are started, one after the other and with a long queue: beside peers, on the same jobs.
+"""Starts of jobs, one after the other and with a long queue, beside peers on the same jobs.
 
 HyperQueue (pip install hyperqueue; ``TENBIN_HQ`` names a Python that has it) and task-spooler (apt: tsp) are
 left out where they are not installed, with the reason. Systems take turns, so that what disturbs the machine
@@ -28,7 +28,7 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def stamp(file: Path) -> list[str]:
-    """A job that writes when it started."""
+    """Return a job that writes the time of its start."""
     return ["sh", "-c", f"date +%s%N > {file}"]
 
 
@@ -151,7 +151,7 @@ def ended(tenbin: Tenbin) -> list[int]:
 
 
 def test_idle(tmp_path: Path) -> None:
-    """What a coordinator with nothing to do costs, and the supervisor of a job that does nothing."""
+    """CPU time of a coordinator with nothing to do, and of the supervisor of a job that does nothing."""
     tenbin = Tenbin(tmp_path / "tenbin", 1)
     print()
     try:
@@ -186,7 +186,7 @@ def schedstat_s(pid: int) -> float:
 
 
 def test_command_line(tmp_path: Path) -> None:
-    """What a user waits for at the prompt."""
+    """A user's wait at the prompt."""
     tenbin = Tenbin(tmp_path / "tenbin", 1)
     print()
     try:

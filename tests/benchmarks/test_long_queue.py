@@ -1,4 +1,4 @@
-"""What a long queue costs the coordinator: names of their own beside one name, and an array."""
+"""The coordinator's time with a long queue: a name for each job, one name for all, and an array."""
 
 from __future__ import annotations
 

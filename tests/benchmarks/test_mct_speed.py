@@ -49,7 +49,7 @@ class Lane:
 
 
 def plain_mct(arrivals: Sequence[Arrival]) -> dict[int, float]:
-    """The starts of mct, without events, checks, figures or anything but mct."""
+    """Compute the starts of mct alone: no events, no checks, no figures."""
     lanes = {pool.name: Lane(pool.units) for pool in CLUSTER.pools}
     starts = {}
     for job, _, runs, *_ in arrivals:

@@ -27,7 +27,7 @@ PAUSE_S = 0.013  # what a pool leaves between the order and the start
 
 @pytest.fixture
 def peer(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
-    """The C program, pinned and with its area touched; its CPU; the area's size in MB."""
+    """Start the C program, pinned and with its area touched; yield it, its CPU and the area's size in MB."""
     require(shutil.which("gcc"), "gcc")
     allowed = os.sched_getaffinity(0)
     area_mb, _ = choose_area(

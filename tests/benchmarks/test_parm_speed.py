@@ -90,7 +90,7 @@ def test_five_hundred_jobs_on_forty_thousand_nodes() -> None:
 
 
 def test_superfluous_configurations() -> None:
-    """How much pruning leaves of 64 nodes x 13 caps."""
+    """Pruning leaves few of 64 nodes x 13 caps."""
     from scheduler.model.jobs import Job
 
     pool = machine().pools[0]

@@ -1,4 +1,4 @@
-"""What the meter's sampler costs: CPU time of this process while it does nothing but sample."""
+"""The meter's sampler: CPU time of this process while it does nothing but sample."""
 
 from __future__ import annotations
 

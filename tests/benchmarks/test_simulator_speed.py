@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
 
 def accasim() -> str:
-    """A Python that has AccaSim 1.1.3: this one, or the one that TENBIN_ACCASIM_PYTHON names."""
+    """Find a Python that has AccaSim 1.1.3: this one, or the one that TENBIN_ACCASIM_PYTHON names."""
     python = os.environ.get("TENBIN_ACCASIM_PYTHON", sys.executable)
     found = subprocess.run(
         [python, "-c", "import importlib.util as u; raise SystemExit(u.find_spec('accasim') is None)"],
@@ -48,7 +48,7 @@ def accasim() -> str:
 
 
 def cut(name: str, folder: Path) -> Path:
-    """The first jobs of the log as AccaSim can read it: no comments, requests above 0."""
+    """Write the first jobs of the log as AccaSim can read them: no comments, requests above 0."""
     path = folder / "cut.swf"
     with gzip.open(log(name), "rt") as lines, path.open("w") as out:
         rows = [row.split() for row in lines if not row.startswith(";")][:JOBS]
@@ -71,7 +71,7 @@ def seconds(python: str, script: str, *arguments: object, folder: Path) -> float
 @pytest.mark.parametrize(("method", "policy"), [("fifo", "fcfs"), ("easy", "easy")])
 @pytest.mark.parametrize("kept", ["schedule", "figures"])
 def test_faster_than_accasim(
-    name: str, nodes: int, method: str, policy: str, kept: str, tmp_path: Path
+    name: str, nodes: int, method: str, policy: str, *, kept: str, tmp_path: Path
 ) -> None:
     """``schedule``: both keep it (AccaSim's default); ``figures``: only means."""
     python, path = accasim(), cut(name, tmp_path)

@@ -60,7 +60,7 @@ class Sleeper(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What became of a list."""
+    """The course of a list of jobs."""
 
     makespan_s: float
     turnaround_s: float
@@ -103,7 +103,7 @@ def test_a_list_on_two_classes(two_classes: SlurmLab, up: Up, tmp_path: Path) ->
     print(f"\nBENCH {JOBS} jobs on two classes; a start takes {begins_s:.2f} s")
     print(f"BENCH Slurm's backfill: {by_slurm(two_classes, jobs, tmp_path)}")
     for policy in POLICIES:
-        real = by_tenbin(up, policy, jobs, tmp_path / policy, begins_s)
+        real = by_tenbin(up, policy, jobs, tmp_path / policy, begins_s=begins_s)
         machine = slurm_cluster(
             policy, tmp_path / "forecast", None, None, 30.0, devices=True, profile=Store().load("last")
         )
@@ -132,7 +132,7 @@ def submit(up: Up, job: Sleeper, file: Path, begins_s: float) -> Any:
 
 
 def measured_begin(up: Up, folder: Path) -> float:
-    """What a job that is alone takes longer than it sleeps, in the median."""
+    """Measure the median time that a job which is alone takes beyond its sleep."""
     start(up, "fcfs")
     found = []
     for number in range(5 if FULL else 1):
@@ -142,7 +142,7 @@ def measured_begin(up: Up, folder: Path) -> float:
     return statistics.median(found)
 
 
-def by_tenbin(up: Up, policy: str, jobs: list[Sleeper], folder: Path, begins_s: float) -> Course:
+def by_tenbin(up: Up, policy: str, jobs: list[Sleeper], folder: Path, *, begins_s: float) -> Course:
     folder.mkdir()
     start(up, policy)
     begin, handles = time.time(), []

@@ -92,7 +92,7 @@ class Alone(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What became of a list: of each job from its submission to its end; and of all together."""
+    """The course of a list: each job from submission to end, and all together."""
 
     turnarounds_s: list[float]
     makespan_s: float
@@ -213,7 +213,7 @@ def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
 
 
 def finished(up: Up, handles: list[Job]) -> list[dict[str, Any]]:
-    """What ``tenbin info`` says of each at its end, after which the coordinator is gone."""
+    """Wait for all jobs, stop the coordinator; return what ``tenbin info`` says of each job."""
     found = [handle.wait(3600) for handle in handles]
     up.kill(signal.SIGTERM)
     troubles = [(one["id"], one["stage"], one["trouble"]) for one in found if one["stage"] != "done"]
@@ -233,7 +233,7 @@ def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
 
 
 def minutes(limit_s: float) -> str:
-    """A limit, as Slurm plans by it."""
+    """Write a time limit as Slurm plans by it."""
     return f"--time={int(limit_s // 60) + 1}"
 
 

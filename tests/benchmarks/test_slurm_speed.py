@@ -1,4 +1,4 @@
-"""What steering Slurm by tenbin costs, beside plain ``sbatch`` on the same cluster: the lab of the tests.
+"""The price of steering Slurm by tenbin, beside plain ``sbatch`` on the same cluster (the tests' lab).
 
 The two take turns. A start waits for slurmctld's own loop (of a second in 22.05) most of the time, so
 submissions come at random moments, those of a pair at the same one of that second, and means are compared.

@@ -30,7 +30,7 @@ _MNT_DETACH = 2
 
 @pytest.fixture
 def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A mounted FUSE file system whose server reads no request: every call waits, as with a lost NFS."""
+    """Mount a FUSE file system whose server reads no request: every call waits, as with a lost NFS."""
     require(os.geteuid() == 0, "root, to mount")
     require(Path("/dev/fuse").exists(), "/dev/fuse")
     monkeypatch.setattr(probes.folders, "ANSWER_S", 1.0)

@@ -45,7 +45,7 @@ def random_bytes(size: int, seed: int = 1) -> Bytes:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A folder over which a test may mount; unmounted again."""
+    """Make a folder over which a test may mount; unmount it at the end."""
     require(os.geteuid() == 0, "mounting needs root")
     folder = tmp_path / "mounted"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What other programs read: the published schema, and Prometheus text read by Prometheus' own parser."""
+"""Exports for other programs: the published schema, and Prometheus text read by Prometheus' own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes are odd: a cluster whose truth is known, and how often an innocent node is named."""
+"""Outlier nodes: a cluster whose truth is known, and the rate at which an innocent node is named."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_found_and_falsely_accused(count: int, found: float) -> None:
 
 
 def test_nodes_that_truly_vary_are_no_outliers() -> None:
-    """Where a whole kind spreads by 5 %, more than a measurement does, none_odd is odd at its edge."""
+    """A kind of node spreads by 5 %, more than a measurement does: its extremes are no outliers."""
     wrong = sum(len(list(odd_in(cluster(32, seed, spread=0.05)))) for seed in range(100))
     assert wrong / (32 * 100) < 0.01
 

@@ -25,7 +25,7 @@ def visit(probe: str = "memory", **changes: float) -> Condition:
 
 
 def shown(tmp_path: Path, *conditions: Condition, **changes: object) -> str:
-    """What ``tenbin show`` prints of a profile."""
+    """Return what ``tenbin show`` prints of a profile."""
     store = Store(tmp_path / "store")
     store.save(make_profile(conditions=conditions, **changes), {})
     done = tenbin("show", store=store.root, COLUMNS="200")

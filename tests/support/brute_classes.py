@@ -28,7 +28,7 @@ def may_use(job: Job, pool: str) -> bool:
 
 
 def held(arrivals: tuple[Arrival, ...], schedule: Schedule, pool: str, second: int) -> list[Job]:
-    """The jobs that hold units of the class in that second."""
+    """Return the jobs that hold units of the class in that second."""
     jobs = []
     for arrival in arrivals:
         where, start = schedule.get(arrival.job.id, ("", 0))
@@ -73,7 +73,7 @@ def easy(machine: Machine, arrivals: tuple[Arrival, ...]) -> Schedule:
                 where, at, spare = reserved
                 may = [p for p in may if p != where or second + limit(job, p) <= at or job.units <= spare]
             elif not may:
-                reserved = reserved or reservation(machine, arrivals, schedule, job, second)
+                reserved = reserved or reservation(machine, arrivals, schedule, job, second=second)
                 passing = True
             if may:
                 pool = min(may, key=lambda p: limit(job, p))
@@ -84,9 +84,9 @@ def easy(machine: Machine, arrivals: tuple[Arrival, ...]) -> Schedule:
 
 
 def reservation(
-    machine: Machine, arrivals: tuple[Arrival, ...], schedule: Schedule, job: Job, second: int
+    machine: Machine, arrivals: tuple[Arrival, ...], schedule: Schedule, job: Job, *, second: int
 ) -> list:
-    """The class on which the job would end first if all ran to their limits, when, and what is spare then."""
+    """Find the class on which the job would end first at all limits, the time, and what is spare then."""
     found = []
     for rank, (pool, units) in enumerate(machine.items()):
         if not may_use(job, pool) or job.units > units:
@@ -140,7 +140,7 @@ class Conservative:
         return self.schedule
 
     def reserved(self, second: int) -> list[int]:
-        """The jobs that start then or later, in the order of the queue."""
+        """Return the jobs that start then or later, in the order of the queue."""
         return sorted(job_id for job_id, (_, start) in self.schedule.items() if start >= second)
 
     def try_to_pass(self, job_id: int, second: int, behind: list[int]) -> None:

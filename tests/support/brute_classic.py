@@ -57,7 +57,7 @@ def easy(units: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
             free -= head.job.units
         if not queue:
             continue
-        reserved, spare = _reservation(units, arrivals, started, second, queue[0].job.units)
+        reserved, spare = _reservation(units, arrivals, started, second, needed=queue[0].job.units)
         for candidate in queue[1:]:
             job = candidate.job
             assert job.estimate_s is not None
@@ -70,7 +70,7 @@ def easy(units: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
 
 
 def _reservation(
-    units: int, arrivals: tuple[Arrival, ...], started: dict[int, int], second: int, needed: int
+    units: int, arrivals: tuple[Arrival, ...], started: dict[int, int], second: int, *, needed: int
 ) -> tuple[int, int]:
     """When the last of the running jobs that have to end should end, and what is spare when it has."""
     running = [a for a in arrivals if a.job.id in started and started[a.job.id] + run_time(a) > second]
@@ -122,7 +122,7 @@ class Conservative:
         return self.starts
 
     def _reserved(self, second: int) -> list[int]:
-        """The waiting jobs with reservations, in the order of the queue."""
+        """Return the waiting jobs with reservations, in the order of the queue."""
         return sorted(job_id for job_id, start in self.starts.items() if start > second)
 
     def _length(self, job_id: int) -> int:

@@ -118,11 +118,13 @@ class Machine:
                 touched |= self.admit(t, now) - {node}
 
     def admit(self, task: Task, now: int) -> set[int]:
-        """The nodes on which something changed; none: there is no room."""
+        """Admit the task; return the nodes on which something changed, none if there is no room."""
         gone: list[Task] = []
         for node, count in sorted(task.nodes.items()):
             need = [count * d for d in task.demand]
-            found = self.room(task, node, need, [r for r in self.running(node) if r not in gone], gone, now)
+            found = self.room(
+                task, node, need, [r for r in self.running(node) if r not in gone], gone=gone, now=now
+            )
             if found is None:
                 return set()
             gone += found
@@ -134,7 +136,7 @@ class Machine:
         return set(task.nodes).union(*(v.nodes for v in gone))
 
     def longer(self, task: Task, running: list[Task], now: int) -> list[Task]:
-        """Who may give way to the task, longest first."""
+        """Return the tasks that may give way to the task, longest first."""
         if task.start is None:
             may = [r for r in running if r.attained(now) > 0]
         else:
@@ -155,7 +157,7 @@ class Machine:
         )
 
     def room(
-        self, task: Task, node: int, need: list[int], running: list[Task], gone: list[Task], now: int
+        self, task: Task, node: int, need: list[int], running: list[Task], *, gone: list[Task], now: int
     ) -> list[Task] | None:
         enough = self.enough(need, node, gone)
         return [] if enough([]) else self.victims(task, self.longer(task, running, now), enough)
@@ -181,13 +183,14 @@ def las(
     capacity: Vector,
     tasks: list[Task],
     limit_squared: float,
+    *,
     most: int,
     spare: int,
     thorough: bool = False,
     probe: int = 0,
     bounds: tuple[int, ...] = (),
 ) -> Machine:
-    """The paper's own (L squared, N, W), and what goes beyond it; ``bounds``: where levels begin."""
+    """Run the paper's rule (L squared, N, W) and its extensions; ``bounds``: where levels begin."""
 
     def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:
         found = by_masks(candidates[:most], enough)
@@ -225,8 +228,8 @@ def las(
     return Machine(nodes, capacity, tasks, victims, choose, spare, level if bounds else int)
 
 
-def kairos(nodes: int, capacity: Vector, tasks: list[Task], queued: int, spare: int) -> Machine:
-    """The baseline; Q, W."""
+def kairos(nodes: int, capacity: Vector, tasks: list[Task], queued: int, *, spare: int) -> Machine:
+    """Run the baseline; Q, W."""
 
     def choose(machine: Machine, task: Task, now: int) -> int | None:
         counts = []

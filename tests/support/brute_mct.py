@@ -33,7 +33,7 @@ def micro(seconds: float | Fraction) -> int:
 
 @dataclass
 class Machine:
-    """What is reserved on each class."""
+    """The reservations on each class."""
 
     units: dict[str, int]
     stays: list[Stay] = field(default_factory=list)
@@ -171,6 +171,6 @@ def _run(job: Job, pool: str) -> Fraction:
 
 
 def _end(works: float, done: Fraction, job: Job, pool: str) -> int:
-    """A job that is not new is planned one microsecond longer, for the rounding of its shares."""
+    """Return the end; a job that is not new is planned 1 us longer, for the rounding of its shares."""
     end = micro(Fraction(works) / SECOND + (1 - done) * _run(job, pool))
     return end + (1 if done else 0)

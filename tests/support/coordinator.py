@@ -51,7 +51,7 @@ class Up:
         self.process.wait(20)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of the command line."""
+        """Run a command of the command line."""
         environment = {**os.environ, "TENBIN_HOME": str(self.home)}
         command = [*TENBIN, *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -75,7 +75,7 @@ class Up:
 
 @contextmanager
 def small_disk(up: Up, size: str) -> Iterator[bool]:
-    """The coordinator's folder is a disk of that size of its own; whether it is (only root can do it).
+    """Mount a disk of that size as the coordinator's folder; False where this user may not mount.
 
     Nothing of the coordinator is left at the end.
     """
@@ -100,7 +100,7 @@ def fill(ballast: Path) -> None:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    """Started by the test itself; nothing of it is left afterwards."""
+    """Yield a coordinator, which the test starts itself; remove everything at the end."""
     home = tmp_path / "home"
     one = Up(home)
     yield one

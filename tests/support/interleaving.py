@@ -46,7 +46,7 @@ class Stepped:
             self.step()
 
     def give_up(self) -> None:
-        """It makes no further call of those; for the end of a test."""
+        """Let the thread make no further call of those; for the end of a test."""
         if not self.done:
             self._given_up = True
             self._go.release()

@@ -23,6 +23,7 @@ def samples(
     pressure_gbs: float = 5.0,
     law: float = 0.05,
     job_cores: int = 1,
+    *,
     noise: float = 0.0,
     repetitions: int = 6,
     seed: int = 1,
@@ -74,7 +75,7 @@ _NEEDS = {
 def make_job(
     name: str, runs: pd.DataFrame | None = None, windows: pd.DataFrame | None = None, **changes: Any
 ) -> JobProfile:
-    """The profile that these samples give."""
+    """Fit the profile of these samples."""
     if runs is None or windows is None:
         runs, windows = samples()
     whole: dict[str, Any] = {
@@ -131,9 +132,15 @@ def bursty(
 
 
 def on_network(
-    name: str, share: float, slowed: float, inside: float, reference: float = 1.75, spread: float | None = 0.0
+    name: str,
+    share: float,
+    slowed: float,
+    inside: float,
+    *,
+    reference: float = 1.75,
+    spread: float | None = 0.0,
 ) -> JobProfile:
-    """A job that has the network for ``share`` of its time beside comprobe, which slows it ``slowed`` times.
+    """Make a job with ``share`` of its time on the network beside comprobe, which slows it ``slowed`` times.
 
     Args:
         inside: share of its time inside MPI. reference: comprobe's slow-down beside itself.

@@ -12,7 +12,7 @@ CacheSpec = tuple[int, str, str, str]  # level, type, size, shared_cpu_list
 
 
 def ranges(*cpus: int) -> str:
-    """The kernel's list format, without its abbreviations."""
+    """Write the kernel's list format, without its abbreviations."""
     return ",".join(str(cpu) for cpu in sorted(cpus))
 
 
@@ -43,7 +43,7 @@ class Tree:
         return file
 
     def link(self, path: str, target: str) -> None:
-        """A link as in sysfs; ``target`` is below this tree, or any text (as in /proc/self/ns)."""
+        """Make a link as in sysfs; ``target`` is below this tree, or any text (as in /proc/self/ns)."""
         link = self.root / path
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(self.root / target if "/" in target else target)
@@ -75,7 +75,7 @@ class Tree:
             self.put(f"{folder}/{name.replace('__', '/')}", value)
 
     def cpus(self, n: int) -> None:
-        """Which CPUs there are and may be used."""
+        """Write the CPUs that exist and may be used."""
         for name in ("online", "present", "possible"):
             self.put(f"sys/devices/system/cpu/{name}", f"0-{n - 1}")
         self.put("sys/devices/system/cpu/offline", "")
@@ -116,7 +116,7 @@ class Tree:
         self.put(f"proc/pressure/{resource}", f"some avg10={percent:.2f} avg60=0.00 avg300=0.00 total=1")
 
     def zone(self, path: str, name: str, *, cap_w: float | None = None, energy_uj: int = 10**9) -> None:
-        """A powercap zone, ``path`` like ``intel-rapl:0:1``."""
+        """Make a powercap zone, ``path`` like ``intel-rapl:0:1``."""
         folder = f"sys/class/powercap/{path}"
         self.put(f"{folder}/name", name)
         self.put(f"{folder}/energy_uj", energy_uj)
@@ -129,7 +129,7 @@ class Tree:
             self.put(f"{folder}/constraint_0_max_power_uw", int(cap_w * 1e6))
 
     def disk(self, name: str, number: str, path: str, *, rotational: int = 0, model: str = "") -> str:
-        """A disk at ``path`` below sys/devices; returns that path, for what lies on it."""
+        """Make a disk at ``path`` below sys/devices; return that path, for further files of the disk."""
         folder = f"sys/devices/{path}/block/{name}"
         self.put(f"{folder}/queue/rotational", rotational)
         if model:
@@ -293,7 +293,7 @@ def arm_big_little(root: Path) -> Tree:
 
 
 def virtual_machine(root: Path) -> Tree:
-    """A guest that is told nothing: no topology, no caches, no NUMA, no powercap."""
+    """Make a guest that is told nothing: no topology, no caches, no NUMA, no powercap."""
     tree = Tree(root)
     tree.cpuinfo(4, "QEMU Virtual CPU version 2.5+", "GenuineIntel", "fpu tsc hypervisor")
     tree.put("proc/self/status", "Cpus_allowed_list:\t0-3")
@@ -311,7 +311,7 @@ def virtual_machine(root: Path) -> Tree:
 
 
 def docker_on_intel(root: Path) -> Tree:
-    """The two-socket machine from inside a container: 4 CPUs in the mask, 2.5 cores of quota, 2 GiB."""
+    """Make the two-socket machine seen from a container: 4 CPUs in the mask, 2.5 cores of quota, 2 GiB."""
     tree = intel_two_sockets(root)
     tree.put("proc/self/status", "Cpus_allowed_list:\t0-3")
     tree.put("proc/self/cgroup", "0::/")

@@ -61,7 +61,7 @@ class Disk:
         }
 
     def answer(self, asked: Asked) -> bytes:
-        """The whole answer, as the kernel takes it."""
+        """Return the whole answer, as the kernel takes it."""
         error, body = 0, b""
         try:
             body = self._answers[asked.code](asked)
@@ -244,7 +244,7 @@ class Server:
         self._say("join")
 
     def waiting(self) -> int:
-        """How many calls wait for an answer."""
+        """Count the calls that wait for an answer."""
         return self._say("count")
 
     def _say(self, word: str) -> int:
@@ -256,7 +256,7 @@ class Server:
 
 @contextmanager
 def network_disk(behind: Path, mount: Path) -> Iterator[Server]:
-    """A test's own, which is skipped where none can be mounted."""
+    """Mount a network disk for one test; skip the test where this user may not mount."""
     behind.mkdir(exist_ok=True)
     mount.mkdir()
     command = [sys.executable, "-P", "-m", "tests.support.network_disk", str(behind), str(mount)]

@@ -54,7 +54,7 @@ class NetLab:
 
     @property
     def env(self) -> dict[str, str]:
-        """What leads mpiexec to the hosts; UCX would else take shared memory between namespaces."""
+        """Return the variables that lead mpiexec to the hosts; UCX would else use shared memory."""
         return {
             "TENBIN_MPI_LAUNCHER": str(self.launcher),
             "TENBIN_MPI_IFACE": self.interface,

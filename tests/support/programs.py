@@ -1,4 +1,4 @@
-"""What many tests start: ``tenbin``, OpenCL asked in a process of its own, the layer that loses a device."""
+"""Programs that many tests start: ``tenbin``, OpenCL in a process of its own, a layer that loses a device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LAYERS = Path(__file__).parent / "opencl_layers"
 
 
 def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command line, with a store of its own where one is named."""
+    """Run the command line, with a store of its own where ``store`` is given."""
     where = {} if store is None else {"TENBIN_STORE": str(store)}
     command, environment = [*TENBIN, *arguments], {**os.environ, **where, **variables}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def opencl_devices(**variables: str) -> list[dict[str, object]]:
-    """What OpenCL has here, asked in a process of its own; nothing where it has no platform."""
+    """List the OpenCL devices, in a process of its own; empty without a platform."""
     command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
     done = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
@@ -32,7 +32,7 @@ def opencl_devices(**variables: str) -> list[dict[str, object]]:
 
 
 def lost_device(folder: Path) -> str:
-    """The layer that fails reads from a device, built in ``folder``."""
+    """Build the layer that fails reads from a device, in ``folder``."""
     return opencl_layer("lost_device", folder)
 
 

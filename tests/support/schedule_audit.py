@@ -61,7 +61,7 @@ def _audit_job(world: World, outcome: Outcome) -> None:
 
 
 def _moments(segments: list[tuple[Segment, Outcome]]) -> list[tuple[float, list[tuple[Segment, Outcome]]]]:
-    """What was held from each start of a segment on."""
+    """Return what was held from each start of a segment on."""
     return [
         (time, [(s, o) for s, o in segments if s.start_s <= time < s.end_s])
         for time in sorted({s.start_s for s, _ in segments})
@@ -111,7 +111,7 @@ def check_conserving(world: World, outcomes: list[Outcome]) -> None:
 
 
 def _room(pool: Pool, job: Job, held: list[tuple[Placement, Job]]) -> int:
-    """How many units or tasks of the job fit beside what is held."""
+    """Count the units or tasks of the job that fit beside what is held."""
     if pool.counted:
         return pool.units - sum(placement.units for placement, _ in held)
     room = 0

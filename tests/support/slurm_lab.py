@@ -108,6 +108,7 @@ class SlurmLab:
         nodes: int,
         cpus: int,
         memory_mb: int,
+        *,
         extra: str,
         timeout_s: int,
         power: str = "",
@@ -167,11 +168,11 @@ class SlurmLab:
         _run("ip", "link", "set", self._link(node), "down")
 
     def join(self, node: str) -> None:
-        """It is reached again."""
+        """Connect the node again."""
         _run("ip", "link", "set", self._link(node), "up")
 
     def pause(self, node: str) -> None:
-        """The whole node stands still, as a virtual machine that is paused."""
+        """Stop the whole node, as a virtual machine is paused."""
         for _ in range(2):  # what was begun meanwhile, too
             for pid in self.processes(node):
                 os.kill(pid, signal.SIGSTOP)
@@ -271,7 +272,7 @@ class SlurmLab:
         _free.add(self._number)
 
     def told(self, characters: int = 1500) -> str:
-        """The last that the daemons have logged."""
+        """Return the end of the daemons' logs."""
         files = sorted(file for file in (self.folder / "log").glob("*") if not file.name.startswith("munged"))
         return "\n".join(f"{file.name}: {file.read_text(errors='replace')[-characters:]}" for file in files)
 
@@ -337,7 +338,7 @@ class SlurmLab:
         (self.folder / "init").chmod(0o755)
 
     def _launch(self, name: str, *command: str) -> None:
-        """A daemon, which ends with the tests however they end."""
+        """Launch a daemon, which ends with the tests however they end."""
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
                 command,
@@ -380,12 +381,13 @@ def slurmlab(
     nodes: int = 3,
     cpus: int = 2,
     memory_mb: int = 2000,
+    *,
     extra: str = "",
     timeout_s: int = 15,
     power: str = "",
     gpus: int = 0,
 ) -> Iterator[SlurmLab]:
-    """A cluster, all its nodes idle; everything is taken away afterwards, also when bringing it up fails.
+    """Yield a cluster with all nodes idle; take everything away afterwards, also if it cannot be brought up.
 
     Args:
         folder: empty; the path must be short enough for a socket below it.

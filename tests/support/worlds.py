@@ -40,7 +40,7 @@ class LinearSpeed:
 def run(
     policy: Policy, world: World, observer: Callable[[View], None] | None = None
 ) -> tuple[list[Outcome], Summary]:
-    """What became of each job of the world under the policy, in the order of the ends."""
+    """Run the world under the policy; return the outcome of each job, in the order of the ends."""
     record = Record()
     simulator = Simulator(
         world.cluster, iter(world.arrivals), policy, world.settings, [record], observer=observer

@@ -32,7 +32,7 @@ SAMPLES = pd.DataFrame({"round": [0, 1], "emulated": [False, False], "wall_s": [
 
 
 def hostile(record: Record) -> Record:
-    """The record with ``HOSTILE`` in every text, and every name of a label, that takes it."""
+    """Put ``HOSTILE`` into every text of the record, and into every name of a label that takes it."""
     content: dict[str, Any] = json.loads(record.model_dump_json())
     taken = 0
 
@@ -62,7 +62,7 @@ def hostile(record: Record) -> Record:
 
 
 def on_a_terminal(*arguments: str, store: Path, folder: Path) -> tuple[int, str]:
-    """What a command writes to a terminal without colours."""
+    """Return what a command writes to a terminal without colours."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TENBIN_STORE": str(store), "TERM": "dumb", "COLUMNS": "300"}
     process = subprocess.Popen(
@@ -83,13 +83,13 @@ def on_a_terminal(*arguments: str, store: Path, folder: Path) -> tuple[int, str]
 
 
 def obeyed(text: str) -> list[str]:
-    """The characters of a terminal's output that do something."""
+    """Find the characters of a terminal's output that do something."""
     return [c for c in text.replace("\r\n", "\n") if not c.isprintable() and c != "\n"]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A hostile profile of a node, of a job and of a cluster, beside harmless ones."""
+    """Store a hostile profile of a node, of a job and of a cluster, beside harmless ones."""
     root = tmp_path / "store"
     device = OpenCLDevice(
         key="d",

@@ -36,7 +36,7 @@ def test_three_digits(value: float | None, text: str) -> None:
     ],
 )
 def test_a_bound_is_shown_as_a_bound(
-    low: float | None, high: float | None, quality: Quality, value_text: str, interval_text: str
+    low: float | None, high: float | None, quality: Quality, value_text: str, *, interval_text: str
 ) -> None:
     coefficient = make_coefficient(10.0, low, high, quality=quality)
     assert (value_with_unit(coefficient), interval(coefficient)) == (value_text, interval_text)

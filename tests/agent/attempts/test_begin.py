@@ -1,4 +1,4 @@
-"""What comes before a job's command: it needs little, and reads as Python does."""
+"""The start of a job's command: few imports, and paths and JSON as Python has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor finds on made-up machines, and on this one."""
+"""The doctor's findings on made-up machines, and on this one."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ DISK = Storage(
 
 
 def case(tree: Tree, **changes: object) -> Case:
-    """A machine to examine, with ``changes`` to its inventory."""
+    """Make a machine to examine, with ``changes`` to its inventory."""
     settings = tree.settings()
     return Case(read_machine(settings).model_copy(update=changes), Roots.of(settings))
 
 
 def one(findings: Iterator[Finding] | list[Finding], *words: str) -> Finding:
-    """The only finding that has all the words in what it says."""
+    """Return the only finding whose text has all the words."""
     everything = list(findings)
     found = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
     assert len(found) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
@@ -195,7 +195,7 @@ def test_an_unlocked_register_is_no_lock(tmp_path: Path) -> None:
     ],
 )
 def test_no_powercap(
-    pristine: Pristine, changes: dict[str, object], vendor: str, reason: str, remedy: str
+    pristine: Pristine, changes: dict[str, object], vendor: str, reason: str, *, remedy: str
 ) -> None:
     examined = case(pristine(arm_big_little))
     cpu = examined.inventory.cpu.model_copy(update={"vendor": vendor})

@@ -75,7 +75,7 @@ def test_faults_are_in_the_tree() -> None:
 
 
 def runnable_share(loads: Loads) -> float:
-    """The share of time in which the loads ran or waited for a core, by the kernel's account: median of 7."""
+    """Measure the share of time in which the loads ran or waited for a core (median of 7)."""
     shares = []
     for _ in range(7):
         before = loads.read()
@@ -156,7 +156,7 @@ def test_a_load_that_binds_itself_to_cores_of_a_package_that_runs_goes_on(tmp_pa
 
 
 def comes_to(pid: int, status: str) -> bool:
-    """Whether a process hears its last signal, and is then in that state."""
+    """Wait until the process has handled its signal; return True if its state is ``status``."""
     deadline = time.monotonic() + 10
     while psutil.Process(pid).status() != status and time.monotonic() < deadline:
         time.sleep(0.01)

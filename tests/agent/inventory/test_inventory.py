@@ -116,7 +116,7 @@ def test_an_offline_cpu_is_not_counted(tmp_path: Path) -> None:
     sharing=st.integers(1, 3),
 )
 def test_any_topology(
-    tmp_path_factory: pytest.TempPathFactory, sockets: int, cores: int, threads: int, sharing: int
+    tmp_path_factory: pytest.TempPathFactory, sockets: int, cores: int, threads: int, *, sharing: int
 ) -> None:
     """``sharing`` cores of a socket have one L2; a thread's number has nothing to do with its place."""
     tree = Tree(tmp_path_factory.mktemp("machine"))
@@ -299,7 +299,7 @@ def test_interfaces_of_this_machine_as_psutil_sees_them() -> None:
 # --- storage ------------------------------------------------------------------------------------------------
 
 
-def storage_on(tree: Tree, tmp_path: Path, filesystem: str, source: str, number: str) -> Storage:
+def storage_on(tree: Tree, tmp_path: Path, filesystem: str, source: str, *, number: str) -> Storage:
     folder = tmp_path / "data" / "checkpoints here"
     folder.mkdir(parents=True, exist_ok=True)
     escaped = str(tmp_path / "data").replace(" ", r"\040")
@@ -321,12 +321,12 @@ def storage_on(tree: Tree, tmp_path: Path, filesystem: str, source: str, number:
     ],
 )
 def test_kinds_of_disk(
-    tmp_path: Path, name: str, path: str, rotational: int, model: str, expected: str
+    tmp_path: Path, name: str, path: str, rotational: int, *, model: str, expected: str
 ) -> None:
     tree = Tree(tmp_path / "machine")
     tree.root.mkdir()
     tree.partition(tree.disk(name, "9:0", path, rotational=rotational, model=model), f"{name}p1", "9:1")
-    found = storage_on(tree, tmp_path, "ext4", f"/dev/{name}p1", "9:1")
+    found = storage_on(tree, tmp_path, "ext4", f"/dev/{name}p1", number="9:1")
     assert (found.kind, found.model, found.device) == (expected, model or None, f"/dev/{name}p1")
 
 
@@ -343,7 +343,7 @@ def test_kinds_of_disk(
 def test_kinds_of_file_system(tmp_path: Path, filesystem: str, expected: str) -> None:
     tree = Tree(tmp_path / "machine")
     tree.root.mkdir()
-    assert storage_on(tree, tmp_path, filesystem, "server:/export", "0:44").kind == expected
+    assert storage_on(tree, tmp_path, filesystem, "server:/export", number="0:44").kind == expected
 
 
 def test_a_disk_under_encryption_on_a_partition(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_disk_under_encryption_on_a_partition(tmp_path: Path) -> None:
     partition = tree.partition(disk, "nvme0n1p3", "259:3")
     mapped = tree.disk("dm-0", "253:0", "virtual")
     tree.link(f"{mapped}/slaves/nvme0n1p3", partition)
-    found = storage_on(tree, tmp_path, "ext4", "/dev/mapper/crypt", "253:0")
+    found = storage_on(tree, tmp_path, "ext4", "/dev/mapper/crypt", number="253:0")
     assert (found.kind, found.model) == ("nvme", "Example SSD")
 
 
@@ -361,7 +361,7 @@ def test_a_made_up_device_number_is_found_by_its_source(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "machine")
     tree.root.mkdir()
     tree.partition(tree.disk("sda", "8:0", "pci0000:00/ata1", model="Example SSD"), "sda2", "8:2")
-    assert storage_on(tree, tmp_path, "btrfs", "/dev/sda2", "0:27").kind == "ssd"
+    assert storage_on(tree, tmp_path, "btrfs", "/dev/sda2", number="0:27").kind == "ssd"
 
 
 def test_nvme_over_fabrics_is_network(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_nvme_over_fabrics_is_network(tmp_path: Path) -> None:
     tree.root.mkdir()
     disk = tree.disk("nvme0n1", "259:0", "virtual/nvme-fabrics/ctl/nvme0", model="Linux")
     tree.put(f"{disk}/device/transport", "tcp")
-    assert storage_on(tree, tmp_path, "xfs", "/dev/nvme0n1", "259:0").kind == "network"
+    assert storage_on(tree, tmp_path, "xfs", "/dev/nvme0n1", number="259:0").kind == "network"
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def test_a_driver_that_hangs() -> None:
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Inventory:
-    """The two-socket machine, with devices of every kind."""
+    """Make the two-socket machine, with devices of every kind."""
     tree = intel_two_sockets(tmp_path_factory.mktemp("intel"))
     found = read_machine(tree.settings())
     device = OpenCLDevice(
@@ -525,7 +525,7 @@ def test_gather_on_this_machine(tmp_path: Path) -> None:
 
 
 def changed(inventory: Inventory, path: str, value: Any) -> Inventory:
-    """A copy with the field at ``path`` (``cpu.model``, ``storage.0.free_mb``) set to ``value``."""
+    """Copy the inventory; the field at ``path`` (``cpu.model``, ``storage.0.free_mb``) becomes ``value``."""
     data = inventory.model_dump()
     *parents, last = path.split(".")
     place: Any = data

@@ -45,7 +45,7 @@ def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def table(noise: float = 0.02, repetitions: int = 4, run_s: float = 10.0) -> pd.DataFrame:
-    """What a job of the emulated package's truth would show; under 24 W caps do not hold."""
+    """Make the samples of a job under the emulated package's caps; caps under 24 W do not hold."""
     rng, rows = np.random.default_rng(3), []
     for repetition in range(1, repetitions + 1):
         for cap in (None, 20.0, 24.0, 31.0, 38.0, 45.0, 52.0, 60.0):

@@ -1,4 +1,4 @@
-"""What a run needs of an OpenCL device: programs whose numbers are known, on a real driver."""
+"""Buffers and work of a run on an OpenCL device: programs with known numbers, on a real driver."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_counts_of_a_program_that_knows_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_a_program_with_checkpoints_tells_more(tmp_path: Path) -> None:
-    """What it registers is M; M_max holds the buffers beside. Without a compiler it is all that is known."""
+    """M is the data that the program registers; M_max also holds its other buffers."""
     require(has_device(), "an OpenCL device")
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     with DeviceWatch() as watch:

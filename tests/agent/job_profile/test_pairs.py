@@ -49,7 +49,7 @@ def ways(left: Sequence[int], most: int = 2) -> Iterator[list[tuple[int, ...]]]:
 
 
 def far(name: str, presses: float, share: float, memory: float = 0.5) -> JobProfile:
-    """A job over two hosts: comprobe suffers 5 % for each of ``presses``, it is inside MPI for that share."""
+    """Make a job over two hosts: comprobe loses 5 % for each of ``presses``; MPI takes ``share`` of time."""
     runs, windows = over_hosts(
         samples(suffers=0.02, pressure_gbs=memory, repetitions=3),
         samples(suffers=share / 10, pressure_gbs=presses, repetitions=3),
@@ -174,7 +174,7 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
 
 
 def test_a_program_beside_itself_is_not_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts at a random time of the other's run."""
+    """The program starts at a random time of the other's run."""
     require(len(CPUS) > 1, "two CPUs")
     asked: list[tuple[list[str], float]] = []
     real = pair_trials._together

@@ -1,4 +1,4 @@
-"""How a program speeds up over cores: programs whose times are known, as they sleep instead of computing."""
+"""Speed-up over cores, for programs with known times: they sleep instead of computing."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 def _run(
     probe: str, limit_s: float = 60, when: str = "", act: Callable[[], None] = lambda: None
 ) -> tuple[child.Ended, list[Event]]:
-    """What a probe does; ``act`` as soon as it says that it is doing ``when``."""
+    """Return the events of a probe; call ``act`` as soon as the probe reports ``when``."""
     events: list[Event] = []
 
     def hear(event: Event) -> None:

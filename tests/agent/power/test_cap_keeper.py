@@ -1,4 +1,4 @@
-"""What keeps the caps of one node of a cluster: everything is put back, whatever comes in between."""
+"""The keeper of one node's caps puts everything back, whatever comes in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a control group may be made: trees as machines have them; the kernel's part is in test_supervisor."""
+"""The place for a control group, on trees as machines have them; the kernel's part is in test_supervisor."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SLICE, SERVICE = "sys/fs/cgroup/user.slice", "sys/fs/cgroup/user.slice/t.service
     ],
 )
 def test_where_a_group_may_be_made(
-    tmp_path: Path, own: str, mounts: str, files: dict[str, str], expected: str | None
+    tmp_path: Path, own: str, mounts: str, files: dict[str, str], *, expected: str | None
 ) -> None:
     tree = {"proc/self/cgroup": own, "proc/self/mountinfo": mounts, **files}
     for name, content in tree.items():

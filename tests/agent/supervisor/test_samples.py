@@ -1,4 +1,4 @@
-"""What jobs use over time: against work whose use is known."""
+"""Samples of what jobs use, against work whose use is known."""
 
 from __future__ import annotations
 

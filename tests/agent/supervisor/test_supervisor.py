@@ -135,7 +135,7 @@ def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
 
 
 def without_groups() -> tuple[str, ...]:
-    """A command before others: they find no control group that they may write to."""
+    """Return the words before a command that hide all writable control groups from it."""
     if limits.place("x") is None:
         return ()
     hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh")
@@ -154,7 +154,7 @@ def test_memory_limit_by_looking_is_of_the_whole_tree(start: Start) -> None:
 
 @pytest.fixture
 def group() -> limits.Group:
-    """Where the kernel holds memory limits here."""
+    """Find the control group in which the kernel holds memory limits here."""
     found = limits.place("x")
     if found is None:
         pytest.skip("no control group with a memory limit may be made here")

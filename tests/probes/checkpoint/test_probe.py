@@ -35,7 +35,7 @@ OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2
 
 @pytest.fixture(scope="module")
 def device() -> str:
-    """The key of a device."""
+    """Return the key of a device."""
     try:
         return devices.devices()[0].key
     except Unavailable as error:
@@ -225,7 +225,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("error", [OUT_OF_RESOURCES, NOT_AVAILABLE])
 def test_a_device_lost_in_the_middle_keeps_what_was_seen(
-    device: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+    device: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, error: int
 ) -> None:
     monkeypatch.setenv("OPENCL_LAYERS", layer)
     monkeypatch.setenv("LOST_AFTER", "150")  # of each process; a restart reads little and is not hit
@@ -250,7 +250,7 @@ def test_one_bad_folder_does_not_cost_the_other(device: str, tmp_path: Path) -> 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB."""
+    """Mount a file system of 12 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(

@@ -42,7 +42,7 @@ def words_of(area: Area, size_mb: int) -> np.ndarray:
 
 
 def writers() -> dict[int, psutil.Process]:
-    """The writer processes started by this one, by their CPU."""
+    """Return the writer processes started by this one, by their CPU."""
     lines = {child: child.cmdline() for child in psutil.Process().children()}
     return {int(line[-2].split("=")[1]): child for child, line in lines.items() if "--serve" in line}
 
@@ -373,10 +373,11 @@ def made_up(
     gbs: float = 20.0,
     n: int = 20,
     rounds: int = 1,
+    *,
     noise: float = 0.02,
     emulated: bool = False,
 ) -> pd.DataFrame:
-    """A machine with known bandwidth: two cores reach 1.5 times one, a pair slows down by ``ratio``."""
+    """Make samples of known bandwidth: two cores reach 1.5 times one, a pair slows down by ``ratio``."""
     rng = np.random.default_rng(7)
     rows: list[dict[str, Any]] = []
 

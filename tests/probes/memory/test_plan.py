@@ -1,4 +1,4 @@
-"""What memprobe decides to measure, on machines as sysfs shows them."""
+"""The plan of memprobe on machines as sysfs shows them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def put(path: Path, text: object) -> None:
 def machine(
     root: Path, *, sockets: int = 1, caches: int = 1, cores: int = 2, threads: int = 1, llc: str = "32768K"
 ) -> Path:
-    """A tree of ``sockets`` (a NUMA node each) x ``caches`` x ``cores`` x ``threads`` (numbered apart)."""
+    """Make a tree: ``sockets`` (a NUMA node each) x ``caches`` x ``cores`` x ``threads`` (numbered apart)."""
     system = root / "devices/system"
     n_cores = sockets * caches * cores
     put(system / "cpu/online", f"0-{n_cores * threads - 1}")

@@ -32,7 +32,7 @@ comm.Barrier()
 
 
 def singletons(mpi: MpiInstall) -> str:
-    """What an mpiexec of another MPI amounts to: every program is rank 0 of 1."""
+    """Act as the mpiexec of another MPI does: make every program rank 0 of 1."""
     version = "mpiexec (Open MPI)" if mpi.family == "openmpi" else "HYDRA build details:"
     return f"""#!/bin/sh
 PATH={os.defpath}
@@ -56,7 +56,7 @@ def survivors(mark: str) -> list[psutil.Process]:
 
 
 def gone(mark: str) -> bool:
-    """Whether all processes with this argument end (the kernel takes a moment)."""
+    """Wait until no process has this argument; the kernel takes a moment."""
     deadline = time.monotonic() + 20
     while survivors(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -64,7 +64,7 @@ def gone(mark: str) -> bool:
 
 
 def orphaned(segment: Path) -> bool:
-    """Whether it is there and nobody has mapped it: other tests have ranks, too."""
+    """Check that the segment exists and no process maps it; other tests have ranks, too."""
     maps = "".join(map(read, Path("/proc").glob("[0-9]*/maps")))
     return segment.name.startswith("mpich_shm_") and segment.exists() and segment.name not in maps
 
@@ -216,7 +216,7 @@ Elsewhere = Callable[[str, str], Path]
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    """This Python under another roof, without our mpiexec beside it: scripts are put there by name."""
+    """Copy this Python to another folder without our mpiexec: scripts go there by name."""
     real = sys.executable
 
     def put(name: str, text: str) -> Path:

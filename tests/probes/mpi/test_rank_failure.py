@@ -1,4 +1,4 @@
-"""Who died first: guards that tell it, launchers' accounts where no guard is left, and the doubt between."""
+"""The first rank to die: guards tell it, launchers where no guard is left; and the doubt between."""
 
 from __future__ import annotations
 

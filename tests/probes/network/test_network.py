@@ -182,7 +182,7 @@ def test_slow_links_leave_out_the_sizes_that_do_not_fit(mpi: MpiInstall) -> None
 
 
 def synthetic(
-    latency_s: float, gbs: float, ranks: int = 2, repetitions: int = 12, rounds: int = 1, tail: float = 1.0
+    latency_s: float, gbs: float, ranks: int = 2, repetitions: int = 12, *, rounds: int = 1, tail: float = 1.0
 ) -> pd.DataFrame:
     """All-to-alls that take latency + bytes / bandwidth; 2 of 100 iterations take ``tail`` times that."""
     axes = {
@@ -329,7 +329,7 @@ HELLO = '{"event": "hello", "hostname": "x", "boot": "%s", "namespace": "n", "te
     ],
 )
 def test_hosts_that_cannot_serve_are_named(
-    mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+    mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, words: str
 ) -> None:
     """The launcher answers for host a as it should, and for host b as a host in trouble does."""
     here = identity()

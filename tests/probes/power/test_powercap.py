@@ -21,7 +21,7 @@ LIMITS = {
 def write_zone(
     sysfs: Path, folder: str, name: str, range_uj: int | None = 262143328850, **files: str
 ) -> Path:
-    """A zone folder as the kernel shows it (flat, in class/powercap)."""
+    """Write a zone folder as the kernel shows it (flat, in class/powercap)."""
     path = sysfs / "class" / "powercap" / folder
     path.mkdir(parents=True)
     content = {"name": name, "energy_uj": "1000000", "enabled": "1"} | files

@@ -34,8 +34,8 @@ from tests.support.records import make_profile
 pytestmark = pytest.mark.measures
 
 
-def measured(name: str, sysfs: Path, journal: Path, round_: int = 0, budget_s: float = 1.0) -> list[Event]:
-    """What one round of the probe says about an emulated node."""
+def measured(name: str, sysfs: Path, journal: Path, round_: int = 0, *, budget_s: float = 1.0) -> list[Event]:
+    """Return the samples of one round of the probe on an emulated node."""
     events: list[Event] = []
     settings = Settings(sysfs=sysfs, emulated=name, budget_s=budget_s, round=round_)
     with Journal(journal) as j:
@@ -89,7 +89,7 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
     with emulated_node(name) as sysfs:
         before = known(sysfs)
         for round_ in range(40):
-            events += measured(name, sysfs, tmp_path / "journal", round_, 8.0)  # one sweep
+            events += measured(name, sysfs, tmp_path / "journal", round_, budget_s=8.0)  # one sweep
             models = {m.title: m for m in fit(samples_of(events))}
             model = models["power_speed_ratio{load=compute}"]
             knee, slope = model["knee_w"], model["slope_per_w"]
@@ -280,7 +280,7 @@ def test_held() -> None:
 
 
 def synthetic(rounds: int = 1, drift: float = 0.0, locked: bool = False) -> pd.DataFrame:
-    """Samples of a node with knee 52 W and slope 0.025 / W, speed noise 2 %."""
+    """Make samples of a node with knee 52 W, slope 0.025 / W and a speed noise of 2 %."""
     rng = np.random.default_rng(5)
     rows: list[dict[str, object]] = []
     for round_ in range(rounds):

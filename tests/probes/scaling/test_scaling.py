@@ -131,7 +131,7 @@ def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
 
 
 def watched(act: Callable[[dict[str, object]], None]) -> list[Event]:
-    """The events of a run; ``act`` sees every sample as it comes."""
+    """Return the events of a run; ``act`` sees every sample at once."""
     events: list[Event] = []
 
     def emit(event: Event) -> None:

@@ -22,7 +22,7 @@ FOLDER = "/nfs"
 
 
 def rows(seed: int = 1, noise: float = 0.03, rounds: int = 3, repetitions: int = 3) -> pd.DataFrame:
-    """What the probe would record on the paper's machine."""
+    """Make the rows that the probe would record on the paper's machine."""
     rng = np.random.default_rng(seed)
     table = []
 

@@ -90,7 +90,7 @@ def test_a_machine_on_which_memprobe_does_not_suffer_has_no_measure_of_pressure(
 
 
 def test_a_reference_that_rises_by_chance_is_no_measure_of_pressure() -> None:
-    """It rises by 8 %, give or take 10 %; or by so little that a pressure could not be read from it."""
+    """The rise is 8 % +- 10 %, or too small to derive a pressure."""
     assert equivalent(curve([1.0, 1.08], spread=0.1), make_coefficient(1.03, 1.0, 1.06)) is None
     assert equivalent(curve([1.0, 1.08], spread=0.04), make_coefficient(1.03, 1.0, 1.06)) is not None
     assert equivalent(curve([1.0, 1.04], spread=0.01), make_coefficient(1.03, 1.0, 1.06)) is None

@@ -1,4 +1,4 @@
-"""What all fits share: rounds that disagree widen an interval, emulated never mixes with measured."""
+"""Rules of all fits: rounds that disagree widen an interval, emulated never mixes with measured."""
 
 from __future__ import annotations
 

@@ -18,7 +18,13 @@ VARIANCE = st.floats(0, 50)
 
 
 def simulated(
-    A: float, sigma: float, counts: tuple[int, ...] = COUNTS, runs: int = 6, noise: float = 0.0, seed: int = 1
+    A: float,
+    sigma: float,
+    counts: tuple[int, ...] = COUNTS,
+    runs: int = 6,
+    *,
+    noise: float = 0.0,
+    seed: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
     n = np.repeat(counts, runs)
     factor = np.exp(np.random.default_rng(seed).normal(0, noise, len(n)))

@@ -60,7 +60,7 @@ WRONG: dict[str, tuple[Fit, tuple[int, ...], Form]] = {
 
 
 def fitted(
-    fit: Fit, places: tuple[int, ...], form: Form, noise: float, seed: int, outliers: float = 0
+    fit: Fit, places: tuple[int, ...], form: Form, *, noise: float, seed: int, outliers: float = 0
 ) -> Model:
     rng = np.random.default_rng(seed)
     x = np.repeat(places, 5).astype(float)
@@ -79,7 +79,7 @@ DISTURBED = [(form, 0.05, 0.15) for form in RIGHT if form != "knee"]  # the powe
 
 @pytest.mark.parametrize(("form", "noise", "outliers"), CASES + DISTURBED)
 def test_the_right_form_is_not_called_another(form: str, noise: float, outliers: float) -> None:
-    models = [fitted(*RIGHT[form], noise, seed, outliers) for seed in range(SEEDS)]
+    models = [fitted(*RIGHT[form], noise=noise, seed=seed, outliers=outliers) for seed in range(SEEDS)]
     assert sum(misfit(model) for model in models) <= 1  # chance
     if noise <= 0.05 and not outliers and form in ("line", "knee"):
         assert all(model.coefficients[0].quality in (Quality.GOOD, Quality.NOISY) for model in models)
@@ -89,13 +89,13 @@ def test_the_right_form_is_not_called_another(form: str, noise: float, outliers:
 @pytest.mark.parametrize("noise", [0.01, 0.05])
 def test_a_wrong_form_is_poor(form: str, noise: float) -> None:
     for seed in range(SEEDS):
-        model = fitted(*WRONG[form], noise, seed)
+        model = fitted(*WRONG[form], noise=noise, seed=seed)
         assert {c.quality for c in model.coefficients} == {Quality.POOR}, model.note
 
 
 def test_a_narrow_interval_does_not_make_it_good() -> None:
     """The median at 256 is 127 % off a line that all other sizes fix."""
-    model = fitted(lined, SIZES, one_size_off, 0.01, 1)
+    model = fitted(lined, SIZES, one_size_off, noise=0.01, seed=1)
     alpha = model["alpha"]
     assert alpha.low is not None and alpha.high is not None
     assert alpha.high - alpha.low < 0.2 * alpha.value
@@ -104,7 +104,7 @@ def test_a_narrow_interval_does_not_make_it_good() -> None:
 
 
 def test_a_small_gap_is_noisy() -> None:
-    model = fitted(lined, SIZES, lambda x: np.where(x == 64, 1.2, 1.0) * line(x), 0.005, 3)
+    model = fitted(lined, SIZES, lambda x: np.where(x == 64, 1.2, 1.0) * line(x), noise=0.005, seed=3)
     assert {c.quality for c in model.coefficients} == {Quality.NOISY}
     assert "not quite a line: the median at 64 is" in model.note
 
@@ -116,14 +116,15 @@ def test_time_that_depends_on_more_is_not_good() -> None:
     y = line(x) * np.where(rng.random(len(x)) < 0.3, 3.0, 1.0) * np.exp(rng.normal(0, 0.3, len(x)))
     model = lined(x, y)
     assert "R2" in model.note and model["alpha"].quality is not Quality.GOOD
-    assert "R2" not in fitted(*RIGHT["flat line"], 0.01, 1).note  # nothing to explain
+    assert "R2" not in fitted(*RIGHT["flat line"], noise=0.01, seed=1).note  # nothing to explain
 
 
 def test_rounds_that_differ_do_not_make_it_better() -> None:
     rounds = [
-        fitted(lined, SIZES, lambda x, f=factor: f * one_size_off(x), 0.01, 1) for factor in (0.99, 1.01)
+        fitted(lined, SIZES, lambda x, f=factor: f * one_size_off(x), noise=0.01, seed=1)
+        for factor in (0.99, 1.01)
     ]
-    widened = _widened(fitted(lined, SIZES, one_size_off, 0.01, 1), rounds)
+    widened = _widened(fitted(lined, SIZES, one_size_off, noise=0.01, seed=1), rounds)
     assert {c.quality for c in widened.coefficients} == {Quality.POOR}
 
 

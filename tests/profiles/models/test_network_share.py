@@ -21,12 +21,12 @@ SLOWED = st.floats(1.05, 7.0)
 
 
 def sends_the_same(share: float, slowed: float, inside: float = 1.0) -> JobProfile:
-    """It has the network for ``share`` of its time alone, and no longer where it takes more time."""
+    """Model a job that sends a fixed amount: MPI takes ``share`` of its time alone, no more if slowed."""
     return on_network("same", share / slowed, slowed, inside)
 
 
 def fills_the_link(inside: float) -> JobProfile:
-    """It has the network whenever it is inside MPI, and is there twice as long beside comprobe."""
+    """Model a job that sends whenever it is inside MPI, and is there twice as long beside comprobe."""
     slowed = 1 + inside
     return on_network("fills", 2 * inside / slowed, slowed, inside)
 
@@ -108,7 +108,7 @@ def test_without_intervals_the_prediction_has_none() -> None:
 
 
 def unsure(name: str, law: float, cores: int = 1) -> JobProfile:
-    """A job whose two runs beside memprobe are 3 and 13 % longer."""
+    """Make a job whose two runs beside memprobe are 3 and 13 % longer."""
     runs, windows = samples(suffers=0.003, law=law, job_cores=cores, repetitions=2)
     beside = (runs["intensity_percent"] > 0) & (runs["repetition"] == 2)
     runs.loc[beside, ["wall_s", "cpu_s"]] *= 1.1

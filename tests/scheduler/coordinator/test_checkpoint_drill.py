@@ -95,7 +95,7 @@ def strike(up: Up, chance: random.Random, job: Job, disk: bool) -> str:
 
 
 def look(folder: Path, cells: int, before: int) -> int:
-    """The step of a job's checkpoint (0: there is none): whole to the last byte, no older than before."""
+    """Read the step of a job's checkpoint (0: none): whole to the last byte, no older than before."""
     held = folder / "held"
     if not hold_newest(folder, held):
         return 0
@@ -123,7 +123,7 @@ def hold_newest(folder: Path, held: Path) -> bool:
 
 
 def attempts(folder: Path) -> int:
-    """How many have begun."""
+    """Count the attempts that have begun."""
     with suppress(FileNotFoundError):
         return int((folder / "generation").read_text())
     return 1

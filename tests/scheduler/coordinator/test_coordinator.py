@@ -200,7 +200,7 @@ def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch
 def test_a_move_to_what_others_have_taken_meanwhile(
     up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It goes on where it was."""
+    """The job goes on where it was."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
     require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 2; exit 85' URG; "

@@ -35,7 +35,7 @@ exit {code}
 """
 
 
-def submit_some(client: Client, chance: random.Random, count: int, log: Path, ids: dict[int, int]) -> None:
+def submit_some(client: Client, chance: random.Random, count: int, log: Path, *, ids: dict[int, int]) -> None:
     """Jobs of all kinds; their numbers and the exit codes they must have."""
     environment = {**os.environ, "LOG": str(log)}
     for _ in range(count):
@@ -63,7 +63,7 @@ def supervisors(home: Path) -> list[tuple[int, int]]:
     return found
 
 
-def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[int], disk: bool) -> None:
+def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[int], *, disk: bool) -> None:
     """One blow: a coordinator or a supervisor is killed or terminated, or the disk is full for a while."""
     if disk and chance.random() < 0.15:
         fill(up.home / "ballast")
@@ -105,10 +105,10 @@ def drill(up: Up, tmp_path: Path, disk: bool) -> None:
     while sum(blows.values()) < BLOWS or len(ids) < JOBS:
         if len(ids) < JOBS:
             with suppress(TenbinError):
-                submit_some(up.client, chance, 10, log, ids)
+                submit_some(up.client, chance, 10, log, ids=ids)
         time.sleep(chance.uniform(0.0, 0.4))
         if sum(blows.values()) < BLOWS:
-            strike(up, chance, blows, struck, disk)
+            strike(up, chance, blows, struck, disk=disk)
     up.until(lambda: up.client.call("GET", "/jobs") == [], limit_s=120)
     up.kill(signal.SIGTERM)
 

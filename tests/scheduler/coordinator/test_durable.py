@@ -1,4 +1,4 @@
-"""What the journal and the jobs' folders say of each other, and what is done where they disagree."""
+"""Journal and jobs' folders: what each says, and what is done if they disagree."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_only_its_owner_can_read_what_it_writes(up: Up, tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_open_or_not_ones_own_is_refused(up: Up, tmp_path: Path) -> None:
-    """It is closed only where it is plainly a coordinator's: a folder of other things stays as it is."""
+    """Only a folder that is plainly a coordinator's is closed; a folder of other things stays as it is."""
     up.home.mkdir()
     (up.home / "thesis.tex").touch()
     for mode in (0o755, 0o777, 0o1777):

@@ -20,7 +20,7 @@ Make = Callable[[str, int], Coordinator]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """A coordinator with so many cores, in this process; supervisors and jobs are real."""
+    """Make a coordinator of some cores, in this process; supervisors and jobs are real."""
     made: list[Coordinator] = []
 
     def build(policy: str, cores: int) -> Coordinator:

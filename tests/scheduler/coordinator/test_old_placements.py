@@ -1,4 +1,4 @@
-"""What is told of jobs that ran when the machine was divided otherwise."""
+"""Reports of jobs that ran when the machine was divided otherwise."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def told(up: Up) -> list[dict[str, Any]]:
 
 
 def run(up: Up, **needs: Any) -> int:
-    """How many tasks a job was told that it has."""
+    """Run a job; return the number of tasks that it was told."""
     job = up.client.submit(TASKS, **needs)
     assert job.result(60) == 0
     return int(up.client.output(job.id))
 
 
 def runs_under(up: Up, options: tuple[tuple[str, ...], ...]) -> list[int]:
-    """A job under each, and where nodes are scheduled one of a whole node; how many tasks they had.
+    """Run a job under each set of options, and a whole-node job where nodes are scheduled; count tasks.
 
     What is told of each job stays what it was, whatever comes after it.
     """

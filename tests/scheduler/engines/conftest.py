@@ -13,7 +13,7 @@ from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what Slurm's daemons and the coordinator have logged: the lab is gone afterwards."""
+    """Add the log of Slurm's daemons and of the coordinator to a failure: the lab is gone afterwards."""
     report = yield
     values = getattr(item, "funcargs", {})
     if report.failed and isinstance(lab := values.get("lab"), SlurmLab):
@@ -33,7 +33,7 @@ def _cluster() -> Iterator[SlurmLab]:
 
 @pytest.fixture
 def lab(_cluster: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
-    """A Slurm cluster of three nodes with 2 CPUs and 2000 MB each, idle; the environment leads to it."""
+    """Yield an idle Slurm cluster of three nodes, 2 CPUs and 2000 MB each; the environment leads to it."""
     for name, value in _cluster.env.items():
         monkeypatch.setenv(name, value)
     yield _cluster

@@ -72,7 +72,7 @@ def scenario(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def as_told(told: list[Told]) -> tuple[dict[int | None, list[str]], list[Told]]:
-    """What each job went through, and in which order jobs left their nodes.
+    """Summarise what each job went through, and the order in which jobs left their nodes.
 
     Left to the engine: whether a start is told before another job's submission, and again after a pause; and
     whether a checkpoint of a job that moves is told, or the policy begins anew.

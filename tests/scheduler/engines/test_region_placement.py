@@ -1,4 +1,4 @@
-"""Where regions lie: what the counts allow finds places, jobs stay inside, few places change hands."""
+"""Region placement: what the counts allow finds places, jobs stay inside, few places change hands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def layout(cut: int, sizes: Sequence[int]) -> tuple[Region, ...]:
 
 
 class Books:
-    """What a coordinator knows by counting, and where its jobs are; ``zones`` must agree."""
+    """A coordinator's counts beside the jobs' places; the placement must agree."""
 
     def __init__(self, capacity: Sequence[int]) -> None:
         self.capacity, self.zones = list(capacity), Zones(capacity)
@@ -52,7 +52,7 @@ class Books:
         self.zones.cut(self.regions)
 
     def start(self, job: int, region: str, units: int) -> None:
-        """What the books allow."""
+        """Start the job if the counts allow."""
         where = self.zones.place(region, units, self.away)
         assert sum(where.values()) == units, (where, self.zones.shares)
         assert all(node not in self.away and 0 < n <= self.free(node) for node, n in where.items())
@@ -67,7 +67,7 @@ class Books:
         self.zones.release(job)
 
     def restart(self, order: Sequence[int]) -> None:
-        """The journal has regions and jobs; a file has where the regions were."""
+        """Restart: the journal has regions and jobs; a file has the places of the regions."""
         self.zones = Zones(self.capacity, self.zones.rows())
         self.zones.cut(self.regions)
         for job in order:
@@ -139,7 +139,7 @@ def test_what_the_books_allow_is_placed_inside(data: st.DataObject) -> None:
 
 
 def moved(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], capacity: Sequence[int]) -> int:
-    """How many places have another owner (nobody counts as one)."""
+    """Count the places that have another owner ("none" counts as an owner)."""
     count = 0
     for old, new, units in zip(before, after, capacity, strict=True):
         width = max(len(old), len(new))
@@ -246,8 +246,14 @@ def test_every_start_of_the_policy_finds_its_places() -> None:
     seen: Counter[str] = Counter()
 
     @settings(max_examples=150, deadline=None, derandomize=True, database=None)
-    @given(crowds(), st.integers(2, 9), st.integers(0, 4), st.sampled_from(LINES), st.data())
-    def check(world: World, interval: int, target: int, inside: str, data: st.DataObject) -> None:
+    @given(
+        world=crowds(),
+        interval=st.integers(2, 9),
+        target=st.integers(0, 4),
+        inside=st.sampled_from(LINES),
+        data=st.data(),
+    )
+    def check(world: World, *, interval: int, target: int, inside: str, data: st.DataObject) -> None:
         policy = Fenced(RegionsParameters(interval_s=interval, target_s=target, inside=inside))  # type: ignore[arg-type]
         capacity, left = [], world.cluster.units
         while left:

@@ -19,7 +19,7 @@ from scheduler.simulator.trace import Arrival
 pytestmark = pytest.mark.computes
 
 
-def arrival(number: int, submit: float, run: float, user: str = "7", request: float = 1000.0) -> Arrival:
+def arrival(number: int, submit: float, run: float, user: str = "7", *, request: float = 1000.0) -> Arrival:
     return Arrival(Job(number, submit, 4, request, user), run)
 
 

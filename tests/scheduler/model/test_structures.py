@@ -194,7 +194,7 @@ def test_queue_finds_what_a_list_finds(steps: list[tuple[str, int, float, int, f
 
 
 def outcome(
-    job_id: int, submit: float, start: float, run: float, units: int = 1, overhead: float = 0.0
+    job_id: int, submit: float, start: float, run: float, *, units: int = 1, overhead: float = 0.0
 ) -> Outcome:
     end = start + run + overhead
     segments = (Segment("run", Placement("node", units), start, end),)
@@ -207,7 +207,11 @@ def test_metrics_by_hand() -> None:
     cluster = Cluster((Pool("node", 4, idle_w=1.0),))
     metrics = Accumulator(cluster)
     # waits 0, 10, 30; turnarounds 10, 15, 130 (10 of it overhead); slowdowns 1, 3, 130/90
-    for one in (outcome(1, 0, 0, 10), outcome(2, 5, 15, 5, 2), outcome(3, 10, 40, 90, 1, 10.0)):
+    for one in (
+        outcome(1, 0, 0, 10),
+        outcome(2, 5, 15, 5, units=2),
+        outcome(3, 10, 40, 90, units=1, overhead=10.0),
+    ):
         metrics.add(one)
     found = metrics.metrics()
     assert found.jobs == 3 and found.makespan_s == 140

@@ -1,4 +1,4 @@
-"""What must hold for every policy of the registry; a new policy is tested here without a further line."""
+"""Rules for every policy of the registry; a new policy is tested here without a further line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ QUICK = settings(
 
 
 def quick(name: str, seed: int = 0) -> Policy:
-    """The policy, smaller where it would take too long."""
+    """Create the policy, with smaller parameters where the defaults take long."""
     return create(SMALLER.get(name, name), seed)
 
 
 def promising(promise: str) -> list[tuple[str, str]]:
-    """The cases of the policies that promise it."""
+    """Return the cases of the policies that make the promise."""
     return [(name, kind) for name, kind in CASES if promise in POLICIES[name].load().promises]
 
 

@@ -39,7 +39,7 @@ def test_as_if_they_had_come_in_that_order(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), promising("in-order"))
 def test_policies_in_order_are_in_the_order_of_priorities(name: str, kind: str) -> None:
-    """Who starts while another waits is of its priority or a higher one."""
+    """A job that starts while another waits has its priority or a higher one."""
 
     @QUICK
     @given(WORLDS[kind](), st.data())
@@ -73,7 +73,7 @@ def behind_others(name: str, world: World, mixed: list[Arrival]) -> list[tuple[f
 
 
 def blockers(world: World) -> list[Arrival]:
-    """A job for each unit or node, which cannot be stopped."""
+    """Make a job for each unit or node, which cannot be stopped."""
     arrivals = []
     several = len(world.cluster.pools) > 1
     for pool in world.cluster.pools:

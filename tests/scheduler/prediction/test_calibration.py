@@ -52,8 +52,9 @@ def computes(up: Up, job: Job, attempt: int) -> bool:
 
 
 def moved(up: Up, steps: int, moves: int, kill_at: int) -> Job | None:
-    """A job moved so often in the middle of its run, the coordinator killed once while it leaves; None if the
-    job was too quick for that."""
+    """Move a job ``moves`` times in the middle of its run and kill the coordinator once while the job leaves;
+    None if the job was too quick for that.
+    """
     job = stencil(up, steps)
     for number in range(moves):
         if not computes(up, job, number + 1):
@@ -170,7 +171,7 @@ TRUTH = {"alpha_C": 2e-3, "beta_C": 0.05, "alpha_R": 3e-3, "beta_R": 0.2}
 
 
 def measured_jobs(sizes: tuple[float, ...] = (10, 20, 40, 80, 160)) -> list[Forecast]:
-    """What jobs would leave on a machine of which the truth is known: context 0.1 s of beta_R, K 0.3 s."""
+    """Make the records of jobs on a machine whose truth is known: context 0.1 s of beta_R, K 0.3 s."""
     found = []
     for number, mb in enumerate(sizes * 3):
         noise = 1 + 0.01 * (-1) ** number

@@ -47,7 +47,7 @@ def test_students_t_is_scipys() -> None:
 
 
 def test_a_prediction_imports_nothing() -> None:
-    """It is made in the middle of a coordinator's turn: of the same arguments and scaled, all is there."""
+    """A prediction is made in the middle of a coordinator's turn: all it needs is imported before."""
     program = (
         "import sys\n"
         "import scheduler.coordinator.coordinator\n"

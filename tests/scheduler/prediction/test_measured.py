@@ -59,7 +59,7 @@ def device(key: str, kind: str) -> OpenCLDevice:
 
 
 def power(idle_package_w: float | None = 15.0) -> list[Model]:
-    """The fit of a node of 24 W at rest (15 W of it the packages) and 64 W under load, knee 52 W."""
+    """Make the fit of a node: 24 W at rest (15 W of it the packages), 64 W under load, knee 52 W."""
     rows: list[dict[str, Any]] = [{"kind": "idle", "total_w": 24.0, "package_w": idle_package_w}] * 8
     for cap in (25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0):
         ratio = 1 - 0.025 * max(52 - cap, 0)

@@ -1,4 +1,4 @@
-"""What was predicted, beside what happened: in the journal, over crashes, and as its users see it."""
+"""Predictions beside what happened: in the journal, over crashes, and as users see them."""
 
 from __future__ import annotations
 

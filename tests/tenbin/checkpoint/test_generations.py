@@ -28,7 +28,7 @@ Files = Callable[[int], Generations]
 
 
 class Content(NamedTuple):
-    """What a checkpoint says of itself: which attempt has computed it, and how far it was."""
+    """The content of a checkpoint: the attempt that has computed it, and its step."""
 
     by: int
     step: int
@@ -46,7 +46,7 @@ def save(files: Generations, content: Content) -> None:
 
 
 def taken(files: Generations) -> Content | None:
-    """What an attempt goes on from; its data are checked against what it says."""
+    """Return the checkpoint from which an attempt goes on, its data checked against its description."""
     found = files.take_up(header)
     if found is None:
         return None
@@ -85,14 +85,14 @@ SAVES = 2
 
 
 def attempt_of(files: Generations, found: list[Content | None]) -> None:
-    """An attempt: takes up what there is, and saves."""
+    """Make an attempt: take up the checkpoint found, and save."""
     found.append(taken(files))
     for step in range(1, SAVES + 1):
         save(files, Content(files.generation or 0, step))
 
 
 def held(folder: Path, generation: int) -> Content | None:
-    """What lies under the name of an attempt."""
+    """Read what lies under the name of an attempt."""
     try:
         return Content(**header(folder / f"checkpoint.tenbin.g{generation}")[0])
     except FileNotFoundError:
@@ -120,7 +120,7 @@ class Story:
         self.actors[number] = Stepped(lambda: attempt_of(files, self.found[number]))
 
     def step(self, number: int) -> None:
-        """What is whole once is never less, until the third attempt is about to remove it."""
+        """Check after each step that what is whole stays so until the third attempt is about to remove it."""
         self.actors[number].step()
         now, before = (held(self.folder, 1), held(self.folder, 2)), self.past[-1]
         self.past.append(now)
@@ -132,8 +132,9 @@ class Story:
                 assert number == 2 and now[1] is not None and now[1].by == 2
 
     def play(self, moves: list[tuple[int, str]]) -> None:
-        """Who goes on, at least one call, and until it is about to make a certain one; the third not beyond
-        its beginning."""
+        """Let attempts go on in this order, each by at least one call and up to a certain one; the third not
+        beyond its beginning.
+        """
         for number, until in moves:
             actor = self.actors[number]
             self.step(number)
@@ -142,7 +143,7 @@ class Story:
 
 
 def moves(*numbers: int) -> st.SearchStrategy[list[tuple[int, str]]]:
-    """Who goes on, and up to which call."""
+    """Draw the attempt that goes on, and the call up to which it runs."""
     return st.lists(st.tuples(st.sampled_from(numbers), st.sampled_from(sorted(CALLS))), max_size=10)
 
 
@@ -240,7 +241,7 @@ def stopped(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_copy_that_stood_still_cannot_put_its_checkpoint_there(tmp_path: Path) -> None:
-    """It had looked, and had all on the disk; meanwhile the next attempt has written."""
+    """The attempt had looked and had written all its data; meanwhile the next attempt has saved."""
     begin(tmp_path, 1)
     old = copy(tmp_path, 1, "first", "stop")
     stopped(old)
@@ -282,7 +283,7 @@ def test_one_that_is_late_but_before_the_next_has_looked_counts(tmp_path: Path) 
 
 
 def test_killed_between_write_and_rename_it_leaves_no_litter(tmp_path: Path, files: Files) -> None:
-    """What it was writing makes room for the next attempt's."""
+    """The half-written data make room for the next attempt's."""
     old = copy(tmp_path, 1, "first", "stop")
     stopped(old)
     old.kill()
@@ -310,7 +311,7 @@ def test_an_attempt_that_does_not_count_says_so(tmp_path: Path, files: Files) ->
 
 
 def test_one_of_before_there_were_generations_is_taken_up(tmp_path: Path, files: Files) -> None:
-    """That of an older tenbin: it goes when there is a newer one."""
+    """A checkpoint of an older tenbin goes once there is a newer one."""
     save(Generations(tmp_path / "checkpoint.tenbin"), Content(0, 5))
     assert names(tmp_path) == ["checkpoint.tenbin"]
     assert taken(files(2)) == Content(0, 5)

@@ -117,7 +117,7 @@ def test_what_is_on_its_way_when_the_network_is_cut(disk: Server, tmp_path: Path
 
 
 def supervised(disk: Server, tmp_path: Path, lease_s: float) -> tuple[Running, Attempt, int]:
-    """A job whose folder is on that disk; its attempt as another node sees it; its process."""
+    """Start a job with its folder on that disk; yield its attempt as another node sees it and its process."""
     behind = tmp_path / "behind"
     attempt = placed(behind, "sleep", "600", lease_s=lease_s)
     prepare(attempt, [here()])

@@ -163,13 +163,13 @@ def mounted(folder: Path, kind: str, *options: str) -> Iterator[Path]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A folder with room for 1 MB."""
+    """Make a folder with room for 1 MB."""
     yield from mounted(tmp_path / "small", "tmpfs", "-o", "size=1m")
 
 
 @pytest.fixture
 def simple(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose file system knows neither preallocation nor direct I/O."""
+    """Make a folder whose file system knows neither preallocation nor direct I/O."""
     yield from mounted(tmp_path / "simple", "ramfs")
 
 

@@ -44,7 +44,7 @@ EXAMPLES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder, in which every name of tenbin's packages is taken."""
+    """Make a user's folder, in which every name of tenbin's packages is taken."""
     folder = tmp_path / "mine"
     folder.mkdir()
     for name in TAKEN:
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, program: str, *arguments: str, **variables: str) -> str:
-    """What a program in the folder prints; the folder comes first on its path and its children's."""
+    """Run a program in the folder, which comes first on its path; return what the program prints."""
     done = subprocess.run(
         [sys.executable, program, *arguments],
         cwd=folder,
@@ -68,7 +68,7 @@ def run(folder: Path, program: str, *arguments: str, **variables: str) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A profile in which a checkpoint takes 0.01 s and 0.001 s for each MB."""
+    """Store a profile in which a checkpoint takes 0.01 s and 0.001 s for each MB."""
     x = np.repeat([8.0, 64.0, 512.0, 4096.0], 5)
     y = (0.01 + 0.001 * x) * np.exp(np.random.default_rng(1).normal(0, 0.01, len(x)))
     model = linear.fit(x, y, probe="checkpoint", quantity="checkpoint_s", x_name="memory_mb")
@@ -89,7 +89,7 @@ def test_pages_have_programs() -> None:
 
 @pytest.mark.parametrize(("page", "number", "block"), DOCUMENTED, ids=lambda value: str(value)[:16])
 def test_documented_programs(
-    page: str, number: int, block: str, folder: Path, store: Path, up: Up, tmp_path: Path
+    page: str, number: int, block: str, folder: Path, *, store: Path, up: Up, tmp_path: Path
 ) -> None:
     if "submit" in block:
         up.start("--cores", "2")

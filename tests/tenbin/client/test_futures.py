@@ -16,7 +16,7 @@ from tests.support.coordinator import Up
 
 
 def gate(up: Up, name: str, then: str = "") -> tenbin.Job:
-    """A job that ends when a file of that name is there."""
+    """Return a job that ends when a file of that name is there."""
     return up.client.submit(
         ["sh", "-c", f"while ! [ -e {name} ]; do sleep 0.02; done; {then}"], folder=str(up.home)
     )

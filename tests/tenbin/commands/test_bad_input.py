@@ -1,4 +1,4 @@
-"""What users mistype, what programs send, and what terminals must not be sent."""
+"""Mistyped commands, requests of other programs, and text that terminals must not be sent."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_working_directory_that_is_gone(up: Up, tmp_path: Path) -> None:
 
 
 def slow_door(up: Up, home: Path, path: bytes, until: Callable[[], object]) -> Thread:
-    """A socket in ``home`` from which calls reach the coordinator; calls of ``path`` once ``until`` has come.
+    """Open a socket in ``home`` that passes calls on; calls of ``path`` pass once ``until`` has come.
 
     It serves two calls.
     """

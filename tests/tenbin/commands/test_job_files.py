@@ -171,7 +171,7 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 
 
 def test_a_crash_before_the_first_decision_lets_no_job_pass(tmp_path: Path) -> None:
-    """What is on disk once numbers are known, and nothing else: who waits for another is held."""
+    """The disk holds what a crash after the numbers leaves: a job that waits for another is held."""
     from scheduler.coordinator.job_table import Ledger
     from scheduler.coordinator.journal import Journal
     from scheduler.engines.local.discovery import divide

@@ -1,4 +1,4 @@
-"""What lists and accounts of jobs say: no job that runs is hidden, and a state has one name everywhere."""
+"""Lists and accounts of jobs: no job that runs is hidden, and a state has one name everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say of a job that did not succeed."""
+"""Messages of commands about a job that did not succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs a command line means: ranges take what a change applies to, and say what they left out."""
+"""Jobs that a command line selects: ranges take what a change applies to, and name what they left out."""
 
 from __future__ import annotations
 

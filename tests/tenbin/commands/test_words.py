@@ -1,4 +1,4 @@
-"""How times, sizes and lists of times are written on the command line."""
+"""Times, sizes and lists of times as written on the command line."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ LONGEST_WAIT_S = 0.01
 
 
 def without_patterns(schema: Any) -> Any:
-    """The schema without the patterns of its strings: with them each request takes twenty times as long to
-    make. What they forbid is tested in ``test_requests``."""
+    """Remove the patterns of strings from the schema: with them a request takes twenty times as long to make.
+    They are tested in ``test_requests``.
+    """
     if isinstance(schema, dict):
         return {
             key: without_patterns(value)

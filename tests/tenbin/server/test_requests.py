@@ -1,4 +1,4 @@
-"""What clients may send: each fault is refused by its own sentence; no request is an internal error."""
+"""Requests of clients: each fault is refused by its own sentence; no request is an internal error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def connect(up: Up) -> http.client.HTTPConnection:
-    """A plain connection to the coordinator's socket."""
+    """Make a plain connection to the coordinator's socket."""
     connection = http.client.HTTPConnection("localhost", timeout=60)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.sock.connect(str(up.home / "api.sock"))
@@ -31,7 +31,7 @@ def connect(up: Up) -> http.client.HTTPConnection:
 def ask(
     up: Up, method: str, path: str, body: bytes | str | Iterable[bytes] | None = None, **headers: str
 ) -> tuple[int, bytes]:
-    """What one call comes to, as it is sent."""
+    """Send one call as it is; return the answer."""
     connection = connect(up)
     try:
         connection.request(method, path, body, JSON | headers)
@@ -42,7 +42,7 @@ def ask(
 
 
 def refusal(up: Up, path: str, body: object, method: str = "POST") -> tuple[int, str]:
-    """The code and the sentence; anything that Python can write is sent, also what JSON does not know."""
+    """Return the code and the sentence; ``body`` may be anything that Python can write, JSON or not."""
     code, content = ask(up, method, path, None if body is None else json.dumps(body))
     assert 400 <= code < 500, (path, str(body)[:200], code, content[:500])
     (detail,) = json.loads(content).values()
@@ -51,7 +51,7 @@ def refusal(up: Up, path: str, body: object, method: str = "POST") -> tuple[int,
 
 
 def faults() -> list[tuple[dict[str, Any], str]]:
-    """A submission each, and what its refusal names."""
+    """Make submissions with one fault each, and the text that the refusal must have."""
     nan, inf, surrogate = float("nan"), float("inf"), "a\ud800"
     found: list[tuple[dict[str, Any], str]] = []
     for value in (nan, inf, -inf, 0, -1, 1e300, "1e999", "x", None):

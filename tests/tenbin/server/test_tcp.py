@@ -1,4 +1,4 @@
-"""Who may speak to a coordinator: over TCP who knows the token, over the Unix socket its owner alone."""
+"""Access to a coordinator: over TCP by the token, over the Unix socket by its owner alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = 65534
 
 
 def status_of(url: str, method: str = "GET", path: str = "/status", **headers: str) -> tuple[int, str]:
-    """What one call over a real connection comes to."""
+    """Make one call over a real connection; return its status."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     try:

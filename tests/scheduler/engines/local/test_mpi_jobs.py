@@ -56,7 +56,7 @@ def alive(folder: Path) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Whether it is there and not dead: when init reaps one whose ancestors were killed is init's affair."""
+    """Check that the process exists and is not dead: init may reap an orphan late."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
@@ -85,7 +85,7 @@ def test_ranks_each_on_their_own_cores(up: Up, tmp_path: Path) -> None:
     ],
 )
 def test_a_rank_that_dies_ends_the_job_and_is_named(
-    up: Up, tmp_path: Path, deed: str, code: int | None, number: int | None, words: str
+    up: Up, tmp_path: Path, deed: str, code: int | None, *, number: int | None, words: str
 ) -> None:
     up.start("--cores", "2")
     found = up.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path)).wait(60)

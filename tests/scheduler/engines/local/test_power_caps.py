@@ -52,7 +52,7 @@ RANK = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()\n" + SPIN + "MPI.COMM_W
 
 @pytest.fixture
 def capped(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Capped]:
-    """A coordinator on two emulated packages, which stay while the test looks at them."""
+    """Start a coordinator on two emulated packages, which stay while the test reads them."""
     require(len(os.sched_getaffinity(0)) == 2, "two cores, a package each")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = up.home / "emulated"
@@ -70,7 +70,7 @@ def capped(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 class Capped:
-    """What the tests do with it."""
+    """A coordinator under a power budget, and what the tests do with it."""
 
     def __init__(self, up: Up) -> None:
         self.up = up
@@ -98,7 +98,7 @@ class Capped:
         return found
 
     def holds(self, **needs: Any) -> dict[str, Any]:
-        """A job that keeps its package, and its cap, and computes nothing."""
+        """Submit a job that keeps its package and its cap, and computes nothing."""
         return {"command": ["sleep", "600"], "folder": "/", **needs}
 
     def spin(self, seconds: float, **needs: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Capped:
 
 
 def known(settings: Settings) -> Profile:
-    """What a perfect profile of the emulated two packages would say."""
+    """Make a perfect profile of the two emulated packages."""
     real = truth("intel-2s")
     one = make_coefficient
     curve = make_model(

@@ -35,7 +35,7 @@ COMPUTE = [sys.executable, "-S", "-c", "sum(i * i for i in range(10_000_000))"]
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobStore]:
-    """A streamer that presses and suffers, a program that computes, one from another kind of node."""
+    """Store profiles: a streamer, a program that computes, a program from another kind of node."""
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
     store, kind = JobStore(), node_kind()
     store.save(make_job("stream", *samples(suffers=0.08, pressure_gbs=9.0), kind=kind), {})

@@ -40,7 +40,7 @@ json_values = st.recursive(
 
 
 def changed(base: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """The record with other values in some of its fields, or without them."""
+    """Draw the record with other values in some of its fields, or without them."""
     fields = st.dictionaries(st.sampled_from(sorted(base)), json_values, max_size=3)
     gone = st.sets(st.sampled_from(sorted(base)), max_size=2)
     return st.builds(lambda new, less: {k: v for k, v in (base | new).items() if k not in less}, fields, gone)
@@ -110,7 +110,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
 
 @contextmanager
 def nothing_waits() -> Iterator[None]:
-    """Who opens a pipe that nobody writes to would wait for ever."""
+    """Fail if a call waits for ever, as an open of a pipe without a writer does."""
 
     def give_up(_number: int, _frame: object) -> None:
         raise AssertionError("it waits")
@@ -204,7 +204,7 @@ SPOILS = {
 
 
 def spoil(up: Up, how: str, *files: str, then: str, requeue: bool = False) -> Any:
-    """A job that does so to files of its attempt, and then something else."""
+    """Submit a job that spoils ``files`` of its attempt, and then does something else."""
     steps = [f"rm -rf {file}; {SPOILS[how].replace('{0}', file)}" for file in files]
     script = f"cd $TENBIN_JOB_FOLDER/attempt-$TENBIN_GENERATION; {'; '.join(steps)}; {then}"
     return up.client.submit(["sh", "-c", script], requeue=requeue)
@@ -216,7 +216,7 @@ def until_spoiled(up: Up, job: Any) -> None:
 
 @pytest.mark.parametrize("how", SPOILS)
 def test_a_job_that_spoils_its_files_stops_nobody(up: Up, how: str) -> None:
-    """It cannot tell its end that way while it runs; lost with its supervisor, it fails and says why."""
+    """The job ends as usual while its supervisor lives; without the supervisor it fails with a reason."""
     up.start("--cores", "2")
     goes_on = spoil(
         up, how, "result.json", "state.json", "samples.csv", then="touch ../spoiled; sleep 1; exit 3"

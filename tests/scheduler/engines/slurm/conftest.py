@@ -13,7 +13,7 @@ from tests.support.slurm_lab import SlurmLab
 
 @pytest.fixture
 def up(lab: SlurmLab, tmp_path: Path) -> Iterator[Up]:
-    """A coordinator for the cluster, started by the test itself; nothing of it is left afterwards."""
+    """Yield a coordinator for the cluster, which the test starts itself; remove everything at the end."""
     one = Up(tmp_path / "home")
     yield one
     one.sweep()

@@ -186,7 +186,7 @@ class Drill:
         self.blows[what] += 1
 
     def move(self) -> None:
-        """A job that can leave goes to another node, if there is room."""
+        """Move a job that can leave to another node, if there is room."""
         able = [job for job, kind in self.kinds.items() if kind.keeps]
         with suppress(TenbinError):
             wish = {"ids": [self.chance.choice(able or [0])], "to": self.chance.choice(self.lab.nodes)}
@@ -197,7 +197,7 @@ class Drill:
         heapq.heappush(self._repairs, (at, next(self._numbers), what, repair))
 
     def mend(self, everything: bool = False) -> None:
-        """What is due; and what an administrator does: a node that Slurm has drained by itself is resumed."""
+        """Mend what is due; as an administrator, resume nodes that Slurm has drained."""
         while self._repairs and (everything or self._repairs[0][0] <= time.monotonic()):
             _, _, what, repair = heapq.heappop(self._repairs)
             repair()
@@ -269,14 +269,14 @@ def test_no_job_is_lost_and_none_runs_twice_at_once(cluster: SlurmLab, tmp_path:
 
 
 def told(up: Up, jobs: list[dict[str, Any]]) -> str:
-    """What is left, and why."""
+    """Say which jobs are left, and why."""
     found = [up.client.job(job["id"]).info() for job in jobs]
     log = (up.home.parent / "coordinator.log").read_text()[-3000:]
     return f"{[(one['id'], one['stage'], one['why'], one['history'][-5:]) for one in found]}\n{log}"
 
 
 def processes(home: Path) -> list[int]:
-    """What is left of jobs, on all nodes; their environment names their folder."""
+    """Find processes left of jobs, on all nodes; their environment names their folder."""
     sought, found = f"TENBIN_JOB_FOLDER={home}".encode(), []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):

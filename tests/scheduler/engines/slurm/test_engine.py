@@ -92,7 +92,7 @@ def test_mpi_ranks_on_a_node(up: Up, lab: SlurmLab, mpi: object, tmp_path: Path)
 
 
 def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """It leaves with a checkpoint and goes on there; a node that nobody knows is refused."""
+    """The job leaves with a checkpoint and goes on there; an unknown node is refused."""
     up.start(*START)
     leaves = 'trap "touch kept; exit 85" URG; hostname >>where; [ -e kept ] && exit 0; '
     moves = leaves + "while :; do sleep 0.05; done"

@@ -71,7 +71,7 @@ def test_slurmctld_is_restarted(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
 
 
 def test_slurmctld_has_forgotten_that_it_has_started_a_job(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """It starts it again, its node refuses, and Slurm cancels it: that is not what anybody wanted."""
+    """slurmctld starts the job again, the node refuses, Slurm cancels it: not a user's cancel."""
     up.start(*START, "--lease", "3")
     other = lab.call(*BUSY, "--wrap", "sleep 600").strip()
     up.until(lambda: "RUNNING" in slurm_states(lab))

@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 def rows_of(name: str, most: int | None = None) -> list[Row]:
-    """The jobs as they stand in the log."""
+    """Read the jobs as they stand in the log."""
     with gzip.open(log(name), "rt") as lines:
         if name == CQSIM:
             cells = [[float(x) for x in line.split(";")] for line in lines]
@@ -109,9 +109,9 @@ def reserve(needed: int, free: int, held: list[tuple[float, int, int]]) -> tuple
 
 
 def tenbin(
-    name: str, nodes: int, policy: str, most: int | None = None, kill: bool = True
+    name: str, nodes: int, policy: str, most: int | None = None, *, kill: bool = True
 ) -> dict[int, float]:
-    """The starts that tenbin gives."""
+    """Return the starts that tenbin gives."""
     if name == CQSIM:
         arrivals = [arrival for arrival, _ in cqsim()[:most]]
     else:

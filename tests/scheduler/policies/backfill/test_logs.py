@@ -76,7 +76,7 @@ def test_fcfs_equals_an_independent_program(name: str, nodes: int, wait_s: float
     ],
 )
 def test_easy_has_the_makespan_of_independent_programs_and_its_golden_schedule(
-    name: str, nodes: int, makespan_s: float, wait_s: float, near: float, digest: str
+    name: str, nodes: int, makespan_s: float, wait_s: float, *, near: float, digest: str
 ) -> None:
     metrics, starts = schedule(swf.read(log(name)).arrivals, nodes, "easy")  # type: ignore[arg-type]
     assert metrics.makespan_s == makespan_s

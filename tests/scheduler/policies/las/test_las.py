@@ -273,7 +273,7 @@ EIGHTHS = st.integers(1, 8)
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[int, list[brute_las.Task]]:
-    """A few nodes of (8, 8), and jobs of one task, or of several, in whole numbers."""
+    """Draw a few nodes of (8, 8) and jobs of one or several tasks, in whole numbers."""
     now, rows, nodes, several = 0, [], draw(st.integers(1, 3)), draw(st.booleans())
     for number in range(1, draw(st.integers(2, 14)) + 1):
         now += draw(st.sampled_from((0, 0, 0, 1, 2, 5, 11)))
@@ -296,19 +296,27 @@ def test_las_is_the_straight_program(
     nodes, rows = case
     text = f"las,load-limit={limit},victims={most},spare-s={spare}"
     outcomes, _ = run(create(text), as_world(nodes, rows))
-    assert result(outcomes) == brute_las.las(nodes, (8, 8), rows, limit**2, most, spare).simulate()
+    assert result(outcomes) == brute_las.las(nodes, (8, 8), rows, limit**2, most=most, spare=spare).simulate()
 
 
 @MANY
-@given(cases(), st.integers(1, 3), st.integers(1, 9), st.integers(0, 3), st.booleans())
+@given(
+    case=cases(),
+    most=st.integers(1, 3),
+    spare=st.integers(1, 9),
+    probe=st.integers(0, 3),
+    levels=st.booleans(),
+)
 def test_las_prompt_and_las_mq_are_the_straight_program(
-    case: tuple[int, list[brute_las.Task]], most: int, spare: int, probe: int, levels: bool
+    case: tuple[int, list[brute_las.Task]], *, most: int, spare: int, probe: int, levels: bool
 ) -> None:
     nodes, rows = case
     text = f"las-prompt,victims={most},spare-s={spare},probe={probe}"
     bounds = tuple(3 * 2**k for k in range(12)) if levels else ()
     outcomes, _ = run(create(text + ",first-s=3,factor=2" * levels), as_world(nodes, rows))
-    straight = brute_las.las(nodes, (8, 8), rows, float("inf"), most, spare, True, probe, bounds)
+    straight = brute_las.las(
+        nodes, (8, 8), rows, float("inf"), most=most, spare=spare, thorough=True, probe=probe, bounds=bounds
+    )
     assert result(outcomes) == straight.simulate()
 
 
@@ -319,7 +327,7 @@ def test_kairos_is_the_straight_program(
 ) -> None:
     nodes, rows = case
     outcomes, _ = run(create(f"kairos,queued={queued},spare-s={spare}"), as_world(nodes, rows))
-    assert result(outcomes) == brute_las.kairos(nodes, (8, 8), rows, queued, spare).simulate()
+    assert result(outcomes) == brute_las.kairos(nodes, (8, 8), rows, queued, spare=spare).simulate()
 
 
 @pytest.mark.parametrize("policy", ["las", "kairos"])

@@ -55,7 +55,7 @@ def two(high: int, low: int, *jobs: tuple[float, int, float, float | None]) -> W
 
 
 def stays(outcome: Outcome) -> list[tuple[str, float, float]]:
-    """Where the job was, from when to when; what follows at once in one place is one stay."""
+    """List the job's places with their times; spans in one place without a gap are one stay."""
     found: list[tuple[str, float, float]] = []
     joined = False
     for kind, placement, start, end in outcome.segments:
@@ -162,7 +162,7 @@ def test_six_jobs_by_hand() -> None:
 
 
 def lane(name: str, units: int, *held: tuple[float, float, int]) -> Lane:
-    """A class with reservations (from, to, units); the last start of them rules its queue."""
+    """Make a class with reservations (from, to, units); the last start of them rules its queue."""
     availability = Availability(units)
     for start, end, wanted in held:
         availability.reserve(start, end, wanted)
@@ -355,7 +355,7 @@ def test_a_job_that_ends_early_lets_others_move_up() -> None:
 
 
 def late(world: World, by: dict[int, float]) -> World:
-    """The same, and these jobs run so many times longer than believed."""
+    """Copy the world; the jobs ``by`` run so many times longer than believed."""
     arrivals = []
     for job, _, runs_s, _ in world.arrivals:
         longer = {pool: seconds * by.get(job.id, 1.0) for pool, seconds in runs_s.items()}

@@ -103,7 +103,7 @@ def problems(draw: st.DrawFn, jobs: int = 5, options: int = 5) -> Problem:
 
 
 def brute(problem: Problem) -> float | None:
-    """The best value of all choices; None if none fits."""
+    """Find the best value of all choices by brute force; None if none fits."""
     best = None
     for choice in itertools.product(range(problem.values.shape[1]), repeat=len(problem.values)):
         value = sum(problem.values[job, option] for job, option in enumerate(choice))
@@ -179,7 +179,7 @@ class Checked(Parm):
 
 
 def enumerate_all(view: View, given: ParmParameters) -> float | None:
-    """The greatest (4.1) over waiting and malleable jobs, moldable ones keeping what they have."""
+    """Find the greatest (4.1) over waiting and malleable jobs; moldable jobs keep what they have."""
     pool, budget = view.cluster.pools[0], view.budget_w
     assert budget is not None
     units, watts = pool.units, budget

@@ -199,7 +199,7 @@ class Brute:
         return [a for a in self.arrivals if a.job.submit_s <= second and a.job.id not in self.started]
 
     def submit(self, second: int) -> None:
-        """A job too large for its region cuts the machine at once; the jobs after it are not here yet."""
+        """Submit a job too large for its region, which cuts the machine before later jobs are here."""
         for arrival in self.arrivals:
             if arrival.job.submit_s == second:
                 self.seen = [a for a in self.arrivals if a.job.id <= arrival.job.id]
@@ -322,7 +322,7 @@ def test_a_restart_changes_nothing_where_regions_do_not_move(world: World, insid
 def test_after_a_restart_the_machine_is_cut_as_is_said_now(
     units: int, text: str, layout_now: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
-    """It was one region of 20 units."""
+    """Before the restart there was one region of 20 units."""
     before, after = (State(Cluster((Pool("node", size),))) for size in (20, units))
     book(before, create("regions"))
     after.repartition("node", before.regions["node"])
@@ -335,7 +335,7 @@ def test_after_a_restart_the_machine_is_cut_as_is_said_now(
 
 
 def book(state: State, policy: Policy) -> None:
-    """The policy begins and decides once."""
+    """Begin the policy and let it decide once."""
     policy.begin(state)
     for action in policy.decide(state, Timer(0.0)):
         if isinstance(action, Repartition):

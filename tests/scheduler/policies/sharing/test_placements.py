@@ -1,4 +1,4 @@
-"""Where the jobs of a pair lie on a node of two sockets, made of text files: against the cores by hand."""
+"""Cores of the jobs of a pair on a node of two sockets, made of text files: against cores by hand."""
 
 from __future__ import annotations
 

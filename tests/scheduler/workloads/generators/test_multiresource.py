@@ -20,7 +20,7 @@ CLUSTER = parse_cluster("16xnode[cpu=2,memory=4]")
 
 
 def stream(text: str, seed: int = 0) -> list[Arrival]:
-    """An open stream of tasks."""
+    """Load an open stream of tasks."""
     return list(load(f"generator:multiresource,load=0.5,{text}", CLUSTER, seed).arrivals)  # type: ignore[arg-type]
 
 

@@ -28,6 +28,7 @@ def line(
     submit: object = 0,
     run: object = 10,
     allocated: object = 4,
+    *,
     used: object = -1,
     requested: object = 4,
     limit: object = 20,

@@ -48,7 +48,7 @@ def written(folder: Path, name: str, text: str) -> str:
 
 
 def event(
-    time_s: float, kind: int, task: int = 0, cpu: str = "0.25", memory: str = "0.5", user: str = "u"
+    time_s: float, kind: int, task: int = 0, cpu: str = "0.25", *, memory: str = "0.5", user: str = "u"
 ) -> str:
     return f"{round(time_s * 1e6)},,77,{task},,{kind},{user},0,9,{cpu},{memory},0,0\n"
 

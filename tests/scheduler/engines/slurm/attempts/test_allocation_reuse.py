@@ -138,7 +138,7 @@ def numbers(up: Up, jobs: list[int]) -> list[str]:
 
 
 def test_jobs_of_one_size_share_a_slurm_job(up: Up, lab: SlurmLab) -> None:
-    """How many depends on how fast things go; those with another limit never do."""
+    """The number that share depends on speed; jobs with another limit never share."""
     up.start("--engine", "slurm", "--unit", "1", "--policy", "fcfs")
     spec = {"command": ["sh", "-c", "echo $SLURM_JOB_ID; exit $TENBIN_JOB_ID"], "folder": "/"}
     small = up.client.submit_all([spec] * 40)

@@ -63,7 +63,7 @@ def begun(folder: Path, ranks: int, attempt: int = 1) -> bool:
 
 
 def silent(folder: Path, ranks: int, for_s: float = 1.0) -> bool:
-    """Whether no rank has given a sign of life for a while."""
+    """Check that no rank has beaten for a while."""
     sizes = [len(beats(folder, rank)) for rank in range(ranks)]
     time.sleep(for_s)
     return sizes == [len(beats(folder, rank)) for rank in range(ranks)]
@@ -111,7 +111,7 @@ def test_a_size_that_the_policy_chose(up: Up, lab: SlurmLab, tmp_path: Path) -> 
     ],
 )
 def test_a_rank_that_dies_afar_ends_the_job_and_is_named(
-    up: Up, lab: SlurmLab, tmp_path: Path, deed: str, code: int | None, number: int | None, words: str
+    up: Up, lab: SlurmLab, tmp_path: Path, deed: str, *, code: int | None, number: int | None, words: str
 ) -> None:
     up.start(*START)
     found = submit(up, tmp_path, f"{deed}\n{BEATS}", tasks=4).wait(60)
@@ -168,7 +168,7 @@ def test_paused_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("how", ["power", "link"])
-def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, how: str) -> None:
+def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, *, how: str) -> None:
     """The supervisor's node, or another: all ranks are gone before the job runs elsewhere, from any node."""
     up.start(*START, "--lease", "3")
     job = submit(up, tmp_path, BEATS, tasks=4)
@@ -192,9 +192,9 @@ def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, how: 
     ("death", "ended"), [("os._exit(5)", {"code": 5}), ("os.kill(os.getpid(), 15)", {"signal": 15})]
 )
 def test_a_rank_dies_as_its_node_is_lost(
-    up: Up, lab: SlurmLab, tmp_path: Path, death: str, ended: dict[str, int]
+    up: Up, lab: SlurmLab, tmp_path: Path, death: str, *, ended: dict[str, int]
 ) -> None:
-    """It saw an error of MPI's, or Slurm ended it: the program itself has not failed, and runs anew."""
+    """The rank saw an MPI error, or Slurm ended it: the program has not failed, and runs again."""
     up.start(*START)
     first = "os.environ['TENBIN_MARK'].endswith(':1')"
     deed = (

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, or with what is asked of it, is one sentence with a remedy."""
+"""Errors of a cluster or of a request are one sentence with a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.slurm_lab import SlurmLab
 
 
 def refused(*options: str) -> tuple[object, str]:
-    """The error's exit code and sentence."""
+    """Run ``tenbin up``; return the error's exit code and sentence."""
     from profiles.errors import UserError
 
     found = CliRunner().invoke(app, ["up", *options])

@@ -1,4 +1,4 @@
-"""What Slurm says of jobs of plain sbatch, and what tenbin makes of it; no Slurm is needed."""
+"""Slurm's list of plain sbatch jobs, and what tenbin reads from it; no Slurm is needed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _cluster() -> Iterator[SlurmLab]:
 
 @pytest.fixture
 def lab(lab: SlurmLab) -> Iterator[SlurmLab]:
-    """A Slurm cluster of three nodes with 2 CPUs each, with tenbin's job_submit.lua."""
+    """Yield a Slurm cluster of three nodes with 2 CPUs each, with tenbin's job_submit.lua."""
     yield lab
     (lab.folder / "lease").unlink(missing_ok=True)
 
@@ -48,7 +48,7 @@ def sbatch(lab: SlurmLab, folder: Path, *options: str, script: str = "") -> str:
 
 
 def taken(up: Up) -> dict[str, dict[str, Any]]:
-    """The jobs that were taken over, by their numbers in Slurm; of one number the last."""
+    """Return the jobs taken over, by their numbers in Slurm (the last job of each number)."""
     return {job["slurm"]: job for job in up.client.call("GET", "/jobs?all=true") if job["slurm"]}
 
 

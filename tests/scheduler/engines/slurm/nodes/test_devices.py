@@ -36,7 +36,7 @@ def pocl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def slow_by(tmp_path: Path) -> str:
-    """A command that is put before another: devices of node1 are four times slower by an OpenCL layer."""
+    """Return the words before a command that make devices of node1 four times slower (an OpenCL layer)."""
     library = opencl_layer("slow_device", tmp_path)
     script = tmp_path / "slow_by"
     layer = f'export SLOW_BY=4 OPENCL_LAYERS="{library}"'
@@ -85,7 +85,7 @@ def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl:
 
 
 def test_mctbm_moves_a_job_to_the_better_node(up: Up, lab: SlurmLab, pocl: None, slow_by: str) -> None:
-    """It begins on the worse node while the better one is busy, and goes on there."""
+    """The job begins on the worse node while the better one is busy, and goes on there."""
     up.start(*START, "--devices", "--policy", "mctbm")
     expected = {"pocl-0@node1": 80.0, "pocl-0@node2": 20.0}
     first = up.client.submit(["sleep", "4"], expect_s={"": 20.0}, device="pocl-0@node2", time_s=90)

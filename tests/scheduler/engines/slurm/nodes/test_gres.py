@@ -42,7 +42,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 def test_a_job_holds_its_gpu_in_slurm(
     up: Up, lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sees it, others do not; a job moves from a GPU to a processor of the other node."""
+    """The job sees its GPU, others do not; a job moves from a GPU to a processor of the other node."""
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
     up.start(*START, "--devices", "--policy", "fcfs")
     told = {row["name"]: row for row in up.client.call("GET", "/nodes")}

@@ -50,7 +50,7 @@ class Watcher:
         overwrite(lease.beat_file(self.attempt.path, host), str(self.number), lease.WIDTH)
 
     def until(self, condition: Callable[[], object], *beating: str) -> bool:
-        """Whether there was a node that had not been suspected before; until then these nodes live."""
+        """Wait for the condition while these nodes beat; return True if a new node was suspected."""
         deadline, found = time.monotonic() + 30, False
         while not condition():
             assert time.monotonic() < deadline
@@ -87,7 +87,7 @@ def test_what_is_stopped_is_not_silent(tmp_path: Path) -> None:
 
 
 def test_who_should_give_signs() -> None:
-    """That Slurm has given up a job with its node begins no new silence: it would wait for a second lease."""
+    """A job that Slurm gave up with its node begins no new silence, which would last a second lease."""
 
     def seen(state: str) -> SlurmJob:
         return SlurmJob(7, state, "None", ("node1",), "tenbin:1:1")
@@ -212,7 +212,7 @@ def test_a_dead_node_is_noticed_before_slurm_does(slow: SlurmLab, up: Up, tmp_pa
 
 
 def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
-    """Where the site keeps such nodes down until somebody resumes them."""
+    """The site keeps dead nodes down until an administrator resumes them."""
     up.start(*START, "--lease", "2", "--set-down")
     run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 1)
@@ -287,7 +287,7 @@ def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(slow: SlurmLab, up
 
 
 def test_a_job_of_nobody_is_cancelled(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
-    """It carries this coordinator's mark, and belongs to no attempt; others' jobs are left alone."""
+    """The Slurm job has this coordinator's mark and no attempt; others' jobs are left alone."""
     up.start(*START)
     run(up, "submit", "--wait", "--", "true")
     comment = f"tenbin:{json.loads((up.home / 'slurm.json').read_text())['name']}:1"

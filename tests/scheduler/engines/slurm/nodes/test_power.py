@@ -85,7 +85,7 @@ def zone(lab: SlurmLab, node: str) -> Path:
 
 
 def read(path: Path) -> int:
-    """It is empty for an instant while it is written."""
+    """Read a file that is empty for an instant while another process writes it."""
     while not (text := path.read_text()):
         pass
     return int(text)
@@ -100,7 +100,7 @@ def untouched(lab: SlurmLab) -> bool:
 
 
 def holds(seconds: float) -> dict[str, Any]:
-    """A job that keeps its node, and its cap, and computes nothing."""
+    """Return a job that keeps its node and its cap, and computes nothing."""
     return {"command": ["sleep", str(seconds)], "cores": 2, "folder": "/", "time_s": 600, "requeue": False}
 
 
@@ -138,7 +138,7 @@ class Sampler:
             self.measured.append((began, time.monotonic(), energy_j))
 
     def most_measured_w(self) -> float:
-        """The largest mean of any window, but for what the emulation may be ahead."""
+        """Find the largest mean of any window, without what the emulation may be ahead."""
         most_w, first, ahead_j = 0.0, 0, AHEAD_J * len(self._lab.nodes)
         for began, ended, energy_j in self.measured:
             while began - self.measured[first][0] > WINDOW_S:

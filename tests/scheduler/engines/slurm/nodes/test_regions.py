@@ -39,7 +39,7 @@ def _cluster() -> Iterator[SlurmLab]:
 
 @pytest.fixture
 def lab(lab: SlurmLab) -> Iterator[SlurmLab]:
-    """A Slurm cluster of three nodes with 4 CPUs each; no partition outlives a test."""
+    """Yield a Slurm cluster of three nodes with 4 CPUs each; no partition outlives a test."""
     yield lab
     lab.mend()
     for name in partitions(lab):
@@ -61,7 +61,7 @@ def in_slurm(lab: SlurmLab, form: str) -> dict[int, list[str]]:
     return {int(row[0].split(":")[2]): row[1:] for row in rows}
 
 
-def submit(up: Up, folder: Path, cores: int, waits_for: str = "", count: int = 1) -> list[int]:
+def submit(up: Up, folder: Path, cores: int, waits_for: str = "", *, count: int = 1) -> list[int]:
     """Jobs of one task that say where they are, and go on until they are told to end, if at all."""
     script = f"echo $(hostname) $TENBIN_JOB_ID >>{folder}/where; " + (WAITS if waits_for else "sleep 0.3")
     spec = {"command": ["sh", "-c", script, waits_for], "folder": str(folder), "tasks": cores}
@@ -89,7 +89,7 @@ def check_inside(up: Up) -> int:
 def test_jobs_run_in_their_region_only_also_after_a_kill(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.start(*FIXED)
     small, large = submit(up, tmp_path, 1, count=12), submit(up, tmp_path, 4, count=4)
-    small += submit(up, tmp_path, 1, "end", 2)
+    small += submit(up, tmp_path, 1, "end", count=2)
     up.until(lambda: up.client.job(large[0]).info()["stage"] == "done", 60)
     assert [list(region["places"]) for region in regions(up)] == [["node1"], ["node2", "node3"]]
     assert "region 1.2, jobs of 2 to 8: " in up.run("nodes").stdout
@@ -112,7 +112,7 @@ def test_jobs_run_in_their_region_only_also_after_a_kill(up: Up, lab: SlurmLab, 
 def test_regions_that_move_keep_their_jobs_apart(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Many small jobs, then large ones; a kill while jobs from before a move still run."""
     up.start(*MOVING)
-    old = submit(up, tmp_path, 1, "old", 6)
+    old = submit(up, tmp_path, 1, "old", count=6)
     up.until(lambda: len(regions(up)) == 2, 60)
     up.until(lambda: len(in_slurm(lab, "%N")) == 6)
     cuts, checked, killed, ids = set(), 0, False, list(old)
@@ -154,7 +154,7 @@ def test_regions_are_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Made, found again, taken away; others' are left alone."""
     lab.call("scontrol", "create", "PartitionName=tb-x", "Nodes=node1")
     up.start(*FIXED, "--partitions", "tb")
-    small, large = submit(up, tmp_path, 1, "end", 2), submit(up, tmp_path, 4, "end")
+    small, large = submit(up, tmp_path, 1, "end", count=2), submit(up, tmp_path, 4, "end")
     up.until(lambda: len(in_slurm(lab, "%P")) == 3)
     ours = {"tb-1": "node1", "tb-2": "node[2-3]"}
     theirs = {"main": "node[1-3]", "tb-x": "node1"}
@@ -183,7 +183,7 @@ def test_regions_are_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
 def test_partitions_follow_regions_that_move(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Jobs that run where they were sent before a move go on."""
     up.start(*MOVING, "--partitions", "tb")
-    old = submit(up, tmp_path, 1, "old", 6)
+    old = submit(up, tmp_path, 1, "old", count=6)
     up.until(lambda: len(in_slurm(lab, "%P")) == 6 and set(partitions(lab)) == {"main", "tb-1", "tb-2"}, 60)
     first, others = regions(up)[0]["name"], []
     deadline = time.monotonic() + 60
@@ -200,7 +200,7 @@ def test_partitions_follow_regions_that_move(up: Up, lab: SlurmLab, tmp_path: Pa
 
 
 def belongs(up: Up) -> dict[str, set[str]]:
-    """The nodes of each region, under the names of their partitions."""
+    """Return the nodes of each region, under the names of their partitions."""
     return {f"tb-{number}": set(region["places"]) for number, region in enumerate(regions(up), 1)}
 
 
@@ -209,7 +209,7 @@ def nodes_in(table: dict[str, str]) -> dict[str, set[str]]:
 
 
 def as_nobody(what: Callable[[], object]) -> str:
-    """What a plain user is told, in a process of his own."""
+    """Call ``what`` as a plain user, in a process of his own; return what he is told."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -268,7 +268,7 @@ def test_a_partition_of_somebody_else_is_not_taken(lab: SlurmLab, tmp_path: Path
 def test_a_slurmctld_that_forgets_the_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """They are made again, and the jobs that it has ended run again."""
     up.start(*FIXED, "--partitions", "tb")
-    jobs = submit(up, tmp_path, 1, "end", 2)
+    jobs = submit(up, tmp_path, 1, "end", count=2)
     up.until(lambda: len(in_slurm(lab, "%P")) == 2)
     lab.keep()
     lab.kill_slurmctld()

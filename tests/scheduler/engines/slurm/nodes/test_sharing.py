@@ -29,7 +29,7 @@ WAITS = SAYS + "while not os.path.exists(sys.argv[1]): time.sleep(0.05)"
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobStore:
-    """A streamer that presses and suffers, a program that computes, one from another kind of node."""
+    """Store profiles: a streamer, a program that computes, a program from another kind of node."""
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
     store, kind = JobStore(), node_kind()
     store.save(make_job("stream", *samples(suffers=0.08, pressure_gbs=9.0), kind=kind), {})
@@ -85,7 +85,7 @@ def test_what_cannot_be_shared_is_said(lab: SlurmLab, store: JobStore, tmp_path:
 
 
 def test_places_are_cores_of_this_node() -> None:
-    """Where something has bound this process already, that is left as it is."""
+    """A process that is bound already stays as it is."""
     allowed = os.sched_getaffinity(0)
     cores = [cpu.index for cpu in read_topology(Path("/sys"), allowed).cores]
     if len(allowed) == os.cpu_count():
