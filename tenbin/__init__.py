@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from tenbin.checkpoint.library import Checkpoint
     from tenbin.client.client import Client, job, submit
     from tenbin.client.futures import Cancelled, Job, as_completed, wait
+    from tenbin.client.profiles import load_profile, load_samples, predict
+    from tenbin.client.simulation import simulate
     from tenbin.errors import TenbinError
-    from tenbin.simulation import simulate
-    from tenbin.stored import load_profile, load_samples, predict
 
 __all__ = [
     "Cancelled",
@@ -42,9 +42,10 @@ _MODULES = {
     "Job": "client.futures",
     "TenbinError": "errors",
     "as_completed": "client.futures",
-    "simulate": "simulation",
+    "simulate": "client.simulation",
     **dict.fromkeys(
-        ("Coefficient", "Model", "Prediction", "Profile", "load_profile", "load_samples", "predict"), "stored"
+        ("Coefficient", "Model", "Prediction", "Profile", "load_profile", "load_samples", "predict"),
+        "client.profiles",
     ),
     "wait": "client.futures",
 }

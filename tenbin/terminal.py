@@ -13,6 +13,8 @@ from tenbin.text import printable_lines
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
 
+QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
+
 
 class SafeConsole(Console):
     """A console whose colours are its own: control characters in what it prints become visible text."""

@@ -1,1 +1,4 @@
-"""What users' programs import to submit jobs and wait for them: ``tenbin.Client``, ``tenbin.submit``."""
+"""The names that users' programs import: a client of the coordinator, stored profiles, simulations.
+
+``tenbin`` itself exports them.
+"""

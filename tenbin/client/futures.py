@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+from tenbin.client.callbacks import CHECK_S, run_callback
+from tenbin.client.connection import Connection
 from tenbin.errors import TenbinError
 
-if TYPE_CHECKING:
-    from tenbin.client.client import Client
-
 POLL_S = 30.0
-LOOK_S = 1.0  # so long a callback may have to wait for its turn, and a lost coordinator is given to return
 FINAL = frozenset({"done", "failed", "cancelled", "killed"})
 
 
@@ -30,7 +27,7 @@ class Job:
     Every method asks the coordinator and may raise ``TenbinError`` (nobody answers: exit code 4).
     """
 
-    def __init__(self, client: Client, job_id: int) -> None:
+    def __init__(self, client: Connection, job_id: int) -> None:
         self.client, self.id = client, job_id
         self._final: dict[str, Any] | None = None
 
@@ -138,10 +135,11 @@ class Job:
 
         Exceptions of the callback are logged. The thread does not keep the program alive.
         """
+        call = partial(callback, self)
         if self.done():
-            _call(callback, self)
+            run_callback(self.id, call)
         else:
-            self.client.watcher.add(self, callback)
+            self.client.callbacks.add(self.id, call)
 
     def _stage(self) -> str:
         return str((self._final or self.info())["stage"])
@@ -200,7 +198,7 @@ def _ends(jobs: set[Job], deadline: float, all: bool = False) -> Iterator[tuple[
     by_client: dict[str, dict[int, Job]] = {}
     for job in jobs:
         by_client.setdefault(job.client.address, {})[job.id] = job
-    longest = POLL_S if len(by_client) <= 1 else LOOK_S / len(by_client)
+    longest = POLL_S if len(by_client) <= 1 else CHECK_S / len(by_client)
     while by_client:
         for address, waiting in list(by_client.items()):
             client = next(iter(waiting.values())).client
@@ -210,46 +208,6 @@ def _ends(jobs: set[Job], deadline: float, all: bool = False) -> Iterator[tuple[
                 del by_client[address]
         if not _left(deadline):
             return
-
-
-class Watcher:
-    """Calls callbacks when jobs of one client have ended; its thread is there while there are any."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._lock = Lock()
-        self._waiting: dict[int, list[tuple[Job, Callable[[Job], object]]]] = {}
-
-    def add(self, job: Job, callback: Callable[[Job], object]) -> None:
-        with self._lock:
-            begins = not self._waiting
-            self._waiting.setdefault(job.id, []).append((job, callback))
-        if begins:
-            Thread(target=self._run, name="tenbin-callbacks", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                ids = list(self._waiting)
-            try:
-                ended = [found["id"] for found in self._client.ended(ids, LOOK_S)]
-            except TenbinError:  # it may be started again
-                time.sleep(LOOK_S)
-                continue
-            with self._lock:
-                due = [pair for job_id in ended for pair in self._waiting.pop(job_id)]
-                over = not self._waiting
-            for job, callback in due:
-                _call(callback, job)
-            if over:
-                return
-
-
-def _call(callback: Callable[[Job], object], job: Job) -> None:
-    try:
-        callback(job)
-    except Exception:
-        logging.getLogger("tenbin").exception("callback of job %d", job.id)
 
 
 def _deadline(timeout: float | None) -> float:

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from profiles.errors import BadInput, Unavailable
+
+
+def names_in(place: str) -> Callable[[str], list[str]]:
+    """Complete the names in a registry (``module:NAME``), which is imported when the shell asks."""
+
+    def complete(incomplete: str) -> list[str]:
+        module, _, registry = place.partition(":")
+        return [name for name in getattr(import_module(module), registry) if name.startswith(incomplete)]
+
+    return complete
+
+
+complete_machine = names_in("agent.emulation.machines:MACHINES")
+complete_policy = names_in("scheduler.policies.registry:POLICIES")
+
+
+def complete_job_profile(incomplete: str) -> list[str]:
+    """Names of the stored job profiles."""
+    from profiles.job_store import JobStore
+
+    return [name for name in JobStore().names() if name.startswith(incomplete)]
 
 
 def complete_selector(incomplete: str) -> list[str]:
@@ -22,6 +45,15 @@ def complete_selector(incomplete: str) -> list[str]:
 StoreOption = Annotated[
     Path | None,
     typer.Option("--store", help="Folder of the stored profiles.", envvar="TENBIN_STORE", show_default=False),
+]
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(  # no envvar: where TENBIN_URL is set as well, that one counts
+        "--home",
+        help="The coordinator's folder. (default: $TENBIN_HOME, else ~/.local/state/tenbin/coordinator)",
+        show_default=False,
+        file_okay=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
 RecoverOption = Annotated[

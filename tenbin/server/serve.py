@@ -29,7 +29,7 @@ from scheduler.engines.local.discovery import Machine
 from scheduler.engines.local.engine import SWEEP_S, LocalEngine
 from scheduler.engines.local.packages import put_back
 from scheduler.prediction.profiles import ProfiledJobs
-from tenbin.client.client import socket_folder
+from tenbin.client.connection import socket_folder
 from tenbin.server import tcp
 from tenbin.server.api import News, make_api
 

@@ -35,7 +35,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.settings import Settings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Record
-from tenbin.client.client import Job
+from tenbin.client.futures import Job
 from tests.benchmarks import FULL
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up

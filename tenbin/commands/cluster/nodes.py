@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tenbin.commands.cluster.up import HomeOption
-from tenbin.commands.options import JsonOption
+from tenbin.commands.options import HomeOption, JsonOption
 
 
 def nodes(home: HomeOption = None, json: JsonOption = False) -> None:

@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.options import JsonOption, RecoverOption
-from tenbin.commands.simulate.simulate import complete_policy
+from tenbin.commands.options import (
+    HomeOption,
+    JsonOption,
+    RecoverOption,
+    complete_machine,
+    complete_policy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scheduler.engines.local.discovery import Machine
 
-HomeOption = Annotated[
-    Path | None,
-    typer.Option(  # no envvar: where TENBIN_URL is set as well, that one counts
-        "--home",
-        help="The coordinator's folder. (default: $TENBIN_HOME, else ~/.local/state/tenbin/coordinator)",
-        show_default=False,
-        file_okay=False,
-    ),
-]
 START_S = 60.0
 
 
@@ -34,12 +30,6 @@ class Engines(StrEnum):
 
     local = "local"
     slurm = "slurm"
-
-
-def _complete_machines(incomplete: str) -> list[str]:
-    from agent.emulation.machines import MACHINES
-
-    return [name for name in MACHINES if name.startswith(incomplete)]
 
 
 def up(
@@ -129,7 +119,7 @@ def up(
         typer.Option(
             help="With --power-budget: cap an emulated machine (a demonstration, marked as such): intel-2s. "
             "With --engine slurm: the folder with the emulated caps of each node.",
-            autocompletion=_complete_machines,
+            autocompletion=complete_machine,
         ),
     ] = None,
     profile: Annotated[
@@ -175,8 +165,8 @@ def up(
 
     from scheduler.engines.local.capped import capped_packages
     from scheduler.engines.local.discovery import devices_of_machine, divide, with_memory
-    from tenbin.client.client import default_home
-    from tenbin.commands.jobs.words import size_mb
+    from tenbin.client.connection import default_home
+    from tenbin.commands.quantities import size_mb
     from tenbin.server.serve import make_ready, serve
     from tenbin.server.tcp import where
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from profiles.errors import BadInput
 from tenbin.commands.job_profile.keep import keep
 from tenbin.commands.job_profile.options import BudgetOption, JobArgument, LimitOption
-from tenbin.commands.job_profile.progress import progress
 from tenbin.commands.job_profile.show import to_measure
 from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.progress import progress
 
 
 def again(
@@ -33,8 +33,8 @@ def again(
     from agent.node_profile.node_kind import node_kind
     from profiles.job_store import JobStore, load
     from profiles.store import samples as samples_beside
-    from tenbin.commands.jobs.words import duration_s
-    from tenbin.commands.measure.profile import terminated_as_interrupted
+    from tenbin.commands.progress import terminated_as_interrupted
+    from tenbin.commands.quantities import duration_s
 
     stored, kind = JobStore(store), node_kind()
     path = stored.find(name, kind.key)

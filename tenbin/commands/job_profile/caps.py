@@ -11,13 +11,6 @@ if TYPE_CHECKING:
     from profiles.jobs import JobProfile
 
 
-def complete_machine(incomplete: str) -> list[str]:
-    """Names of machines that can be emulated."""
-    from agent.emulation.machines import MACHINES
-
-    return [name for name in MACHINES if name.startswith(incomplete)]
-
-
 def with_caps(
     made: JobProfile,
     samples: dict[str, pd.DataFrame],

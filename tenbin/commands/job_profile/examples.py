@@ -7,14 +7,9 @@ from typing import Annotated
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.options import JsonOption, StoreOption, names_in
 
-
-def complete_kernel(incomplete: str) -> list[str]:
-    """Names of the kernels."""
-    from agent.job_profile.kernels import KERNELS
-
-    return [name for name in KERNELS if name.startswith(incomplete)]
+complete_kernel = names_in("agent.job_profile.kernels:KERNELS")
 
 
 def examples(
@@ -51,11 +46,10 @@ def examples(
     from agent.job_profile.session import LONGEST_S, JobOrder
     from agent.node_profile.node_kind import node_kind
     from profiles.job_store import JobStore
-    from tenbin.commands.job_profile.progress import progress
     from tenbin.commands.job_profile.scale import planned, with_scaling
     from tenbin.commands.job_profile.show import print_list
-    from tenbin.commands.jobs.words import counts
-    from tenbin.commands.measure.profile import terminated_as_interrupted
+    from tenbin.commands.progress import progress, terminated_as_interrupted
+    from tenbin.commands.quantities import counts
 
     wanted = list(dict.fromkeys(kernels or KERNELS))
     if unknown := [name for name in wanted if name not in KERNELS]:

@@ -9,15 +9,15 @@ import typer
 
 from profiles.errors import BadInput
 from tenbin.commands.job_profile.again import again
-from tenbin.commands.job_profile.caps import complete_machine, with_caps
+from tenbin.commands.job_profile.caps import with_caps
 from tenbin.commands.job_profile.examples import examples
 from tenbin.commands.job_profile.keep import keep
 from tenbin.commands.job_profile.options import BudgetOption, JobArgument, LimitOption
 from tenbin.commands.job_profile.predict import predict
-from tenbin.commands.job_profile.progress import progress
 from tenbin.commands.job_profile.scale import planned, with_scaling
 from tenbin.commands.job_profile.show import print_job, print_list, to_measure
-from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.options import JsonOption, StoreOption, complete_machine
+from tenbin.commands.progress import progress
 
 if TYPE_CHECKING:
     from profiles.jobs import JobProfile
@@ -104,8 +104,8 @@ def profile(
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import LONGEST_S, JobOrder
     from profiles.job_store import JobStore
-    from tenbin.commands.jobs.words import counts, duration_s
-    from tenbin.commands.measure.profile import terminated_as_interrupted
+    from tenbin.commands.progress import terminated_as_interrupted
+    from tenbin.commands.quantities import counts, duration_s
 
     _check_name(name)
     stored = JobStore(store)

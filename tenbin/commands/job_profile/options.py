@@ -6,17 +6,13 @@ from typing import Annotated
 
 import typer
 
-
-def complete_name(incomplete: str) -> list[str]:
-    """Names of the stored job profiles."""
-    from profiles.job_store import JobStore
-
-    return [name for name in JobStore().names() if name.startswith(incomplete)]
-
+from tenbin.commands.options import complete_job_profile
 
 JobArgument = Annotated[
     str,
-    typer.Argument(help="NAME, or NAME@ID of an older one.", autocompletion=complete_name, metavar="NAME"),
+    typer.Argument(
+        help="NAME, or NAME@ID of an older one.", autocompletion=complete_job_profile, metavar="NAME"
+    ),
 ]
 LimitOption = Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")]
 BudgetOption = Annotated[

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.cluster.up import HomeOption
-from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.options import HomeOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from scheduler.prediction.history import Run
@@ -25,7 +24,7 @@ QUANTITIES = {
 def complete_program(incomplete: str) -> list[str]:
     """Programs that have run, and names of job profiles."""
     from profiles.errors import UserError
-    from tenbin.client.client import default_home
+    from tenbin.client.connection import default_home
 
     try:
         names = {run.asked.program for run in _runs(default_home(), None, "")}
@@ -75,7 +74,7 @@ def predict(
 
     from profiles.errors import BadInput
     from scheduler.prediction.history import Asked, History
-    from tenbin.client.client import default_home
+    from tenbin.client.connection import default_home
 
     folder = (home or default_home()).absolute()
     runs = _runs(folder, store, name)

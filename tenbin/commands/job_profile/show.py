@@ -206,7 +206,7 @@ def _caps(console: Console, caps: UnderCaps) -> None:
 def _line(console: Console, words: str, found: Coefficient, unit: str = "") -> None:
     from rich.markup import escape
 
-    from tenbin.commands.measure.show import QUALITY_STYLE
+    from tenbin.terminal import QUALITY_STYLE
     from tenbin.text import interval, value_with_unit
 
     value = f"{value_with_unit(found)}{unit}"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.cluster.up import HomeOption
-from tenbin.commands.options import JsonOption, StoreOption, complete_selector
+from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector, names_in
 
 CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %: so many within"
 
@@ -17,11 +16,7 @@ if TYPE_CHECKING:
     from scheduler.prediction.predictions import Forecast, Row
 
 
-def complete_kind(incomplete: str) -> list[str]:
-    """Kinds of predictions."""
-    from scheduler.prediction.predictions import UNITS
-
-    return [kind for kind in UNITS if kind.startswith(incomplete)]
+complete_kind = names_in("scheduler.prediction.predictions:UNITS")
 
 
 def calibration(
@@ -55,7 +50,7 @@ def calibration(
     from profiles.errors import BadInput
     from scheduler.coordinator.journal import forecasts_of
     from scheduler.prediction.predictions import UNITS, summary
-    from tenbin.client.client import default_home
+    from tenbin.client.connection import default_home
 
     if kind is not None and kind not in UNITS:
         raise BadInput(f"--kind {kind}: no such kind", f"choose from {', '.join(UNITS)}")

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from profiles.errors import BadInput
 from scheduler.jobs.specs import JobSpec, check_order, fault
 from scheduler.model.parameters import unknown
-from tenbin.commands.jobs.words import (
+from tenbin.commands.quantities import (
     account_and_share,
     array_indices,
     count_range,

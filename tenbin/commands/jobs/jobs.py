@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.cluster.up import HomeOption
 from tenbin.commands.jobs.selection import select, tell_left_out
-from tenbin.commands.options import JsonOption
+from tenbin.commands.options import HomeOption, JsonOption
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tenbin.commands.cluster.up import HomeOption
-from tenbin.commands.job_profile.options import complete_name
 from tenbin.commands.jobs.jobs import complete_device
-from tenbin.commands.jobs.words import (
+from tenbin.commands.options import HomeOption, JsonOption, complete_job_profile
+from tenbin.commands.quantities import (
     account_and_share,
     array_indices,
     count_range,
@@ -21,7 +20,6 @@ from tenbin.commands.jobs.words import (
     speedups,
     variables,
 )
-from tenbin.commands.options import JsonOption
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
 OPTION = {"folder": "chdir"}
@@ -67,7 +65,7 @@ def submit(
         str,
         typer.Option(
             help="Where jobs share nodes: its job profile, by name (tenbin job list).",
-            autocompletion=complete_name,
+            autocompletion=complete_job_profile,
         ),
     ] = "",
     checkpoint: Annotated[

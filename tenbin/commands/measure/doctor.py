@@ -46,7 +46,7 @@ def doctor(
         from scheduler.engines.slurm.admin.doctor import examine as examine_cluster
         from scheduler.engines.slurm.admin.doctor import usable
         from scheduler.engines.slurm.client.tools import Slurm
-        from tenbin.client.client import default_home
+        from tenbin.client.connection import default_home
 
         findings = examine_cluster(Slurm(), default_home())
         _print(findings, json)

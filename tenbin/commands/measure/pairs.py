@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from tenbin.commands.job_profile.options import complete_name
-from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile
 
 if TYPE_CHECKING:
     from agent.job_profile.pair_trials import Program, Times
@@ -27,7 +26,7 @@ def pairs(
         list[str] | None,
         typer.Argument(
             help="Job profiles. (default: all of this kind of node)",
-            autocompletion=complete_name,
+            autocompletion=complete_job_profile,
             metavar="JOB...",
         ),
     ] = None,
@@ -59,7 +58,7 @@ def pairs(
     import json as json_
 
     from scheduler.policies.sharing.pairs import directions, over_network, suggestions
-    from tenbin.commands.jobs.words import duration_s
+    from tenbin.commands.quantities import duration_s
 
     known = _known(jobs or [], store)
     cores = _room(known)
@@ -114,7 +113,7 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
 
     from agent.job_profile.pair_trials import run_pairs
     from probes.topology import usable_cores
-    from tenbin.commands.measure.profile import terminated_as_interrupted
+    from tenbin.commands.progress import terminated_as_interrupted
 
     cpus = usable_cores()
     programs = _programs(known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 import time
@@ -15,7 +14,14 @@ import typer
 
 from probes.registry import PROBES
 from profiles.errors import INTERRUPTED, BadInput, Unavailable
-from tenbin.commands.options import JsonOption, StoreOption, ensure_writable, storage_folder
+from tenbin.commands.options import (
+    JsonOption,
+    StoreOption,
+    complete_machine,
+    ensure_writable,
+    storage_folder,
+)
+from tenbin.commands.progress import terminated_as_interrupted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,12 +38,6 @@ def _complete_probes(incomplete: str) -> list[str]:
     given = done.split(",") if done else []
     head = f"{done}," if done else ""
     return [head + name for name in PROBES if name.startswith(last) and name not in given]
-
-
-def _complete_machines(incomplete: str) -> list[str]:
-    from agent.emulation.machines import MACHINES
-
-    return [name for name in MACHINES if name.startswith(incomplete)]
 
 
 def _complete_nodes(incomplete: str) -> list[str]:
@@ -90,7 +90,7 @@ def profile(
         typer.Option(
             help="Measure the power of an emulated machine instead (a demonstration, marked as such): "
             "intel-1s, intel-2s, intel-2die or amd; with faults: intel-1s+wrap+locked.",
-            autocompletion=_complete_machines,
+            autocompletion=complete_machine,
             show_default=False,
         ),
     ] = "",
@@ -228,21 +228,6 @@ def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
         raise BadInput("--emulate: only power is emulated", "leave --only out, or give --only power")
     with emulated_node(machine) as sysfs:
         yield settings.model_copy(update={"sysfs": sysfs, "emulated": machine, "only": ("power",)})
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy.
-
-    SIGINT is set too, because a shell starts background jobs with it ignored.
-    """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager

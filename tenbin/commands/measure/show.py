@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from profiles.records import Model, Profile
 
-QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
 TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
 
 
@@ -123,6 +122,7 @@ def _print_models(console: Console, models: list[Model]) -> None:
     from rich.text import Text
 
     from profiles.trust import ROUNDS_DIFFER
+    from tenbin.terminal import QUALITY_STYLE
     from tenbin.text import interval, subject, value_with_unit
 
     width = max(28, min(44, console.width - 56))

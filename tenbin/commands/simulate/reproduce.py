@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.options import JsonOption, ensure_writable
+from tenbin.commands.options import JsonOption, ensure_writable, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +28,7 @@ class Scale(StrEnum):
     full = "full"
 
 
-def complete_evaluation(incomplete: str) -> list[str]:
-    """Evaluations whose names begin so."""
-    from scheduler.evaluations import EVALUATIONS
-
-    return [name for name in EVALUATIONS if name.startswith(incomplete)]
+complete_evaluation = names_in("scheduler.evaluations:EVALUATIONS")
 
 
 def reproduce(

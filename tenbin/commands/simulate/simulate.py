@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenbin.commands.options import JsonOption, StoreOption, complete_selector, ensure_writable
+from tenbin.commands.options import (
+    JsonOption,
+    StoreOption,
+    complete_policy,
+    complete_selector,
+    ensure_writable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,13 +49,6 @@ ROWS = (
 )
 MOST_REASONS = 6  # lines of jobs that are in no figure
 OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where any is not 0
-
-
-def complete_policy(incomplete: str) -> list[str]:
-    """Policies whose names begin so."""
-    from scheduler.policies.registry import POLICIES
-
-    return [name for name in POLICIES if name.startswith(incomplete)]
 
 
 def complete_workload(incomplete: str) -> list[str]:
@@ -157,7 +156,7 @@ def _substitute(text: str) -> Unstated:
     """
     from profiles.errors import BadInput
     from scheduler.workloads.logs.estimates import Unstated
-    from tenbin.commands.jobs.words import duration_s
+    from tenbin.commands.quantities import duration_s
 
     if text in ("unknown", "actual"):
         return Unstated(actual=text == "actual")

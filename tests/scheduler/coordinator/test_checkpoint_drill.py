@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tenbin.checkpoint.file import read, read_header
-from tenbin.client.client import Job
+from tenbin.client.futures import Job
 from tenbin.errors import TenbinError
 from tests.scheduler.coordinator.test_drill import FULL, SEED, supervisors
 from tests.support.components import require

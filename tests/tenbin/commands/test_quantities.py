@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.words import expected
+from tenbin.commands.quantities import expected
 
 
 def test_expected_times() -> None:

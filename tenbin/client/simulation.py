@@ -41,7 +41,7 @@ def simulate(
     given += [f"--without-estimate={without_estimate}", "--json"]
     given += [] if limit is None else [f"--limit={limit}"]
     given += [] if store is None else [f"--store={store}"]
-    command = [sys.executable, "-P", "-c", START, str(Path(__file__).parents[1]), "simulate", *given]
+    command = [sys.executable, "-P", "-c", START, str(Path(__file__).parents[2]), "simulate", *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise TenbinError(done.stderr.strip().removeprefix("tenbin: "), done.returncode)

@@ -1,7 +1,8 @@
-"""What ``tenbin job profile`` says while it measures."""
+"""Progress of measurements, and their end by a signal."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.job_profile.session import JobProgress, Listener
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy.
+
+    SIGINT is set too, because a shell starts background jobs with it ignored.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextmanager
