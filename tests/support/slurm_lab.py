@@ -398,7 +398,7 @@ def slurmlab(
             have none.
         gpus: of each node, as it claims.
     """
-    lab = SlurmLab(folder, nodes, cpus, memory_mb, extra, timeout_s, power, gpus)
+    lab = SlurmLab(folder, nodes, cpus, memory_mb, extra=extra, timeout_s=timeout_s, power=power, gpus=gpus)
     try:
         lab.up()
         yield lab
