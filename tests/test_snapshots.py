@@ -38,7 +38,7 @@ from scheduler.simulator.trace import Arrival, Record
 from scheduler.workloads import GENERATORS, PREFIX, READERS, load
 from scheduler.workloads.generators import power_set1
 from tenbin.cli import COMMANDS, app
-from tenbin.server.api import News, make_api, prometheus
+from tenbin.server.api import JobEnds, make_api, prometheus
 from tests.support.paths import DATA, ROOT, SHARED_DATA
 from tests.support.records import make_profile
 
@@ -93,7 +93,7 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
 
 
 def test_interface_of_the_coordinator(coordinator: Coordinator) -> None:
-    schema = make_api(coordinator, News(), lambda: None).openapi()
+    schema = make_api(coordinator, JobEnds(), lambda: None).openapi()
     schema["info"].pop("version")
     check("openapi.json", json.dumps(schema, indent=1, sort_keys=True) + "\n")
 

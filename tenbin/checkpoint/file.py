@@ -24,7 +24,7 @@ MAGIC, VERSION = b"TENBINCP", 1
 ALIGNMENT = 4096
 CHUNK = 32 << 20
 THREADS = 4
-Move = Callable[[memoryview, int], None]  # fill, or take, the bytes of a part from an offset on
+Transfer = Callable[[memoryview, int], None]  # fill, or take, the bytes of a part from an offset on
 
 
 class CheckpointError(Exception):
@@ -47,7 +47,7 @@ def write(
     program: str,
     state: dict[str, Any],
     parts: Sequence[Part],
-    fill: Sequence[Move],
+    fill: Sequence[Transfer],
     last_look: Callable[[], None] = lambda: None,
 ) -> None:
     """Replace ``path`` by a checkpoint; if anything goes wrong the old one stays.
@@ -128,7 +128,7 @@ def read_header(path: Path, program: str) -> tuple[dict[str, Any], dict[str, Par
     return header["state"], parts
 
 
-def read(path: Path, parts: Sequence[Part], take: Sequence[Move]) -> None:
+def read(path: Path, parts: Sequence[Part], take: Sequence[Transfer]) -> None:
     """Hand the data of the parts on, chunk by chunk, while later ones are being read.
 
     Raises:
@@ -137,7 +137,7 @@ def read(path: Path, parts: Sequence[Part], take: Sequence[Move]) -> None:
     descriptor = _open(path, os.O_RDONLY)
     try:
         with _pipeline() as pipe:
-            under_way: deque[tuple[memoryview, Move, int, int, Future[None]]] = deque()
+            under_way: deque[tuple[memoryview, Transfer, int, int, Future[None]]] = deque()
             for part, move in zip(parts, take, strict=True):
                 for number, (at, size) in enumerate(_chunks(part)):
                     if not pipe.slots:
@@ -183,7 +183,7 @@ def _pipeline() -> Iterator[_Pipe]:
         pipe.finish()
 
 
-def _take_next(pipe: _Pipe, under_way: deque[tuple[memoryview, Move, int, int, Future[None]]]) -> None:
+def _take_next(pipe: _Pipe, under_way: deque[tuple[memoryview, Transfer, int, int, Future[None]]]) -> None:
     slot, move, at, size, job = under_way.popleft()
     job.result()
     move(slot[:size], at)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tenbin.checkpoint.file import CheckpointError, Move, Part, aside_name, read, write
+from tenbin.checkpoint.file import CheckpointError, Part, Transfer, aside_name, read, write
 
 FILE = "generation"
 Content = TypeVar("Content")
@@ -82,7 +82,9 @@ class Generations:
         """Where this process writes."""
         return self.path if self.generation is None else self._of(self.generation)
 
-    def save(self, program: str, state: dict[str, Any], parts: Sequence[Part], fill: Sequence[Move]) -> None:
+    def save(
+        self, program: str, state: dict[str, Any], parts: Sequence[Part], fill: Sequence[Transfer]
+    ) -> None:
         """Write this process's checkpoint, then remove those of lower generations.
 
         Raises:
@@ -115,7 +117,7 @@ class Generations:
                 return path, look(path)
         return None
 
-    def read(self, path: Path, parts: Sequence[Part], take: Sequence[Move]) -> None:
+    def read(self, path: Path, parts: Sequence[Part], take: Sequence[Transfer]) -> None:
         """The data of what was taken up.
 
         Raises:

@@ -34,7 +34,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tenbin.checkpoint.file import CheckpointError, Move, Part, read_header
+from tenbin.checkpoint.file import CheckpointError, Part, Transfer, read_header
 from tenbin.checkpoint.generations import Generations
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Checkpoint:
                 f"device {self.device.name} failed while {doing}: {error}; {kept}"
             ) from error
 
-    def _from_device(self, buffer: cl.Buffer) -> Move:
+    def _from_device(self, buffer: cl.Buffer) -> Transfer:
         import pyopencl as cl
 
         def move(memory: memoryview, at: int) -> None:
@@ -280,7 +280,7 @@ class Checkpoint:
 
         return move
 
-    def _to_device(self, buffer: cl.Buffer) -> Move:
+    def _to_device(self, buffer: cl.Buffer) -> Transfer:
         import pyopencl as cl
 
         def move(memory: memoryview, at: int) -> None:
@@ -343,14 +343,14 @@ def _open(device: Any) -> tuple[Any, Any]:
     return context, cl.CommandQueue(context)
 
 
-def _from_array(array: np.ndarray) -> Move:
+def _from_array(array: np.ndarray) -> Transfer:
     def move(memory: memoryview, at: int) -> None:
         memory[:] = array.reshape(-1).view("u1").data[at : at + len(memory)]
 
     return move
 
 
-def _to_array(array: np.ndarray) -> Move:
+def _to_array(array: np.ndarray) -> Transfer:
     def move(memory: memoryview, at: int) -> None:
         array.reshape(-1).view("u1").data[at : at + len(memory)] = memory
 

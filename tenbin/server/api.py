@@ -106,7 +106,7 @@ class Changed(BaseModel):
     left_out: dict[int, str]
 
 
-class News:
+class JobEnds:
     """Wakes those who wait for the end of a job.
 
     Attributes:
@@ -132,7 +132,7 @@ class News:
 
 
 def make_api(
-    coordinator: Coordinator, news: News, stop: Callable[[], None], url: str | None = None
+    coordinator: Coordinator, news: JobEnds, stop: Callable[[], None], url: str | None = None
 ) -> FastAPI:
     """The application over one coordinator; ``stop`` ends the process that serves it, also at ``url``."""
     from importlib.metadata import version
@@ -164,7 +164,7 @@ def make_api(
     return api
 
 
-def _changes(api: FastAPI, coordinator: Coordinator, news: News) -> None:
+def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """What users do to jobs."""
 
     def change(what: Callable[..., Any], *arguments: Any) -> Any:
@@ -207,7 +207,7 @@ def changed(which: Change, left_out: dict[int, str]) -> Changed:
     return Changed(ids=[job_id for job_id in ids if job_id not in left_out], left_out=left_out)
 
 
-def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
+def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """What users ask about jobs."""
 
     @api.get("/jobs", responses=OF_VALUES)
@@ -268,7 +268,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: News) -> None:
 
 
 async def ends(
-    coordinator: Coordinator, news: News, job_ids: list[int], wait_s: float, all: bool = False
+    coordinator: Coordinator, news: JobEnds, job_ids: list[int], wait_s: float, all: bool = False
 ) -> list[int]:
     """Who has ended, as soon as somebody has, or all have."""
     settled, waiting = coordinator.ledger.settled, job_ids.copy()

@@ -31,10 +31,10 @@ from scheduler.engines.local.packages import put_back
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import socket_folder
 from tenbin.server import tcp
-from tenbin.server.api import News, make_api
+from tenbin.server.api import JobEnds, make_api
 
 
-class Door(NamedTuple):
+class TcpDoor(NamedTuple):
     """The way in over TCP: its socket, what to know, and the name that was asked for."""
 
     listener: socket.socket
@@ -84,7 +84,7 @@ def serve(
             )
             door = None
             if place is not None:
-                door = Door(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])
+                door = TcpDoor(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])
                 tell(tcp.url_of(door.listener))
             asyncio.run(_serve(coordinator, sockets / "api.sock", door))
         finally:
@@ -118,8 +118,8 @@ def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
     return LocalEngine(home, report, machine.cluster, cores, devices, machine.unit, machine.packages)
 
 
-async def _serve(coordinator: Coordinator, address: Path, door: Door | None) -> None:
-    loop, news = asyncio.get_running_loop(), News()
+async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) -> None:
+    loop, news = asyncio.get_running_loop(), JobEnds()
     pending: asyncio.TimerHandle | None = None
 
     def turn() -> None:

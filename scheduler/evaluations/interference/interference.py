@@ -54,7 +54,7 @@ LOCKED = (
 )
 
 
-class Case(NamedTuple):
+class SharingCase(NamedTuple):
     """One simulation: a policy on jobs of one seed; ``load`` None: all at once."""
 
     policy: str
@@ -65,7 +65,7 @@ class Case(NamedTuple):
     knowledge: str = "pairs"
 
 
-class Result(NamedTuple):
+class SharingResult(NamedTuple):
     """Makespan and mean turnaround; makespan that no schedule can beat, where all jobs are there at once."""
 
     makespan_s: float
@@ -73,7 +73,7 @@ class Result(NamedTuple):
     least_s: float
 
 
-def simulate(case: Case) -> Result:
+def simulate(case: SharingCase) -> SharingResult:
     """Run one case."""
     cluster = parse_cluster(f"{NODES}xnode[cores=4]")
     more = f"jobs={case.jobs},{case.mix},knowledge={case.knowledge}"
@@ -89,7 +89,7 @@ def simulate(case: Case) -> Result:
     least, _ = least_time(seconds, load_pairs(NAME))
     figures = metrics.metrics()
     assert figures.mean_turnaround_s is not None
-    return Result(figures.makespan_s, figures.mean_turnaround_s, least * SET_NODES / NODES)
+    return SharingResult(figures.makespan_s, figures.mean_turnaround_s, least * SET_NODES / NODES)
 
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
@@ -142,30 +142,30 @@ def _variants(scale: Scale) -> list[tuple[str, str]]:
     return [*orders, ("match,passes=8", "pairs"), (MATCH, "pressures")]
 
 
-def _cases(scale: Scale) -> list[Case]:
+def _cases(scale: Scale) -> list[SharingCase]:
     jobs = JOBS[scale]
     cases = [
-        Case(policy, mix, jobs, load_ratio, seed)
+        SharingCase(policy, mix, jobs, load_ratio, seed)
         for mix, load_ratio in _settings(scale)
         for policy in POLICIES
         for seed in _seeds(scale)
     ]
     for policy, knowledge in _variants(scale):
         for mix, load_ratio in VARIED:
-            cases += [Case(policy, mix, jobs, load_ratio, seed, knowledge) for seed in _seeds(scale)]
+            cases += [SharingCase(policy, mix, jobs, load_ratio, seed, knowledge) for seed in _seeds(scale)]
     return cases
 
 
-def _say(case: Case) -> str:
+def _say(case: SharingCase) -> str:
     arrivals = "all at once" if case.load is None else f"load {case.load}"
     return f"{case.policy}, {case.mix}, {arrivals}, seed {case.seed}"
 
 
-Found = dict[Case, Result]
+Found = dict[SharingCase, SharingResult]
 
 
 def _values(
-    found: Found, scale: Scale, case: Case, value: Callable[[Result], float]
+    found: Found, scale: Scale, case: SharingCase, value: Callable[[SharingResult], float]
 ) -> tuple[list[float], list[float]]:
     """One value a seed, of the case's policy and of exclusive nodes."""
     mine = [value(found[case._replace(seed=seed)]) for seed in _seeds(scale)]
@@ -173,19 +173,19 @@ def _values(
     return mine, [value(found[base._replace(seed=seed)]) for seed in _seeds(scale)]
 
 
-def _makespan(result: Result) -> float:
+def _makespan(result: SharingResult) -> float:
     return result.makespan_s
 
 
-def _turnaround(result: Result) -> float:
+def _turnaround(result: SharingResult) -> float:
     return result.turnaround_s
 
 
-def _first(scale: Scale, policy: str, mix: str, load: float | None, knowledge: str = "pairs") -> Case:
-    return Case(policy, mix, JOBS[scale], load, 1, knowledge)
+def _first(scale: Scale, policy: str, mix: str, load: float | None, knowledge: str = "pairs") -> SharingCase:
+    return SharingCase(policy, mix, JOBS[scale], load, 1, knowledge)
 
 
-def _row(found: Found, scale: Scale, case: Case) -> tuple[str | float, ...]:
+def _row(found: Found, scale: Scale, case: SharingCase) -> tuple[str | float, ...]:
     arrivals = "at once" if case.load is None else f"load {case.load}"
     makespan = changes(*_values(found, scale, case, _makespan))
     turnaround = changes(*_values(found, scale, case, _turnaround))

@@ -42,7 +42,7 @@ Factor = Callable[[str, str], float]
 
 
 @dataclass(frozen=True)
-class Size:
+class PairsSize:
     """How much is run: kernels and their classes, seconds of a run at least, repetitions of each pair.
 
     Attributes:
@@ -58,14 +58,14 @@ class Size:
     sessions: int = 1
 
 
-SIZES: dict[Scale, Size] = {
-    "small": Size({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, 60.0, quick=True),
-    "full": Size(KERNELS, 3.0, 4, 240.0, quick=False, sessions=3),
+SIZES: dict[Scale, PairsSize] = {
+    "small": PairsSize({"ep": "S", "ft": "S", "mg": "S"}, 1.2, 2, 60.0, quick=True),
+    "full": PairsSize(KERNELS, 3.0, 4, 240.0, quick=False, sessions=3),
 }
 
 
 @dataclass(frozen=True)
-class Seen:
+class MeasuredPairs:
     """The kernels' job profiles, and the pairs' times."""
 
     jobs: Mapping[str, JobProfile]
@@ -132,7 +132,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     )
 
 
-def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
+def measure(size: PairsSize, hosts: tuple[str, ...], progress: Progress) -> MeasuredPairs:
     """Profile each kernel, then run all pairs; in every session."""
     jobs: dict[str, JobProfile] = {}
     samples: dict[str, dict[str, pd.DataFrame]] = {}
@@ -155,11 +155,11 @@ def measure(size: Size, hosts: tuple[str, ...], progress: Progress) -> Seen:
         times.add(run_pairs(programs, wanted, usable_cores(), size.repetitions, LIMIT_S, seed=session))
         if times.interrupted:
             raise KeyboardInterrupt
-    return Seen(jobs, times)
+    return MeasuredPairs(jobs, times)
 
 
 def _orders(
-    size: Size, hosts: tuple[str, ...], mpi: MpiInstall | None, cores: Sequence[Sequence[int]]
+    size: PairsSize, hosts: tuple[str, ...], mpi: MpiInstall | None, cores: Sequence[Sequence[int]]
 ) -> dict[str, JobOrder]:
     """What is to be measured of each kernel."""
     start = (
@@ -183,12 +183,12 @@ def _orders(
 # --- what comes of it
 
 
-def _errors(seen: Seen, model: Factor) -> list[float]:
+def _errors(seen: MeasuredPairs, model: Factor) -> list[float]:
     """Predicted over measured - 1 in percent of every job beside every one; their runs are in no profile."""
     return [100 * (model(a, b) / seen.measured(a, b) - 1) for a in seen.jobs for b in seen.jobs]
 
 
-def noise_floor(seen: Seen) -> list[float]:
+def noise_floor(seen: MeasuredPairs) -> list[float]:
     """The same pair against itself, in %: slow-downs of every other repetition over the others', - 1."""
     found = []
     for a in seen.jobs:
@@ -198,13 +198,13 @@ def noise_floor(seen: Seen) -> list[float]:
     return found
 
 
-def group_s(seen: Seen, a: str, b: str, factor: Factor) -> float:
+def group_s(seen: MeasuredPairs, a: str, b: str, factor: Factor) -> float:
     """How long two jobs that begin together have the node; the longer one ends undisturbed."""
     slowed = factor(a, b), factor(b, a)
     return together_s({0: seen.alone_s(a), 1: seen.alone_s(b)}, lambda member, others: slowed[member])
 
 
-def choices(seen: Seen) -> dict[str, tuple[Pairs, float]]:
+def choices(seen: MeasuredPairs) -> dict[str, tuple[Pairs, float]]:
     """Pairs of two jobs of each kernel by each way to choose, and the node seconds measured for them."""
     names = [name for name in seen.jobs for _ in range(2)]
 

@@ -23,8 +23,15 @@ from scheduler.evaluations import (
     over_seeds,
     run_all,
 )
-from scheduler.evaluations.migration.migration_plans import Later, count_later
-from scheduler.evaluations.migration.migration_runs import CLUSTER, Case, Mix, Result, Results, simulate
+from scheduler.evaluations.migration.migration_plans import LatePlans, count_later
+from scheduler.evaluations.migration.migration_runs import (
+    CLUSTER,
+    MigrationCase,
+    MigrationResult,
+    MigrationResults,
+    SizeMix,
+    simulate,
+)
 from scheduler.model.costs import Line, LinearCosts
 from scheduler.model.jobs import Job
 from scheduler.workloads.generators.migration import MB_PER_GB, Parameters, mean_gap_s
@@ -54,13 +61,13 @@ GROWTH: dict[str, tuple[tuple[float, float] | None, str]] = {
     "wait_a_s": (None, ""),
 }
 
-A = Mix("(a) few units", "small", "harmonic")
-B = Mix("(b) many units", "even", "units")
+A = SizeMix("(a) few units", "small", "harmonic")
+B = SizeMix("(b) many units", "even", "units")
 A_SHORT, B_SHORT = A._replace(short=True), B._replace(short=True)
 OTHERS = (
-    Mix("(a') few units", "steep", "harmonic", True),
-    Mix("(b') many units", "large", "units", True),
-    Mix("(b) many units", "even", "harmonic", True),
+    SizeMix("(a') few units", "steep", "harmonic", True),
+    SizeMix("(b') many units", "large", "units", True),
+    SizeMix("(b) many units", "even", "harmonic", True),
 )
 SWEEPS = (A_SHORT, OTHERS[2])  # near saturation is where the load counts what the machine can do
 
@@ -77,8 +84,8 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     jobs, short_jobs = JOBS[scale]
     loads = LOADS[0::2] if scale == "small" else LOADS
     cases = list(dict.fromkeys(_cases(jobs, short_jobs, loads)))
-    found = Results(cases, run_all(simulate, cases, progress))
-    later = {mix: count_later(CLUSTER, Case(mix, "mct", 0, short_jobs).text()) for mix in (A, B)}
+    found = MigrationResults(cases, run_all(simulate, cases, progress))
+    later = {mix: count_later(CLUSTER, MigrationCase(mix, "mct", 0, short_jobs).text()) for mix in (A, B)}
     return Evaluation(
         PAPER,
         scale,
@@ -96,28 +103,28 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     )
 
 
-def _cases(jobs: int, short_jobs: int, loads: Iterable[float]) -> Iterable[Case]:
+def _cases(jobs: int, short_jobs: int, loads: Iterable[float]) -> Iterable[MigrationCase]:
     for seed in range(SEEDS):
         for mix in (A, B):
             for policy in (*FAMILY, LITERAL, PRICED):
-                yield Case(mix, policy, seed, jobs)
+                yield MigrationCase(mix, policy, seed, jobs)
         for mix in (A_SHORT, B_SHORT, *OTHERS):
             for policy in (*FAMILY, PRICED):
-                yield Case(mix, policy, seed, short_jobs)
+                yield MigrationCase(mix, policy, seed, short_jobs)
         for mix in (A_SHORT, B_SHORT):
             for factor in FACTORS[1:]:
                 for policy in ("mctm", "mctbm"):
-                    yield Case(mix, policy, seed, short_jobs, factor)
+                    yield MigrationCase(mix, policy, seed, short_jobs, factor)
         for mix in SWEEPS:
             for offered in loads:
                 for policy in SWEPT:
-                    yield Case(mix, policy, seed, short_jobs, offered=offered)
+                    yield MigrationCase(mix, policy, seed, short_jobs, offered=offered)
 
 
 # -- the paper's numbers --------------------------------------------------------------------------------
 
 
-def _findings(found: Results) -> list[Finding]:
+def _findings(found: MigrationResults) -> list[Finding]:
     """Section 4.2."""
     findings = []
     for mix, printed, backfill, migration in (
@@ -154,7 +161,7 @@ def _findings(found: Results) -> list[Finding]:
     return findings
 
 
-def _more(found: Results, mix: Mix, factor: float, name: str) -> Estimate:
+def _more(found: MigrationResults, mix: SizeMix, factor: float, name: str) -> Estimate:
     """How much longer a part of the turnaround is with over-estimated costs, in percent of mct's."""
     columns = (found.column(mix, "mctbm", factor), found.column(mix, "mctbm"), found.column(mix, "mct"))
     longer = (
@@ -206,7 +213,7 @@ def _error_rates() -> Table:
 # -- tables and pictures ---------------------------------------------------------------------------------
 
 
-def _mean(results: Sequence[Result], name: str) -> float:
+def _mean(results: Sequence[MigrationResult], name: str) -> float:
     return statistics.fmean(getattr(result, name) for result in results)
 
 
@@ -215,7 +222,7 @@ def _bars(factor: float) -> list[tuple[str, str, float]]:
     return [(policy, policy, factor if policy in ("mctm", "mctbm") else 1.0) for policy in FAMILY]
 
 
-def _figures(found: Results) -> list[Picture]:
+def _figures(found: MigrationResults) -> list[Picture]:
     """Figures 8, 9 and 10."""
     pictures = []
     for figure, factor in zip((8, 9, 10), FACTORS, strict=True):
@@ -234,7 +241,7 @@ def _figures(found: Results) -> list[Picture]:
     return pictures
 
 
-def _breakdown(found: Results) -> Table:
+def _breakdown(found: MigrationResults) -> Table:
     rows: list[tuple[str | float | int | None, ...]] = []
     bars = [(mix, bar) for mix in (A, B) for bar in _bars(1)]
     bars += [
@@ -271,7 +278,7 @@ def _breakdown(found: Results) -> Table:
     return Table("Mean turnaround and its parts", columns, tuple(rows))
 
 
-def _other_mixes(found: Results) -> Table:
+def _other_mixes(found: MigrationResults) -> Table:
     rows = []
     for mix in (A_SHORT, B_SHORT, *OTHERS):
         for policy in (*FAMILY, PRICED):
@@ -283,7 +290,7 @@ def _other_mixes(found: Results) -> Table:
     return Table("Other distributions of the sizes, and another load", columns, tuple(rows))
 
 
-def _late_plans(later: dict[Mix, Later]) -> Table:
+def _late_plans(later: dict[SizeMix, LatePlans]) -> Table:
     rows = tuple(
         (
             mix.label,
@@ -307,7 +314,7 @@ def _late_plans(later: dict[Mix, Later]) -> Table:
     return Table("Plans in parts that the printed steps keep (seed 0)", columns, rows)
 
 
-def _sweep_table(found: Results, loads: Sequence[float]) -> Table:
+def _sweep_table(found: MigrationResults, loads: Sequence[float]) -> Table:
     rows = []
     for mix in SWEEPS:
         for offered in loads:
@@ -321,7 +328,7 @@ def _sweep_table(found: Results, loads: Sequence[float]) -> Table:
     return Table("Near saturation: against mctb, load by the harmonic mean", columns, tuple(rows))
 
 
-def _sweep_pictures(found: Results, loads: Sequence[float]) -> list[Picture]:
+def _sweep_pictures(found: MigrationResults, loads: Sequence[float]) -> list[Picture]:
     pictures = []
     for mix in SWEEPS:
         series = []
@@ -340,7 +347,7 @@ def _sweep_pictures(found: Results, loads: Sequence[float]) -> list[Picture]:
 
 
 def _assumptions(jobs: int, short_jobs: int) -> tuple[str, ...]:
-    def interval(mix: Mix) -> str:
+    def interval(mix: SizeMix) -> str:
         parameters = Parameters(mix=mix.mix, per=mix.per)  # type: ignore[arg-type]
         return f"{mean_gap_s(parameters, CLUSTER):.1f} s"
 

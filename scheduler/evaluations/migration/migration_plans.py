@@ -13,7 +13,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
 
 
-class Step(NamedTuple):
+class PlansOfStep(NamedTuple):
     """Plans that end in one step of the procedure: how many, how many later than MCT's, and by how much."""
 
     plans: int
@@ -21,11 +21,11 @@ class Step(NamedTuple):
     mean_loss_s: float
 
 
-class Later(NamedTuple):
+class LatePlans(NamedTuple):
     """Step 6: the parts suffice. Step 7: the rest follows at the end of the queue."""
 
-    step_6: Step
-    step_7: Step
+    step_6: PlansOfStep
+    step_7: PlansOfStep
 
 
 class Counting(Mct):
@@ -45,14 +45,14 @@ class Counting(Mct):
             self.losses[rest].append(parts[-1].end_s - mct.end_s)
 
 
-def count_later(cluster: Cluster, text: str) -> Later:
+def count_later(cluster: Cluster, text: str) -> LatePlans:
     """Count them on the workload that ``text`` describes (seed 0)."""
     workload = load(text, cluster, 0)
     policy = Counting(MctParameters(backfill=True, migrate=True, literal=True))
     Simulator(cluster, workload.arrivals, policy, workload.settings).run()
-    return Later(_step(policy.losses[False]), _step(policy.losses[True]))
+    return LatePlans(_step(policy.losses[False]), _step(policy.losses[True]))
 
 
-def _step(losses: list[float]) -> Step:
+def _step(losses: list[float]) -> PlansOfStep:
     late = [loss for loss in losses if loss > 1e-4]
-    return Step(len(losses), len(late), sum(late) / len(late) if late else 0.0)
+    return PlansOfStep(len(losses), len(late), sum(late) / len(late) if late else 0.0)

@@ -17,7 +17,7 @@ from scheduler.workloads import load
 CLUSTER = parse_cluster("512xhigh+512xlow")
 
 
-class Mix(NamedTuple):
+class SizeMix(NamedTuple):
     """A distribution of the sizes, what the load counts, and whether fewer jobs will do."""
 
     label: str
@@ -27,10 +27,10 @@ class Mix(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class MigrationCase:
     """One simulation."""
 
-    mix: Mix
+    mix: SizeMix
     policy: str
     seed: int
     jobs: int
@@ -48,7 +48,7 @@ class Case:
         return f"generator:migration,{kind},load={self.offered},factor={self.factor}"
 
 
-class Result(NamedTuple):
+class MigrationResult(NamedTuple):
     """Means over the jobs of one simulation, in seconds; the first is the sum of the next four."""
 
     turnaround_s: float
@@ -59,7 +59,7 @@ class Result(NamedTuple):
     migrations: int
 
 
-def simulate(case: Case) -> Result:
+def simulate(case: MigrationCase) -> MigrationResult:
     """Run one case."""
     workload = load(case.text(), CLUSTER, case.seed)
     metrics, waits = Accumulator(CLUSTER), WaitBreakdown(CLUSTER)
@@ -67,27 +67,31 @@ def simulate(case: Case) -> Result:
     found = metrics.metrics()
     assert found.mean_turnaround_s is not None and found.mean_run_s is not None
     assert found.mean_overhead_s is not None
-    return Result(
+    return MigrationResult(
         found.mean_turnaround_s, found.mean_run_s, found.mean_overhead_s, *waits.means(), found.migrations
     )
 
 
-class Results:
+class MigrationResults:
     """All results, over the seeds."""
 
-    def __init__(self, cases: Sequence[Case], results: Sequence[Result]) -> None:
-        self._columns: dict[tuple[Mix, str, float, float], list[Result]] = {}
+    def __init__(self, cases: Sequence[MigrationCase], results: Sequence[MigrationResult]) -> None:
+        self._columns: dict[tuple[SizeMix, str, float, float], list[MigrationResult]] = {}
         for case, result in zip(cases, results, strict=True):  # by seed, because the cases are
             key = (case.mix, case.policy, case.factor, case.offered)
             self._columns.setdefault(key, []).append(result)
 
-    def column(self, mix: Mix, policy: str, factor: float = 1.0, offered: float = 0.9) -> list[Result]:
+    def column(
+        self, mix: SizeMix, policy: str, factor: float = 1.0, offered: float = 0.9
+    ) -> list[MigrationResult]:
         """One result a seed."""
         return self._columns[mix, policy, factor, offered]
 
-    def turnarounds(self, mix: Mix, policy: str, factor: float = 1.0, offered: float = 0.9) -> list[float]:
+    def turnarounds(
+        self, mix: SizeMix, policy: str, factor: float = 1.0, offered: float = 0.9
+    ) -> list[float]:
         return [result.turnaround_s for result in self.column(mix, policy, factor, offered)]
 
-    def change(self, mix: Mix, policy: str, base: str = "mct", factor: float = 1.0) -> Estimate:
+    def change(self, mix: SizeMix, policy: str, base: str = "mct", factor: float = 1.0) -> Estimate:
         """Of the mean turnaround against a base with true costs."""
         return changes(self.turnarounds(mix, policy, factor), self.turnarounds(mix, base))

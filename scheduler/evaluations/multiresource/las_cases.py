@@ -7,13 +7,13 @@ from itertools import product
 from typing import NamedTuple
 
 from scheduler.evaluations import Scale
-from scheduler.evaluations.multiresource.las_runs import Case, trace_file
+from scheduler.evaluations.multiresource.las_runs import LasCase, trace_file
 
 LIKES = ("google", "alibaba")
 POLICIES = ("kairos", "las", "las-prompt", "las-mq")
 
 
-class Machine(NamedTuple):
+class NodesAndTasks(NamedTuple):
     """So many nodes and tasks."""
 
     nodes: int
@@ -21,39 +21,39 @@ class Machine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Size:
+class LasSize:
     """How much is simulated: machines and seeds for each trace, and for what has one seed only.
 
     ``further_seeds``: for Alibaba's tasks under the policies that are not the paper's. ``trace``: for
     Google's own tasks, where there is a file of them; None: they are left out.
     """
 
-    main: dict[str, Machine]
+    main: dict[str, NodesAndTasks]
     seeds: dict[str, int]
     further_seeds: int
-    varied: Machine
-    overload: Machine
-    readings: dict[str, Machine]
-    trace: Machine | None = None
+    varied: NodesAndTasks
+    overload: NodesAndTasks
+    readings: dict[str, NodesAndTasks]
+    trace: NodesAndTasks | None = None
 
 
-SIZES: dict[Scale, Size] = {
-    "small": Size(
-        {"google": Machine(128, 17_400), "alibaba": Machine(64, 25_000)},
+SIZES: dict[Scale, LasSize] = {
+    "small": LasSize(
+        {"google": NodesAndTasks(128, 17_400), "alibaba": NodesAndTasks(64, 25_000)},
         {"google": 2, "alibaba": 2},
         1,
-        Machine(64, 8_700),
-        Machine(8, 8_000),
-        {"google": Machine(64, 8_700), "alibaba": Machine(64, 12_500)},
+        NodesAndTasks(64, 8_700),
+        NodesAndTasks(8, 8_000),
+        {"google": NodesAndTasks(64, 8_700), "alibaba": NodesAndTasks(64, 12_500)},
     ),
-    "full": Size(
-        {"google": Machine(256, 69_524), "alibaba": Machine(256, 648_052)},
+    "full": LasSize(
+        {"google": NodesAndTasks(256, 69_524), "alibaba": NodesAndTasks(256, 648_052)},
         {"google": 5, "alibaba": 3},
         1,
-        Machine(256, 69_524),
-        Machine(16, 40_000),
-        {"google": Machine(128, 17_400), "alibaba": Machine(128, 50_000)},
-        Machine(256, 69_524),
+        NodesAndTasks(256, 69_524),
+        NodesAndTasks(16, 40_000),
+        {"google": NodesAndTasks(128, 17_400), "alibaba": NodesAndTasks(128, 50_000)},
+        NodesAndTasks(256, 69_524),
     ),
 }
 OWN = "L = 1.5, N = 4, W = 60 s"
@@ -65,57 +65,59 @@ READINGS = {
 }
 
 
-def seeds(size: Size, like: str, policy: str) -> int:
+def seeds(size: LasSize, like: str, policy: str) -> int:
     first = policy in ("kairos", "las") or like == "google"
     return size.seeds[like] if first else size.further_seeds
 
 
-def main_cases(size: Size) -> list[Case]:
+def main_cases(size: LasSize) -> list[LasCase]:
     return [
-        Case(policy, like, *size.main[like], seed)
+        LasCase(policy, like, *size.main[like], seed)
         for like, policy in product(LIKES, POLICIES)
         for seed in range(seeds(size, like, policy))
     ]
 
 
-def settings(size: Size) -> list[tuple[str, Case]]:
+def settings(size: LasSize) -> list[tuple[str, LasCase]]:
     """What is varied, and the simulation; the paper's own values come first."""
     machine = size.varied
-    rows = [(OWN, Case("las", "google", *machine, 0))]
-    rows += [(f"L = {v:g}", Case(f"las,load-limit={v:g}", "google", *machine, 0)) for v in L]
-    rows += [(f"N = {v}", Case(f"las,victims={v}", "google", *machine, 0)) for v in N]
-    rows += [(f"W = {v} s", Case(f"las,spare-s={v}", "google", *machine, 0)) for v in W]
+    rows = [(OWN, LasCase("las", "google", *machine, 0))]
+    rows += [(f"L = {v:g}", LasCase(f"las,load-limit={v:g}", "google", *machine, 0)) for v in L]
+    rows += [(f"N = {v}", LasCase(f"las,victims={v}", "google", *machine, 0)) for v in N]
+    rows += [(f"W = {v} s", LasCase(f"las,spare-s={v}", "google", *machine, 0)) for v in W]
     return rows + [(f"{machine.nodes // divisor} nodes", part(size, "las", divisor)) for divisor in PARTS]
 
 
-def part(size: Size, policy: str, divisor: int) -> Case:
+def part(size: LasSize, policy: str, divisor: int) -> LasCase:
     """A part of the machine, with as many tasks a node."""
-    return Case(policy, "google", size.varied.nodes // divisor, size.varied.tasks // divisor, 0)
+    return LasCase(policy, "google", size.varied.nodes // divisor, size.varied.tasks // divisor, 0)
 
 
-def varied_cases(size: Size) -> list[Case]:
+def varied_cases(size: LasSize) -> list[LasCase]:
     cases = [case for _, case in settings(size)]
     cases += [part(size, "kairos", divisor) for divisor in (1, *PARTS)]
     cases += [overload_case(size, policy, at) for policy, at in product(POLICIES, LOADS)]
     return cases + [case for row in readings(size) for case in row[2:]]
 
 
-def overload_case(size: Size, policy: str, at: float) -> Case:
-    return Case(policy, "alibaba", *size.overload, 0, f"load={at:g}")
+def overload_case(size: LasSize, policy: str, at: float) -> LasCase:
+    return LasCase(policy, "alibaba", *size.overload, 0, f"load={at:g}")
 
 
-def readings(size: Size) -> list[tuple[str, str, Case, Case]]:
+def readings(size: LasSize) -> list[tuple[str, str, LasCase, LasCase]]:
     """Trace, what is read otherwise, and kairos and las with it."""
     rows = []
     for like in LIKES:
         for more in ("", *READINGS[like]):
-            kairos, las = (Case(policy, like, *size.readings[like], 0, more) for policy in ("kairos", "las"))
+            kairos, las = (
+                LasCase(policy, like, *size.readings[like], 0, more) for policy in ("kairos", "las")
+            )
             rows.append((like, more or "as above", kairos, las))
     return rows
 
 
-def trace_cases(size: Size) -> list[Case]:
+def trace_cases(size: LasSize) -> list[LasCase]:
     """Google's own tasks, resampled; nothing where there is no file of them."""
     if size.trace is None or trace_file() is None:
         return []
-    return [Case(policy, "trace", *size.trace, 0) for policy in POLICIES]
+    return [LasCase(policy, "trace", *size.trace, 0) for policy in POLICIES]

@@ -33,7 +33,7 @@ POINTS = 61
 Floats = NDArray[np.float64]
 
 
-class Case(NamedTuple):
+class LasCase(NamedTuple):
     """One simulation: policy with its parameters, trace, machine, seed."""
 
     policy: str
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     more: str = ""  # parameters of the workload
 
 
-class Figures(NamedTuple):
+class LasFigures(NamedTuple):
     """What came out of one."""
 
     p50: float
@@ -58,7 +58,7 @@ class Figures(NamedTuple):
     curve: tuple[float, ...]  # slowdown at the points of figure 3
 
 
-class Usage:
+class UsageSink:
     """A sink: what was in use of CPU and memory while tasks were submitted."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Usage:
         return float(inside @ cpu / whole / capacity[0]), float(inside @ memory / whole / capacity[1])
 
 
-class Slowdowns:
+class SlowdownSink:
     """A sink: the slowdown of each task."""
 
     def __init__(self) -> None:
@@ -94,20 +94,20 @@ class Slowdowns:
         return tuple(np.quantile(np.frombuffer(self._values), points, method="lower").tolist())
 
 
-def simulate(case: Case) -> Figures:
+def simulate(case: LasCase) -> LasFigures:
     """One simulation."""
     capacity = TRACE_CAPACITY if case.like == "trace" else (1.0, 1.0)
     cluster = Cluster((Pool("node", case.nodes, resources=("cpu", "memory"), capacity=capacity),))
     workload = load(workload_of(case), cluster, case.seed)
     policy = create(_with_spare(case.policy, case.like))
-    metrics, usage, slowdowns = Accumulator(cluster), Usage(), Slowdowns()
+    metrics, usage, slowdowns = Accumulator(cluster), UsageSink(), SlowdownSink()
     sinks = (metrics, usage, slowdowns)
     Simulator(cluster, workload.arrivals, policy, workload.settings, sinks).run()
     found = metrics.metrics()
     curve = slowdowns.at(np.linspace(*FIGURE_3[case.like], POINTS))
     p50, p95, p99, p999 = slowdowns.at(np.array(QUANTILES))
     cpu, memory = usage.shares(case.nodes, capacity)
-    return Figures(p50, p95, p99, p999, found.preemptions, found.jobs, cpu, memory, curve)
+    return LasFigures(p50, p95, p99, p999, found.preemptions, found.jobs, cpu, memory, curve)
 
 
 def trace_file() -> Path | None:
@@ -117,7 +117,7 @@ def trace_file() -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def workload_of(case: Case) -> str:
+def workload_of(case: LasCase) -> str:
     """Its tasks, as ``workloads.load`` takes them."""
     if case.like == "trace":
         spread = f"like=google,closed_load={math.sqrt(2)}"

@@ -31,7 +31,7 @@ from scheduler.evaluations.multiresource.las_cases import (
     PARTS,
     POLICIES,
     SIZES,
-    Size,
+    LasSize,
     main_cases,
     overload_case,
     part,
@@ -45,8 +45,8 @@ from scheduler.evaluations.multiresource.las_runs import (
     FIGURE_3,
     POINTS,
     TRACE_CAPACITY,
-    Case,
-    Figures,
+    LasCase,
+    LasFigures,
     simulate,
 )
 
@@ -82,28 +82,28 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     )
 
 
-def _say(case: Case) -> str:
+def _say(case: LasCase) -> str:
     return f"{case.policy}, {case.like}-like {case.more}, {case.nodes} nodes, seed {case.seed}"
 
 
 # -- what is told of them -------------------------------------------------------------------------------
 
-Found = dict[Case, Figures]
+Found = dict[LasCase, LasFigures]
 
 
-def _runs(found: Found, size: Size, like: str, policy: str, only: int | None = None) -> list[Figures]:
+def _runs(found: Found, size: LasSize, like: str, policy: str, only: int | None = None) -> list[LasFigures]:
     most = seeds(size, like, policy) if only is None else only
-    return [found[Case(policy, like, *size.main[like], seed)] for seed in range(most)]
+    return [found[LasCase(policy, like, *size.main[like], seed)] for seed in range(most)]
 
 
-def _change(found: Found, size: Size, like: str, policy: str, field: str) -> Estimate:
+def _change(found: Found, size: LasSize, like: str, policy: str, field: str) -> Estimate:
     """Against kairos on the same tasks, in percent."""
     runs = _runs(found, size, like, policy)
     bases = _runs(found, size, like, "kairos", len(runs))
     return changes([getattr(r, field) for r in runs], [getattr(b, field) for b in bases])
 
 
-def _preemptions(found: Found, size: Size, like: str, policy: str) -> Estimate:
+def _preemptions(found: Found, size: LasSize, like: str, policy: str) -> Estimate:
     """In percent of kairos's."""
     change = _change(found, size, like, policy, "preemptions")
     return Estimate(100 + change.mean, 100 + change.low, 100 + change.high, change.n)
@@ -121,7 +121,7 @@ PRINTED = {
 }
 
 
-def _findings(found: Found, size: Size, like: str) -> list[Finding]:
+def _findings(found: Found, size: LasSize, like: str) -> list[Finding]:
     """Section 4.3."""
     name, printed = f"{like.title()}-like", PRINTED[like]
     rows = []
@@ -157,7 +157,7 @@ def _findings(found: Found, size: Size, like: str) -> list[Finding]:
     return rows
 
 
-def _beyond(found: Found, size: Size) -> tuple[Finding, ...]:
+def _beyond(found: Found, size: LasSize) -> tuple[Finding, ...]:
     """What the paper does not tell."""
     rows = []
     for like in LIKES:
@@ -173,12 +173,14 @@ def _beyond(found: Found, size: Size) -> tuple[Finding, ...]:
     return tuple(rows)
 
 
-def _sensitivity_findings(found: Found, size: Size) -> tuple[Finding, ...]:
+def _sensitivity_findings(found: Found, size: LasSize) -> tuple[Finding, ...]:
     """Section 4.4, which tells directions only."""
     by = {what: found[case] for what, case in settings(size)}
     own = by[OWN]
 
-    def versus(what: str, one: Figures, other: Figures, field: str, same: tuple[float, float]) -> Finding:
+    def versus(
+        what: str, one: LasFigures, other: LasFigures, field: str, same: tuple[float, float]
+    ) -> Finding:
         change = changes([getattr(one, field)], [getattr(other, field)])
         return Finding(f"Google-like: {field} slowdown, {what}", None, change, "%", same, "one seed")
 
@@ -200,13 +202,13 @@ def _sensitivity_findings(found: Found, size: Size) -> tuple[Finding, ...]:
 COLUMNS = ("p50", "p95", "p99", "p99.9", "preemptions a task", "CPU in use", "memory in use")
 
 
-def _row(runs: Sequence[Figures]) -> Row:
+def _row(runs: Sequence[LasFigures]) -> Row:
     """Means over the seeds."""
     columns = [(r.p50, r.p95, r.p99, r.p999, r.preemptions / r.tasks, r.cpu, r.memory) for r in runs]
     return tuple(np.mean(columns, axis=0).round(4).tolist())
 
 
-def _main_table(found: Found, size: Size) -> Table:
+def _main_table(found: Found, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
         (like, policy, len(runs), runs[0].tasks, *_row(runs))
         for like, policy in product(LIKES, POLICIES)
@@ -216,12 +218,12 @@ def _main_table(found: Found, size: Size) -> Table:
     return Table(title, ("trace", "policy", "seeds", "tasks", *COLUMNS), rows)
 
 
-def _sensitivity_table(found: Found, size: Size) -> Table:
+def _sensitivity_table(found: Found, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple((what, *_row([found[case]])) for what, case in settings(size))
     return Table(f"las, Google-like, {size.varied.nodes} nodes, one seed", ("setting", *COLUMNS), rows)
 
 
-def _overload_table(found: Found, size: Size) -> Table:
+def _overload_table(found: Found, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
         (at, policy, *_row([found[overload_case(size, policy, at)]]))
         for at, policy in product(LOADS, POLICIES)
@@ -230,7 +232,7 @@ def _overload_table(found: Found, size: Size) -> Table:
     return Table(title, ("offered load", "policy", *COLUMNS), rows)
 
 
-def _readings_table(found: Found, size: Size) -> Table:
+def _readings_table(found: Found, size: LasSize) -> Table:
     rows = []
     for like, more, kairos, las in readings(size):
         one, other = found[las], found[kairos]
@@ -251,7 +253,7 @@ def _readings_table(found: Found, size: Size) -> Table:
     return Table("las against kairos, read otherwise, one seed", columns + more_columns, tuple(rows))
 
 
-def _trace_tables(found: Found, size: Size) -> list[Table]:
+def _trace_tables(found: Found, size: LasSize) -> list[Table]:
     """Google's own tasks, where there is a file of them."""
     cases = trace_cases(size)
     if not cases:
@@ -265,7 +267,7 @@ def _trace_tables(found: Found, size: Size) -> list[Table]:
     return [Table(title, ("policy", *COLUMNS), rows)]
 
 
-def _picture(found: Found, size: Size, like: str) -> Picture:
+def _picture(found: Found, size: LasSize, like: str) -> Picture:
     """Figure 3: the distribution of slowdowns (its upper end)."""
     points = tuple(np.linspace(*FIGURE_3[like], POINTS)[:-1].tolist())
     series = []
@@ -278,7 +280,7 @@ def _picture(found: Found, size: Size, like: str) -> Picture:
     return Picture(title, "slowdown", "share of the tasks", tuple(series), "lines")
 
 
-def _overload_picture(found: Found, size: Size) -> Picture:
+def _overload_picture(found: Found, size: LasSize) -> Picture:
     series = tuple(
         Series(policy, LOADS, tuple(found[overload_case(size, policy, at)].p99 for at in LOADS))
         for policy in POLICIES
@@ -287,7 +289,7 @@ def _overload_picture(found: Found, size: Size) -> Picture:
     return Picture(title, "offered load", "p99 slowdown", series, "lines", log_y=True)
 
 
-def _assumptions(found: Found, size: Size) -> tuple[str, ...]:
+def _assumptions(found: Found, size: LasSize) -> tuple[str, ...]:
     used = []
     for like in LIKES:
         runs = [(run.cpu, run.memory) for run in _runs(found, size, like, "kairos")]
@@ -310,7 +312,7 @@ def _assumptions(found: Found, size: Size) -> tuple[str, ...]:
     )
 
 
-def _remarks(size: Size) -> tuple[str, ...]:
+def _remarks(size: LasSize) -> tuple[str, ...]:
     return (
         "From p99.9 on, las is worse than kairos: a large new task for which no N tasks make room waits on "
         "its node until it drains. las-prompt lets it displace more.",

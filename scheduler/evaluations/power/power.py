@@ -21,11 +21,11 @@ from scheduler.evaluations.power.power_runs import (
     INTREPID_SPREAD,
     LIMITED,
     LITERAL,
-    PLANS,
     SAVING,
+    SIZES,
     TIGHT,
-    Plan,
-    Runs,
+    PowerResults,
+    PowerSize,
     cases_of,
     rate_text,
     second_text,
@@ -47,11 +47,11 @@ RELATIVE = (1.0, 1.46, 31.39, 2.13, 3.40)  # table 4: mean run time over that of
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """All figures and tables."""
-    plan = PLANS[scale]
+    plan = SIZES[scale]
     cases = list(dict.fromkeys(cases_of(plan)))
     cases.sort(key=lambda case: ("-ga" not in case.policy, "set2" not in case.workload))  # the longest first
     results = run_all(simulate, cases, progress, lambda case: f"{case.policy} on {case.workload}")
-    runs = Runs(zip(cases, results, strict=True))
+    runs = PowerResults(zip(cases, results, strict=True))
     stand_in = "the log of Theta" if power_set2.log() else "the Lublin-Feitelson model"
     return Evaluation(
         PAPER,
@@ -67,7 +67,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
 # -- findings ----------------------------------------------------------------------------------------------
 
 
-def _set1(runs: Runs, plan: Plan) -> list[Finding]:
+def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     """Figure 3."""
     seeds = plan.seeds
     return [
@@ -111,7 +111,7 @@ def _set1(runs: Runs, plan: Plan) -> list[Finding]:
     ]
 
 
-def _table4(runs: Runs, plan: Plan) -> list[Finding]:
+def _table4(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     found = []
     columns = (*FIFO, FAST, SAVING)
     for name, unit, field, printed in WAITS:
@@ -141,7 +141,7 @@ def _table4(runs: Runs, plan: Plan) -> list[Finding]:
     return found
 
 
-def _both_zeros(runs: Runs, plan: Plan) -> list[Finding]:
+def _both_zeros(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     """beta = 0 as the equation has it, and both ends by genetic search."""
     genetic, fast, seeds = GENETIC.format(0.0), GENETIC.format(1.0), plan.genetic_seeds
     note = "one node is best for every job at beta = 0, so the optimum crawls; see the remarks"
@@ -194,7 +194,7 @@ def _both_zeros(runs: Runs, plan: Plan) -> list[Finding]:
     ]
 
 
-def _set2(runs: Runs, plan: Plan, stand_in: str) -> list[Finding]:
+def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
     """Figure 7."""
     found = []
     seeds, jobs = plan.second_seeds, {"workload": second_text(plan)}
@@ -241,7 +241,7 @@ def _equations() -> Table:
     )
 
 
-def _sweep(runs: Runs, plan: Plan) -> Table:
+def _sweep(runs: PowerResults, plan: PowerSize) -> Table:
     rows = []
     for beta in plan.betas:
         row: list[str | float | int | None] = [beta]
@@ -259,7 +259,7 @@ def _sweep(runs: Runs, plan: Plan) -> Table:
     return Table(title, columns, tuple(rows))
 
 
-def _compare(runs: Runs, plan: Plan, limits: str = "", **other: object) -> list[float]:
+def _compare(runs: PowerResults, plan: PowerSize, limits: str = "", **other: object) -> list[float]:
     fast, saving, literal = (policy + limits for policy in (FAST, SAVING, LITERAL))
     return [
         runs.change("time_s", fast, "fifo-mid", plan.seeds, **other).mean,
@@ -277,17 +277,17 @@ COMPARED = (
 )
 
 
-def _rates(runs: Runs, plan: Plan) -> Table:
+def _rates(runs: PowerResults, plan: PowerSize) -> Table:
     rows = tuple((rate, *_compare(runs, plan, workload=rate_text(rate))) for rate in plan.rates)
     return Table("Figure 6: arrival rates", ("submissions a second", *COMPARED), rows)
 
 
-def _budgets(runs: Runs, plan: Plan) -> Table:
+def _budgets(runs: PowerResults, plan: PowerSize) -> Table:
     rows = tuple((budget, *_compare(runs, plan, TIGHT, budget_w=budget)) for budget in plan.budgets)
     return Table("Budgets (not in the paper)", ("budget, W", *COMPARED), rows)
 
 
-def _pictures(runs: Runs, plan: Plan) -> tuple[Picture, ...]:
+def _pictures(runs: PowerResults, plan: PowerSize) -> tuple[Picture, ...]:
     names = ("FIFO_max", "FIFO_mid", "FIFO_min", "beta = 1", "beta = 0")
     policies = (*FIFO, FAST, SAVING)
 
@@ -320,7 +320,7 @@ def _pictures(runs: Runs, plan: Plan) -> tuple[Picture, ...]:
 # -- words -------------------------------------------------------------------------------------------------
 
 
-def _assumptions(plan: Plan, stand_in: str) -> tuple[str, ...]:
+def _assumptions(plan: PowerSize, stand_in: str) -> tuple[str, ...]:
     return (
         "beta = 1 is performance, beta = 0 energy, as equation 4.1 and the results have it.",
         "Rates are submissions a second; alpha = 0.5; jobs are malleable at no cost; caps go from 30 W to "
@@ -342,7 +342,7 @@ def _assumptions(plan: Plan, stand_in: str) -> tuple[str, ...]:
     )
 
 
-def _remarks(runs: Runs, plan: Plan) -> tuple[str, ...]:
+def _remarks(runs: PowerResults, plan: PowerSize) -> tuple[str, ...]:
     exact = [case for case in runs if case.policy.startswith("parm,")]
     set1 = [case for case in exact if case.workload.startswith("power-set1")]
     first = max(runs[case].worst_gap for case in set1 if TIGHT not in case.policy)

@@ -25,7 +25,7 @@ FIRST_DONE = 0.95
 INTREPID_SPREAD = 0.22  # Intrepid's 1000 jobs take 3.5 days (68,936 in 8 months), Theta's 16
 
 
-class Case(NamedTuple):
+class PowerCase(NamedTuple):
     """One simulation."""
 
     policy: str
@@ -34,7 +34,7 @@ class Case(NamedTuple):
     seed: int = 0
 
 
-class Result(NamedTuple):
+class PowerResult(NamedTuple):
     """What it gave; ``time_s`` and ``energy_j`` until the first 95 % of the jobs are done for set 2."""
 
     time_s: float
@@ -48,7 +48,7 @@ class Result(NamedTuple):
     jobs: int
 
 
-def simulate(case: Case) -> Result:
+def simulate(case: PowerCase) -> PowerResult:
     """Run one case."""
     second = case.workload.startswith("power-set2")
     cluster = power_set2.machine() if second else power_set1.machine(budget_w=case.budget_w)
@@ -65,7 +65,7 @@ def simulate(case: Case) -> Result:
         energy += pool.power_w(segment.placement.units, segment.placement.cap_w) * seconds
         used += segment.placement.units * seconds
     waits = np.array([o.start_s - o.job.submit_s for o in outcomes])
-    return Result(
+    return PowerResult(
         end - first,
         energy,
         energy + pool.base_w * (pool.units * (end - first) - used),
@@ -78,7 +78,7 @@ def simulate(case: Case) -> Result:
     )
 
 
-class Plan(NamedTuple):
+class PowerSize(NamedTuple):
     """What is run at a scale."""
 
     seeds: tuple[int, ...]
@@ -91,9 +91,9 @@ class Plan(NamedTuple):
     second_jobs: int
 
 
-PLANS = {
-    "small": Plan((0, 1), (0.0, 0.5, 1.0), (0,), (0.0, 1.0), (10.0, 0.2), (3850.0, 2000.0), (0,), 150),
-    "full": Plan(
+SIZES = {
+    "small": PowerSize((0, 1), (0.0, 0.5, 1.0), (0,), (0.0, 1.0), (10.0, 0.2), (3850.0, 2000.0), (0,), 150),
+    "full": PowerSize(
         tuple(range(5)),
         tuple(round(0.1 * i, 1) for i in range(11)),
         (0, 1, 2),
@@ -106,12 +106,12 @@ PLANS = {
 }
 
 
-class Runs(dict[Case, Result]):
+class PowerResults(dict[PowerCase, PowerResult]):
     """Results by case."""
 
     def get_all(self, field: str, policy: str, seeds: tuple[int, ...], **other: object) -> list[float]:
         """One field, for each seed."""
-        cases = [Case(policy=policy, seed=seed, **other) for seed in seeds]  # type: ignore[arg-type]
+        cases = [PowerCase(policy=policy, seed=seed, **other) for seed in seeds]  # type: ignore[arg-type]
         return [float(getattr(self[case], field)) for case in cases]
 
     def change(self, field: str, policy: str, base: str, seeds: tuple[int, ...], **other: object) -> Estimate:
@@ -119,18 +119,18 @@ class Runs(dict[Case, Result]):
         return changes(self.get_all(field, policy, seeds, **other), self.get_all(field, base, seeds, **other))
 
 
-def cases_of(plan: Plan) -> list[Case]:
+def cases_of(plan: PowerSize) -> list[PowerCase]:
     """All simulations of a plan, some of them twice."""
     seeds = plan.seeds
-    cases = [Case(policy, seed=seed) for policy in (*FIFO, FAST, SAVING, LITERAL) for seed in seeds]
-    cases += [Case(f"parm,beta={beta:g}", seed=seed) for beta in plan.betas for seed in seeds]
-    cases += [Case(GENETIC.format(b), seed=s) for b in plan.genetic_betas for s in plan.genetic_seeds]
+    cases = [PowerCase(policy, seed=seed) for policy in (*FIFO, FAST, SAVING, LITERAL) for seed in seeds]
+    cases += [PowerCase(f"parm,beta={beta:g}", seed=seed) for beta in plan.betas for seed in seeds]
+    cases += [PowerCase(GENETIC.format(b), seed=s) for b in plan.genetic_betas for s in plan.genetic_seeds]
     some = ("fifo-mid", FAST, SAVING, LITERAL)
-    cases += [Case(p, rate_text(r), seed=s) for p, r, s in product(some, plan.rates, seeds)]
+    cases += [PowerCase(p, rate_text(r), seed=s) for p, r, s in product(some, plan.rates, seeds)]
     tight = (some[0], *(policy + TIGHT for policy in some[1:]))
-    cases += [Case(p, budget_w=b, seed=s) for p, b, s in product(tight, plan.budgets, seeds)]
+    cases += [PowerCase(p, budget_w=b, seed=s) for p, b, s in product(tight, plan.budgets, seeds)]
     cases += [
-        Case(p, second_text(plan), seed=s)
+        PowerCase(p, second_text(plan), seed=s)
         for p, s in product(("fifo-mid", "fifo-max", FAST + LIMITED, SAVING + LIMITED), plan.second_seeds)
     ]
     return cases
@@ -141,6 +141,6 @@ def rate_text(rate: float) -> str:
     return "power-set1" if rate == 10.0 else f"power-set1,rate_per_s={rate:g}"
 
 
-def second_text(plan: Plan) -> str:
+def second_text(plan: PowerSize) -> str:
     """Job set 2."""
     return f"power-set2,jobs={plan.second_jobs},spread={INTREPID_SPREAD:g}"

@@ -38,14 +38,14 @@ WORDS = {
 }
 
 
-class Case(NamedTuple):
+class LogCase(NamedTuple):
     """One log."""
 
     log: str
     jobs: int
 
 
-class Row(NamedTuple):
+class PredictedJob(NamedTuple):
     """One job: seconds that it ran, and that each rule said; the 10 and 90 % quantiles of the last."""
 
     run: float
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     high: float
 
 
-class Figures(NamedTuple):
+class LogFigures(NamedTuple):
     """Of one log: mean accuracy (smaller over larger of predicted and actual), share of jobs predicted too
     short, median factor of the error, share below the quantiles; mean wait and slowdown under EASY."""
 
@@ -71,7 +71,7 @@ class Figures(NamedTuple):
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """See ``PAPER``. Raises BadInput where TENBIN_DATA has none of the logs."""
-    cases = [Case(log, JOBS[scale]) for log in LOGS if path_of(log).exists()]
+    cases = [LogCase(log, JOBS[scale]) for log in LOGS if path_of(log).exists()]
     if not cases:
         raise BadInput(
             f"no log: {', '.join(LOGS)} in TENBIN_DATA", "get them from the Parallel Workloads Archive"
@@ -102,7 +102,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     return Evaluation(PAPER, scale, _assumptions(found), tuple(findings), (table,), remarks=_remarks())
 
 
-def _assumptions(found: dict[Case, Figures]) -> tuple[str, ...]:
+def _assumptions(found: dict[LogCase, LogFigures]) -> tuple[str, ...]:
     jobs = ", ".join(f"{one.jobs:,} of {case.log}" for case, one in found.items())
     return (
         f"Jobs: {jobs}; those without a user's request or a run time are left out.",
@@ -131,7 +131,7 @@ def path_of(log: str) -> Path:
     return Path(os.environ.get("TENBIN_DATA", "/nonexistent"), log)
 
 
-def look(case: Case) -> Figures:
+def look(case: LogCase) -> LogFigures:
     """Predict the jobs of one log, and let EASY plan by each rule."""
     path = path_of(case.log)
     log = read(path).arrivals
@@ -151,7 +151,7 @@ def look(case: Case) -> Figures:
     known = [row for row in rows if row.high < math.inf]
     below = [float(np.mean([row.run <= bound for row, bound in pairs])) for pairs in _bounds(known)]
     planned = {rule: easy(arrivals, times.tolist(), LOGS[case.log]) for rule, times in said.items()}
-    return Figures(
+    return LogFigures(
         len(rows),
         {rule: float(np.mean(np.minimum(t, run) / np.maximum(t, run))) for rule, t in said.items()},
         {rule: float(np.mean(t < run)) for rule, t in said.items()},
@@ -162,7 +162,9 @@ def look(case: Case) -> Figures:
     )
 
 
-def _bounds(rows: list[Row]) -> tuple[list[tuple[Row, float]], list[tuple[Row, float]]]:
+def _bounds(
+    rows: list[PredictedJob],
+) -> tuple[list[tuple[PredictedJob, float]], list[tuple[PredictedJob, float]]]:
     """Each job with its 10 % quantile, and with its 90 % quantile."""
     return [(row, row.low) for row in rows], [(row, row.high) for row in rows]
 
@@ -173,7 +175,7 @@ def waits_of(path: Path) -> dict[int, float]:
     return {int(f[0]): max(float(f[2]), 0.0) for f in fields if len(f) > 3}
 
 
-def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Row]:
+def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[PredictedJob]:
     """What was known of each job when it was submitted."""
     alike, of_user = History(), History()
     ends: list[tuple[float, int, Run]] = []
@@ -189,9 +191,9 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Row]:
         best = alike.predict(asked)
         easy_s = request if last_two is None else min(last_two.middle, request)
         if best is None:
-            rows.append(Row(run_s, request, easy_s, request, 0.0, math.inf))
+            rows.append(PredictedJob(run_s, request, easy_s, request, 0.0, math.inf))
         else:
-            rows.append(Row(run_s, request, easy_s, min(best.middle, request), best.low, best.high))
+            rows.append(PredictedJob(run_s, request, easy_s, min(best.middle, request), best.low, best.high))
         heapq.heappush(ends, (job.submit_s + waits.get(job.id, 0.0) + run_s, job.id, Run(asked, run_s)))
     return rows
 

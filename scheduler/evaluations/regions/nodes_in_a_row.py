@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from scheduler.simulator.trace import Arrival
 
 
-class Row:
+class NodeRow:
     """Nodes 0, 1, ... with holes between the jobs; a hole is (first node, number of nodes)."""
 
     def __init__(self, nodes: int) -> None:
@@ -43,7 +43,7 @@ class Row:
 
 def starts_in_a_row(arrivals: Sequence[Arrival], nodes: int, may_pass: bool) -> dict[int, float]:
     """Start of each job on a row of so many nodes; with ``may_pass`` whoever fits starts."""
-    row, starts = Row(nodes), dict[int, float]()
+    row, starts = NodeRow(nodes), dict[int, float]()
     queue: list[Arrival] = []
     ends: list[tuple[float, int, int]] = []  # end, first node, nodes
     coming = list(reversed(arrivals))

@@ -32,7 +32,7 @@ THETA = "theta_2022.swf.gz"
 Floats = NDArray[np.float64]
 
 
-class Jobs:
+class JobTimes:
     """A sink that keeps numbers only: per job nodes, submission, start and end."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Jobs:
 
 def simulate(arrivals: Iterable[Arrival], policy: str, seed: int = 0) -> tuple[Floats, ...]:
     """Number, nodes, submission, start and end of each job."""
-    jobs = Jobs()
+    jobs = JobTimes()
     Simulator(MACHINE, arrivals, create(policy, seed), sinks=[jobs]).run()
     return jobs.columns()
 

@@ -54,7 +54,7 @@ SIGMA, MEDIAN_S = 1.5, 1.404 * HOUR_S  # of the largest jobs; with the limit, th
 BLOCK = 512
 
 
-class Mix(NamedTuple):
+class PrintedMix(NamedTuple):
     """A row of table 5."""
 
     jobs: int
@@ -62,7 +62,11 @@ class Mix(NamedTuple):
     largest_node_h: int
 
 
-MIXES = {1: Mix(2515, 164.58, 23_040), 2: Mix(2521, 172.81, 19_008), 3: Mix(2461, 172.57, 21_888)}
+MIXES = {
+    1: PrintedMix(2515, 164.58, 23_040),
+    2: PrintedMix(2521, 172.81, 19_008),
+    3: PrintedMix(2461, 172.57, 21_888),
+}
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,9 @@ def _run_times(sizes: Integers, largest: int, rng: np.random.Generator) -> Float
     return medians * rng.lognormal(0.0, SIGMA, len(sizes))
 
 
-def _as_printed(mix: Mix, nodes: int, dense_s: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
+def _as_printed(
+    mix: PrintedMix, nodes: int, dense_s: float, rng: np.random.Generator
+) -> tuple[Integers, Floats]:
     """Sizes and run times with exactly the mix's number, mean nodes and largest product, and the density."""
     sizes = _sizes(Parameters(), mix.jobs, rng)
     miss = round(mix.jobs * mix.mean_nodes) - int(sizes.sum())

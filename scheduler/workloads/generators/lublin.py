@@ -82,7 +82,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
     )
 
 
-class Block(NamedTuple):
+class JobBlock(NamedTuple):
     """Some jobs: time since the job before, nodes, run time, limit."""
 
     gaps: Floats
@@ -113,7 +113,7 @@ def _arrivals(parameters: Parameters, nodes: int, stretch: float, seed: int) -> 
             yield Arrival(Job(number, instant(submit), size, estimate, known=known), run)
 
 
-def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[Block]:
+def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[JobBlock]:
     rng = np.random.default_rng(seed)
     gaps = _gaps(rng, BLOCK)
     for begin in range(0, parameters.jobs, BLOCK):
@@ -121,7 +121,7 @@ def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[Block]:
         sizes = _sizes(rng, nodes, BLOCK)
         runs = np.maximum(1.0, np.floor(_run_times(rng, sizes)))
         limits = np.ceil(runs * (1.0 + parameters.over * rng.exponential(1.0, BLOCK)))
-        yield Block(next(gaps)[:count], sizes[:count], runs[:count], limits[:count])
+        yield JobBlock(next(gaps)[:count], sizes[:count], runs[:count], limits[:count])
 
 
 def _sizes(rng: np.random.Generator, nodes: int, count: int) -> Integers:

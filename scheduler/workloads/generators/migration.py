@@ -32,7 +32,7 @@ from scheduler.simulator.settings import Settings
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 
-Mix = Literal["small", "steep", "even", "large"]
+SizeMixName = Literal["small", "steep", "even", "large"]
 MB_PER_GB = 1024.0
 CHECKPOINT_SHARE = 0.6
 SMALL_MOST = 16
@@ -58,7 +58,7 @@ class Parameters:
     """
 
     jobs: int = 100_000
-    mix: Mix = "small"
+    mix: SizeMixName = "small"
     load: float = 0.9
     per: Literal["harmonic", "units"] = "harmonic"
     most_units: int = 512

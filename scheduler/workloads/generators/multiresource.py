@@ -35,7 +35,7 @@ LEAST_SHARE = 1e-4
 Floats = NDArray[np.float64]
 
 
-class Shape(NamedTuple):
+class TraceShape(NamedTuple):
     """Coefficients of variation of the demands, their correlation, and the run times."""
 
     demand_cvs: tuple[float, float]
@@ -46,8 +46,8 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "google": Shape((0.81, 0.91), 0.33, 2.97, 370.0, 0.03),
-    "alibaba": Shape((0.38, 0.34), 0.28, 6.60, 20.0, 0.1),
+    "google": TraceShape((0.81, 0.91), 0.33, 2.97, 370.0, 0.03),
+    "alibaba": TraceShape((0.38, 0.34), 0.28, 6.60, 20.0, 0.1),
 }
 
 
@@ -118,7 +118,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
     return Workload(tasks, f"{source}, open at load {parameters.load:g}", note=note)
 
 
-class Block(NamedTuple):
+class TaskBlock(NamedTuple):
     """Some tasks: time since the one before (mean 1), demands (tasks x resources), run times, users."""
 
     gaps: Floats
@@ -159,7 +159,7 @@ def _tasks(parameters: Parameters, capacity: Floats, gap_s: float | None, seed: 
             yield Arrival(job, run)
 
 
-def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[Block]:
+def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[TaskBlock]:
     shape, rng = SHAPES[parameters.like], np.random.default_rng(seed)
     sigmas = [_sigma(cv) for cv in shape.demand_cvs]
     # correlation of the logarithms that gives the demands the wanted one
@@ -175,7 +175,7 @@ def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[Blo
         runs = np.maximum(SHORTEST_S, median_s * np.exp(run_sigma * normal[:, 2]))
         gaps: Floats = rng.exponential(1.0, BLOCK)
         users = 1 + rng.choice(parameters.users, BLOCK, p=weights / weights.sum())
-        yield Block(gaps[:count], demands[:count], runs.round(6)[:count], users[:count])
+        yield TaskBlock(gaps[:count], demands[:count], runs.round(6)[:count], users[:count])
 
 
 def _sigma(cv: float) -> float:

@@ -22,7 +22,7 @@ from scheduler.workloads import Workload
 BASE_W, CAPS_W = 10.0, tuple(float(cap) for cap in range(30, 95, 5))
 
 
-class Program(NamedTuple):
+class NasProgram(NamedTuple):
     """A row of table 3."""
 
     name: str
@@ -38,11 +38,11 @@ class Program(NamedTuple):
 
 
 PROGRAMS = (
-    Program("BT", 291.747, 7, 0.02, 0.055),
-    Program("MG", 22.473, 18, 0.04, 0.070),
-    Program("SP", 297.194, 20, 0.05, 0.080),
-    Program("LU", 228.374, 18, 0.01, 0.075),
-    Program("EP", 43.867, math.inf, 0.0, 0.065),
+    NasProgram("BT", 291.747, 7, 0.02, 0.055),
+    NasProgram("MG", 22.473, 18, 0.04, 0.070),
+    NasProgram("SP", 297.194, 20, 0.05, 0.080),
+    NasProgram("LU", 228.374, 18, 0.01, 0.075),
+    NasProgram("EP", 43.867, math.inf, 0.0, 0.065),
 )
 
 

@@ -36,7 +36,7 @@ HALVINGS = 50
 SWAPS, CLOSE_ENOUGH = 10_000, 1e-4
 
 
-class Spread(NamedTuple):
+class DemandSpread(NamedTuple):
     """Coefficients of variation, and the correlation between the first two demands; None: as it is."""
 
     cpu_cv: float | None = None
@@ -46,8 +46,11 @@ class Spread(NamedTuple):
 
 
 LIKE = {
-    "itself": Spread(),
-    **{name: Spread(*shape.demand_cvs, shape.correlation, shape.run_cv) for name, shape in SHAPES.items()},
+    "itself": DemandSpread(),
+    **{
+        name: DemandSpread(*shape.demand_cvs, shape.correlation, shape.run_cv)
+        for name, shape in SHAPES.items()
+    },
 }
 
 
@@ -91,10 +94,12 @@ class Parameters:
             raise ValueError("give either load or closed_load")
 
     @property
-    def wanted(self) -> Spread:
+    def wanted(self) -> DemandSpread:
         """The spread to be reached."""
         named = LIKE[self.like]
-        given = {name: getattr(self, name) for name in Spread._fields if getattr(self, name) is not None}
+        given = {
+            name: getattr(self, name) for name in DemandSpread._fields if getattr(self, name) is not None
+        }
         return named._replace(**given)
 
 
@@ -132,7 +137,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
 
 
 @dataclass
-class Columns:
+class JobColumns:
     """What is changed of all jobs; the demands are None where the jobs state fewer."""
 
     run_s: Floats
@@ -140,14 +145,14 @@ class Columns:
     memory: Floats | None = None
 
 
-def _columns(jobs: list[Arrival]) -> Columns:
+def _columns(jobs: list[Arrival]) -> JobColumns:
     run = np.array([arrival.run_s for arrival in jobs])
     stated = min(len(arrival.job.demand) for arrival in jobs)
     demands = [np.array([arrival.job.demand[r] for arrival in jobs]) for r in range(min(stated, 2))]
-    return Columns(run, *demands)
+    return JobColumns(run, *demands)
 
 
-def _spread(columns: Columns, wanted: Spread, rng: np.random.Generator) -> Columns:
+def _spread(columns: JobColumns, wanted: DemandSpread, rng: np.random.Generator) -> JobColumns:
     cpu, memory = columns.cpu, columns.memory
     if (cpu is None and wanted.cpu_cv is not None) or (
         memory is None and not wanted.memory_cv is wanted.correlation is None
@@ -162,7 +167,7 @@ def _spread(columns: Columns, wanted: Spread, rng: np.random.Generator) -> Colum
         memory = with_cv(memory, wanted.memory_cv, "memory_cv")
     if wanted.correlation is not None and cpu is not None and memory is not None:
         memory = correlated(cpu, memory, wanted.correlation, rng)
-    return Columns(run, cpu, memory)
+    return JobColumns(run, cpu, memory)
 
 
 def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
@@ -270,7 +275,7 @@ def _drawn(jobs: list[Arrival], count: int, rng: np.random.Generator) -> list[Ar
     ]
 
 
-def _changed(jobs: list[Arrival], before: Columns, after: Columns) -> Iterator[Arrival]:
+def _changed(jobs: list[Arrival], before: JobColumns, after: JobColumns) -> Iterator[Arrival]:
     """The jobs with the new columns; estimates and memory change in proportion."""
     runs = _factors(before.run_s, after.run_s)
     memories = [1.0] * len(jobs)
@@ -295,7 +300,7 @@ def _factors(before: Floats, after: Floats) -> list[float]:
     return factors
 
 
-def _told(columns: Columns) -> str:
+def _told(columns: JobColumns) -> str:
     parts = []
     if columns.cpu is not None:
         parts.append(f"CPU {cv(columns.cpu):.3f}")

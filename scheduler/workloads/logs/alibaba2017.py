@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.tasks import Table, Task, TaskParameters, arrivals, chosen, number, share
+from scheduler.workloads.logs.tasks import (
+    TaskParameters,
+    TraceTable,
+    TraceTask,
+    arrivals,
+    chosen,
+    number,
+    share,
+)
 
 COLUMNS = 8
 COUNTED = {"finished": ("Terminated",), "any": ("Terminated", "Failed")}
@@ -48,7 +56,7 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
     """
     chosen_ = parameters or Parameters()
     skipped: Counter[str] = Counter()
-    table = Table(path, chosen_.strict, skipped)
+    table = TraceTable(path, chosen_.strict, skipped)
     thing = "task" if chosen_.instances == "units" else "instance"
     return Workload(
         arrivals(_tasks(table, chosen_), chosen_),
@@ -58,7 +66,7 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
     )
 
 
-def _tasks(table: Table, parameters: Parameters) -> Iterator[Task]:
+def _tasks(table: TraceTable, parameters: Parameters) -> Iterator[TraceTask]:
     for fields in table.rows(COLUMNS):
         created, ended, job, task, count, status, cpu, memory = (field.strip() for field in fields)
         if table.line == 1 and not created.lstrip("-").isdecimal():
@@ -79,7 +87,7 @@ def _tasks(table: Table, parameters: Parameters) -> Iterator[Task]:
 
 def _task(  # noqa: PLR0911 (one line a rule)
     created: str, ended: str, count: str, cpu: str, memory: str
-) -> Task | str:
+) -> TraceTask | str:
     """The task, or why its line cannot be used."""
     if not cpu or not memory:
         return "no request in the trace"
@@ -96,4 +104,4 @@ def _task(  # noqa: PLR0911 (one line a rule)
         return "no instances"
     if min(demand) <= 0:
         return f"a request of {'no CPU' if demand[0] <= 0 else 'no memory'}"
-    return Task(float(submit), float(end - submit), demand, units)
+    return TraceTask(float(submit), float(end - submit), demand, units)

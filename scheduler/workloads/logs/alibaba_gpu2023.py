@@ -20,7 +20,15 @@ from pathlib import Path
 from profiles.errors import BadInput
 from scheduler.workloads import Workload
 from scheduler.workloads.logs.files import lines_of
-from scheduler.workloads.logs.tasks import Table, Task, TaskParameters, arrivals, chosen, number, share
+from scheduler.workloads.logs.tasks import (
+    TaskParameters,
+    TraceTable,
+    TraceTask,
+    arrivals,
+    chosen,
+    number,
+    share,
+)
 
 MB_PER_MIB = 2**20 / 1e6
 NEEDED = (
@@ -55,7 +63,7 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
                 f"workload {path}, line 1: no column {name}", "name a list of pods with its heading"
             )
     skipped: Counter[str] = Counter()
-    pods = _pods(Table(path, chosen_.strict, skipped), heading, chosen_.every)
+    pods = _pods(TraceTable(path, chosen_.strict, skipped), heading, chosen_.every)
     return Workload(
         arrivals(pods, chosen_),
         f"{path.name}, Alibaba GPU trace 2023",
@@ -64,7 +72,7 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
     )
 
 
-def _pods(table: Table, heading: list[str], every: int) -> Iterator[Task]:
+def _pods(table: TraceTable, heading: list[str], every: int) -> Iterator[TraceTask]:
     places = [heading.index(name) for name in NEEDED]
     for fields in table.rows(len(heading)):
         if table.line == 1:
@@ -84,7 +92,7 @@ def _pods(table: Table, heading: list[str], every: int) -> Iterator[Task]:
 
 def _pod(
     milli: str, mib: str, gpus: str, gpu_milli: str, created: str, scheduled: str, deleted: str
-) -> Task | str:
+) -> TraceTask | str:
     """The pod, or why its line cannot be used."""
     try:
         cores, memory_mb = number(milli) / 1000.0, number(mib) * MB_PER_MIB
@@ -96,4 +104,4 @@ def _pod(
         return "a negative time" if submit < 0 else "times that are not in order"
     if cores <= 0 or memory_mb <= 0 or shares < 0:
         return "a request of no CPU" if cores <= 0 else "a request of no memory"
-    return Task(submit, end - start, (cores, memory_mb, shares), memory_mb=memory_mb)
+    return TraceTask(submit, end - start, (cores, memory_mb, shares), memory_mb=memory_mb)

@@ -27,7 +27,15 @@ from typing import Literal
 from profiles.errors import BadInput
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.tasks import Table, Task, TaskParameters, arrivals, chosen, number, share
+from scheduler.workloads.logs.tasks import (
+    TaskParameters,
+    TraceTable,
+    TraceTask,
+    arrivals,
+    chosen,
+    number,
+    share,
+)
 
 COLUMNS = 13
 SUBMIT, SCHEDULE, FINISH = 0, 1, 4
@@ -69,7 +77,7 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
 
 
 @dataclass(slots=True)
-class _Life:
+class _TaskEvents:
     """A task as far as it has been read."""
 
     submit_us: int | None
@@ -82,21 +90,21 @@ class _Life:
 
 
 def _arrivals(files: list[Path], parameters: Parameters, skipped: Counter[str]) -> Iterator[Arrival]:
-    lives: dict[tuple[str, str], _Life] = {}
+    tasks_by_key: dict[tuple[str, str], _TaskEvents] = {}
     for path in files:
-        _read(Table(path, parameters.strict, skipped), lives, parameters.every)
+        _read(TraceTable(path, parameters.strict, skipped), tasks_by_key, parameters.every)
     tasks = []
-    for life in lives.values():
-        task = _task(life, parameters)
+    for events in tasks_by_key.values():
+        task = _task(events, parameters)
         if isinstance(task, str):
             skipped[task] += 1
         else:
             tasks.append(task)
-    lives.clear()
+    tasks_by_key.clear()
     yield from arrivals(tasks, parameters)
 
 
-def _read(table: Table, lives: dict[tuple[str, str], _Life], every: int) -> None:
+def _read(table: TraceTable, tasks_by_key: dict[tuple[str, str], _TaskEvents], every: int) -> None:
     """Follow the events of one file."""
     for fields in table.rows(COLUMNS):
         key = (fields[2], fields[3])
@@ -114,40 +122,40 @@ def _read(table: Table, lives: dict[tuple[str, str], _Life], every: int) -> None
         elif event not in (SUBMIT, SCHEDULE, *ENDS, *UPDATES):
             table.skip("an unknown event")
         else:
-            life = lives.get(key)
-            if life is None:
+            events = tasks_by_key.get(key)
+            if events is None:
                 submit_us = time_us if event == SUBMIT else None
-                life = lives[key] = _Life(submit_us, fields[6], fields[9], fields[10])
-            _happen(life, event, time_us)
+                events = tasks_by_key[key] = _TaskEvents(submit_us, fields[6], fields[9], fields[10])
+            _apply(events, event, time_us)
 
 
-def _happen(life: _Life, event: int, time_us: int) -> None:
+def _apply(events: _TaskEvents, event: int, time_us: int) -> None:
     if event == SUBMIT:
-        life.scheduled_us = life.end = None
+        events.scheduled_us = events.end = None
     elif event == SCHEDULE:
-        life.scheduled_us, life.end = time_us, None
+        events.scheduled_us, events.end = time_us, None
     elif event in ENDS:
-        life.run_us = None if life.scheduled_us is None else time_us - life.scheduled_us
-        life.scheduled_us, life.end = None, event
+        events.run_us = None if events.scheduled_us is None else time_us - events.scheduled_us
+        events.scheduled_us, events.end = None, event
 
 
-def _task(life: _Life, parameters: Parameters) -> Task | str:  # noqa: PLR0911 (one line a rule)
+def _task(events: _TaskEvents, parameters: Parameters) -> TraceTask | str:  # noqa: PLR0911 (one line a rule)
     """The task, or why it does not count."""
-    if life.submit_us is None:
+    if events.submit_us is None:
         return "no submission in the trace"
-    if life.submit_us == 0:
+    if events.submit_us == 0:
         return "already there when the trace begins"
-    if life.end is None:
+    if events.end is None:
         return "still there when the trace ends"
-    if life.end != FINISH and parameters.ends == "finished":
-        return f"it {'was ' if life.end != 3 else ''}{ENDS[life.end]}"
-    if life.run_us is None:
+    if events.end != FINISH and parameters.ends == "finished":
+        return f"it {'was ' if events.end != 3 else ''}{ENDS[events.end]}"
+    if events.run_us is None:
         return "never scheduled"
-    if life.run_us < 0:
+    if events.run_us < 0:
         return "a negative run time"
-    if not life.cpu or not life.memory:
+    if not events.cpu or not events.memory:
         return "no request in the trace"
-    demand = (float(life.cpu), float(life.memory))
+    demand = (float(events.cpu), float(events.memory))
     if min(demand) <= 0:
         return f"a request of {'no CPU' if demand[0] <= 0 else 'no memory'}"
-    return Task(life.submit_us / 1e6, life.run_us / 1e6, demand, user=life.user)
+    return TraceTask(events.submit_us / 1e6, events.run_us / 1e6, demand, user=events.user)

@@ -46,7 +46,7 @@ class TaskParameters:
             raise ValueError("every and limit must be at least 1")
 
 
-class Task(NamedTuple):
+class TraceTask(NamedTuple):
     """A task that counts; ``demand`` is that of each of its ``units``."""
 
     submit_s: float
@@ -57,7 +57,7 @@ class Task(NamedTuple):
     memory_mb: float | None = None
 
 
-class Table:
+class TraceTable:
     """The lines of a comma-separated file as fields; those that cannot be used are counted, or an error.
 
     Attributes:
@@ -115,7 +115,7 @@ def share(thing: str, every: int) -> str:
     return f"each {thing}" if every == 1 else f"about one {thing} in {every}"
 
 
-def arrivals(tasks: Iterable[Task], parameters: TaskParameters) -> Iterator[Arrival]:
+def arrivals(tasks: Iterable[TraceTask], parameters: TaskParameters) -> Iterator[Arrival]:
     """The tasks as jobs, in the order of their submission."""
     ordered = sorted(tasks, key=lambda task: task.submit_s)
     exact, stop = parameters.estimate == "exact", Stop(parameters.stop)

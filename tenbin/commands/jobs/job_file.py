@@ -31,7 +31,7 @@ from tenbin.commands.quantities import (
 )
 
 PAGE = "see docs/job-files.md"
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 REFUSED = re.compile(r"job (\d+) of \d+: (.*)", re.DOTALL)  # as the coordinator says it
 
 
@@ -108,7 +108,7 @@ class _Names:
         return self._places[name]
 
 
-def _load(path: Path) -> tuple[list[Any], Table, Path]:
+def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
     """The tables of jobs, the defaults, and the folder that paths in the file start from."""
     try:
         if str(path) == "-":
@@ -134,7 +134,7 @@ def _load(path: Path) -> tuple[list[Any], Table, Path]:
     return jobs, defaults, folder
 
 
-def _merged(defaults: Table, table: Table) -> dict[str, Any]:
+def _merged(defaults: TomlTable, table: TomlTable) -> dict[str, Any]:
     """The job's own fields before the defaults; tables (env, expect) entry by entry."""
     whole: dict[str, Any] = {key.replace("_", "-"): value for key, value in defaults.items()}
     for name, value in table.items():
@@ -179,7 +179,7 @@ def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
         raise BadInput(f"{label}: {SAID_AS.get(where, where)}: {fault(first)}", PAGE) from error
 
 
-def _array(table: Table, label: str) -> list[int | None]:
+def _array(table: TomlTable, label: str) -> list[int | None]:
     given = table.get("array")
     if given is None:
         return [None]

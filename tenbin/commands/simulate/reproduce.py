@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scheduler.evaluations import Evaluation
 
 
-class Scale(StrEnum):
+class ScaleChoice(StrEnum):
     """How much of the paper's evaluation to run."""
 
     small = "small"
@@ -41,12 +41,12 @@ def reproduce(
         ),
     ],
     scale: Annotated[
-        Scale,
+        ScaleChoice,
         typer.Option(
             help="small: about a minute; full: the paper's size, at least five seeds, minutes "
             "(pairs-on-this-machine measures: up to two hours)."
         ),
-    ] = Scale.small,
+    ] = ScaleChoice.small,
     figure: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +98,7 @@ def _draw(result: Evaluation, path: Path) -> None:
 
 
 def _tell(
-    result: Evaluation, name: str, scale: Scale, figure: Path | None, json: bool, markdown: bool
+    result: Evaluation, name: str, scale: ScaleChoice, figure: Path | None, json: bool, markdown: bool
 ) -> None:
     from tenbin.report import evaluation as report
 

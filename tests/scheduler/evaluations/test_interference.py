@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.evaluations import EVALUATIONS, run_all
 from scheduler.evaluations.interference import interference
-from scheduler.evaluations.interference.interference import BATCH, Case, evaluate, simulate
+from scheduler.evaluations.interference.interference import BATCH, SharingCase, evaluate, simulate
 from scheduler.evaluations.interference.interference_tables import (
     NAME,
     from_choices,
@@ -28,7 +28,7 @@ def test_all_that_follows_from_the_tables_agrees_but_one() -> None:
 
 
 def test_a_simulation_is_repeated_exactly_and_within_the_bound() -> None:
-    case = Case("match", BATCH, 40, None, 1)
+    case = SharingCase("match", BATCH, 40, None, 1)
     result = simulate(case)
     assert result == simulate(case)
     assert result.least_s < result.makespan_s

@@ -10,7 +10,7 @@ from scheduler.evaluations import EVALUATIONS, Evaluation, evaluate
 from scheduler.evaluations.migration import migration
 from scheduler.evaluations.migration.migration import A, B, migration_s
 from scheduler.evaluations.migration.migration_plans import count_later
-from scheduler.evaluations.migration.migration_runs import CLUSTER, Case, Result, simulate
+from scheduler.evaluations.migration.migration_runs import CLUSTER, MigrationCase, MigrationResult, simulate
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Job
 
@@ -18,7 +18,7 @@ from scheduler.model.jobs import Job
 def test_the_parts_add_up_to_the_turnaround() -> None:
     for mix in (A, B):
         for policy, factor in (("mctb", 1.0), ("mctbm", 1.0), ("mctbm", 3.0)):
-            found = simulate(Case(mix, policy, 1, 600, factor))
+            found = simulate(MigrationCase(mix, policy, 1, 600, factor))
             assert found.turnaround_s == pytest.approx(sum(found[1:5]), abs=1e-3)
             assert (found.migrations > 0) == (policy == "mctbm") == (found.cost_s > 0)
 
@@ -39,12 +39,14 @@ def test_queued_kernels_end_before_a_checkpoint_and_code_is_compiled_after_it() 
 
 
 def test_plans_that_the_printed_steps_make_later_are_found() -> None:
-    later = count_later(CLUSTER, Case(B, "mct", 0, 1000).text())
+    later = count_later(CLUSTER, MigrationCase(B, "mct", 0, 1000).text())
     assert 0 < later.step_6.late < later.step_6.plans and later.step_6.mean_loss_s > 0
     assert later.step_7.late <= later.step_7.plans > 0
 
 
-def _here(work: Callable[[Case], Result], cases: Sequence[Case], *_: object) -> list[Result]:
+def _here(
+    work: Callable[[MigrationCase], MigrationResult], cases: Sequence[MigrationCase], *_: object
+) -> list[MigrationResult]:
     return [work(case) for case in cases]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from scheduler import evaluations
 from scheduler.evaluations.multiresource import las_runs, multiresource
-from scheduler.evaluations.multiresource.las_cases import POLICIES, SIZES, Machine, Size, trace_cases
-from scheduler.evaluations.multiresource.las_runs import Case, Figures, Usage
+from scheduler.evaluations.multiresource.las_cases import POLICIES, SIZES, LasSize, NodesAndTasks, trace_cases
+from scheduler.evaluations.multiresource.las_runs import LasCase, LasFigures, UsageSink
 from scheduler.model.jobs import Job, Placement
 from scheduler.simulator.trace import Outcome, Segment
 
@@ -25,7 +25,7 @@ def outcome(submit: float, demand: tuple[float, float], *runs: tuple[float, floa
 
 
 def test_use_is_counted_while_tasks_are_submitted() -> None:
-    usage = Usage()
+    usage = UsageSink()
     usage.add(outcome(0, (0.5, 1.0), (0, 20), (50, 70)))
     usage.add(outcome(100, (1.0, 0.2), (100, 500)))  # after the last submission
     # From 10 s (a tenth is left out) to 100 s on 2 nodes: 30 s of the first.
@@ -33,12 +33,12 @@ def test_use_is_counted_while_tasks_are_submitted() -> None:
 
 
 def test_the_evaluation_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = Machine(4, 300)
+    few = NodesAndTasks(4, 300)
     each = {"google": few, "alibaba": few}
-    tiny = Size(each, {"google": 2, "alibaba": 2}, 1, few, few, each)
+    tiny = LasSize(each, {"google": 2, "alibaba": 2}, 1, few, few, each)
     monkeypatch.setitem(SIZES, "small", tiny)
 
-    def one_by_one(work: object, cases: Sequence[Case], *rest: object) -> list[Figures]:
+    def one_by_one(work: object, cases: Sequence[LasCase], *rest: object) -> list[LasFigures]:
         return [las_runs.simulate(case) for case in cases]
 
     monkeypatch.setattr(multiresource, "run_all", one_by_one)

@@ -11,7 +11,14 @@ import pytest
 from agent.job_profile import profiler, session
 from agent.job_profile.pair_trials import RUNS_ALONE, Times
 from scheduler.evaluations.interference import pairs_here, pairs_here_tables
-from scheduler.evaluations.interference.pairs_here import Seen, Size, choices, evaluate, group_s, noise_floor
+from scheduler.evaluations.interference.pairs_here import (
+    MeasuredPairs,
+    PairsSize,
+    choices,
+    evaluate,
+    group_s,
+    noise_floor,
+)
 from tests.support.components import processes_below, require
 from tests.support.job_profiles import RUN_S, make_job, samples
 
@@ -20,7 +27,7 @@ pytestmark = pytest.mark.measures
 LAWS = {"a": (0.08, 9.0), "b": (0.06, 8.0), "c": (0.01, 0.5)}  # suffers a GB/s, presses with GB/s
 
 
-def world(error: float = 0.0, repetitions: int = 4) -> Seen:
+def world(error: float = 0.0, repetitions: int = 4) -> MeasuredPairs:
     """Jobs whose times beside each other are what their profiles say, times 1 + error."""
     jobs = {
         name: make_job(name, *samples(suffers=suffers, pressure_gbs=presses))
@@ -32,7 +39,7 @@ def world(error: float = 0.0, repetitions: int = 4) -> Seen:
         for b, (_, presses) in LAWS.items():
             slowed = RUN_S * (1 + suffers * presses) * (1 + error)
             times.beside[a, b] = [{"wall": slowed, "cpu": slowed}] * repetitions
-    return Seen(jobs, times)
+    return MeasuredPairs(jobs, times)
 
 
 def test_errors_are_those_that_were_put_in() -> None:
@@ -86,7 +93,7 @@ def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(session, "QUICK_MOST", 1)
     monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
     monkeypatch.setattr(session, "LEAST_RUN_S", 0.1)
-    tiny = Size({"ep": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
+    tiny = PairsSize({"ep": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
     monkeypatch.setitem(pairs_here.SIZES, "small", tiny)
     monkeypatch.delenv("TENBIN_HOSTS", raising=False)
     found = evaluate("small", lambda done, of, what: None)

@@ -8,18 +8,21 @@ import pytest
 
 from scheduler.evaluations import Progress
 from scheduler.evaluations.power import power, power_runs
-from scheduler.evaluations.power.power_runs import Case, Plan, Result
+from scheduler.evaluations.power.power_runs import PowerCase, PowerResult, PowerSize
 
 
 def in_turn(
-    work: Callable[[Case], Result], cases: Sequence[Case], progress: Progress, say: Callable[[Case], str]
-) -> list[Result]:
+    work: Callable[[PowerCase], PowerResult],
+    cases: Sequence[PowerCase],
+    progress: Progress,
+    say: Callable[[PowerCase], str],
+) -> list[PowerResult]:
     return [work(case) for case in cases]
 
 
 def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = Plan((0,), (0.0, 1.0), (0,), (0.0, 1.0), (10.0,), (3850.0,), (0,), 20)
-    monkeypatch.setitem(power.PLANS, "small", tiny)
+    tiny = PowerSize((0,), (0.0, 1.0), (0,), (0.0, 1.0), (10.0,), (3850.0,), (0,), 20)
+    monkeypatch.setitem(power.SIZES, "small", tiny)
     monkeypatch.setattr(power, "run_all", in_turn)
     quick = "parm-ga,population=10,parents=3,generations=2,least_beta=0,beta={:g}"
     for module in (power, power_runs):
@@ -37,7 +40,7 @@ def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_energy_is_that_of_the_nodes_in_use_until_the_end() -> None:
     # One node for each of 50 jobs under 30 W: 40 W times the sum of their times.
-    result = power_runs.simulate(Case("fifo-min"))
+    result = power_runs.simulate(PowerCase("fifo-min"))
     assert result.energy_j == pytest.approx(40.0 * result.run_s * 50)
     whole = result.energy_j + 10.0 * (64 * result.time_s - result.run_s * 50)
     assert result.machine_energy_j == pytest.approx(whole)

@@ -12,7 +12,7 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.evaluations import EVALUATIONS, evaluate
 from scheduler.evaluations.prediction import prediction
-from scheduler.evaluations.prediction.prediction import Case, look, predicted, waits_of
+from scheduler.evaluations.prediction.prediction import LogCase, look, predicted, waits_of
 from scheduler.model.jobs import Job
 from scheduler.simulator.trace import Arrival
 
@@ -55,7 +55,7 @@ def test_a_log_of_known_habits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         file.writelines(["; a header\n", *lines])
     monkeypatch.setenv("TENBIN_DATA", str(tmp_path))
     assert waits_of(tmp_path / name)[1200] == 0.0
-    found = look(Case(name, 1200))
+    found = look(LogCase(name, 1200))
     assert found.accuracy["exact"] == 1.0 and found.short["exact"] == 0.0
     assert found.accuracy["history"] > 0.8 > found.accuracy["easy++"] > found.accuracy["requested"]
     assert found.factor["history"] < 1.3 and found.below == pytest.approx((0.1, 0.9), abs=0.04)

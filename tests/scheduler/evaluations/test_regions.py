@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.evaluations import Evaluation
 from scheduler.evaluations.regions import regions as evaluation
-from scheduler.evaluations.regions.nodes_in_a_row import Row, starts_in_a_row
+from scheduler.evaluations.regions.nodes_in_a_row import NodeRow, starts_in_a_row
 from scheduler.evaluations.regions.region_runs import (
     INTERVAL_S,
     MACHINE,
@@ -109,7 +109,7 @@ def test_it_can_be_printed_and_drawn(report: Evaluation) -> None:
 
 
 def test_holes_by_hand() -> None:
-    row = Row(10)
+    row = NodeRow(10)
     assert [row.take(3), row.take(3), row.take(2)] == [0, 3, 6]
     row.give(0, 3)
     assert row.holes == [(0, 3), (8, 2)] and row.widest() == 3
