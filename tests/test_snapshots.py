@@ -34,7 +34,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import GENERATORS, PREFIX, READERS, load
 from scheduler.workloads.generators import power_set1
 from tenbin.cli import COMMANDS, app
@@ -171,7 +171,7 @@ def schedule(policy: str, workload: str, cluster: Cluster) -> str:
     arrivals = work.arrivals
     if workload.endswith(".gz"):
         arrivals = islice(cast(Iterable[Arrival], arrivals), 3000)
-    record = Record()
+    record = OutcomeRecorder()
     Simulator(cluster, arrivals, create(policy, 1), work.settings, [record]).run()
     parts = [
         (one.job.id, one.how, kind, at.pool, at.units, at.nodes, at.cap_w, start, end)

@@ -33,14 +33,14 @@ from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, instant
-from scheduler.model.state import RuleBroken, State
+from scheduler.model.state import ClusterState, RuleBroken
 from scheduler.policies.base import Reason
 from scheduler.policies.registry import create
-from scheduler.prediction.migration_costs import Beliefs
+from scheduler.prediction.migration_costs import LearnedMigrationCosts
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
-from scheduler.prediction.run_times import REMEMBERED, Experience
+from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
-from scheduler.prediction.tracker import Company, Foresight
+from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
 
 MANY = 1000  # waiting jobs: of so many one has to be predicted anew for a policy to begin anew
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
@@ -78,26 +78,28 @@ class Coordinator:
         self.policy_text = policy
         self.policy = create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
-        self.beliefs = Beliefs(costs)
+        self.migration_costs = LearnedMigrationCosts(costs)
         slowdowns = profiles or NOTHING_KNOWN
-        self.state = State(engine.cluster, self.beliefs, slowdowns=slowdowns, now=instant(clock()))
+        self.state = ClusterState(
+            engine.cluster, self.migration_costs, slowdowns=slowdowns, now=instant(clock())
+        )
         self.ledger = Ledger(journal, engine.cluster, unit)
-        self.company = Company(self.ledger, profiles) if profiles is not None else None
-        self.foresight = Foresight(self.ledger, engine, self.beliefs, self.state.now)
+        self.co_location = CoLocationTracker(self.ledger, profiles) if profiles is not None else None
+        self.tracker = PredictionTracker(self.ledger, engine, self.migration_costs, self.state.now)
         for outcome in journal.forecasts(last=OUTCOMES):
-            self.beliefs.recall(outcome)
+            self.migration_costs.recall(outcome)
         self._happenings: list[Happening] = []
-        self.bookings = Bookings(self.state, self.ledger, journal, engine, self.foresight, self._happen)
+        self.bookings = Bookings(self.state, self.ledger, journal, engine, self.tracker, self._happen)
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
-        self.experience = Experience(ended, self.ledger.user, engine.cluster, measured.runs)
+        self.run_times = RunTimePredictor(ended, self.ledger.user, engine.cluster, measured.runs)
         self.memory = MemoryAdmission(engine.cluster.memory_mb)
-        known = self.foresight, self.experience, self.memory
+        known = self.tracker, self.run_times, self.memory
         self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
         self.visitors: Visitors | None = None
         if engine.guests is not None:
             past = [*journal.entries(REMEMBERED), *self.ledger.entries.values()]
             books = self.state, self.ledger, self.lives, self.bookings
-            self.visitors = Visitors(past, *books, engine.guests, self.experience, self._check, self._happen)
+            self.visitors = Visitors(past, *books, engine.guests, self.run_times, self._check, self._happen)
         self._recover()
 
     # -- what users ask for ---------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Coordinator:
                 self._check(specs[place], now)
             except BadInput as error:
                 raise of_several(error, sum(counts[:place]), sum(counts)) from error
-        told = zip(self.experience.expect(specs), counts, strict=True)
+        told = zip(self.run_times.expect(specs), counts, strict=True)
         predicted = [each for each, count in told for _ in range(count)]
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
@@ -302,12 +304,12 @@ class Coordinator:
             self.visitors.look()
         for change in node_availability.match(self.state, self.engine):
             self._happen(type(change), partial(_same, change))
-        self.foresight.look_around()
+        self.tracker.look_around()
         for at, tag in self.bookings.due():
             self._happen(Timer, partial(Timer, at, tag))
         self._decide()
-        if self.company is not None:
-            self.company.look(self.state)
+        if self.co_location is not None:
+            self.co_location.look(self.state)
         self.bookings.carry_out()
 
     def next_timer_s(self) -> float | None:
@@ -384,10 +386,10 @@ class Coordinator:
             return  # an attempt that nobody waits for any more
         if report.what == "started":
             self.ledger.remark(entry, self.state.now, "started", f"attempt {entry.attempt}")
-            self.foresight.began(entry, report.at_s)
+            self.tracker.began(entry, report.at_s)
             self._happen(Started, partial(Started, self.ledger.job(entry)))
         elif report.what == "obeyed":
-            self.foresight.obeyed(entry, report.done, report.at_s)
+            self.tracker.obeyed(entry, report.done, report.at_s)
         elif report.what == "ended":
             assert report.result is not None
             entry.alive = False
@@ -404,10 +406,10 @@ class Coordinator:
         elif result.how in ("checkpointed", "interrupted") and again:
             self._happen(Failed, partial(self.lives.requeue, entry, f"it was {result.how}"))
         else:
-            if self.company is not None:
-                self.company.ended(entry, result)
+            if self.co_location is not None:
+                self.co_location.ended(entry, result)
             if not self.lives.unfit(entry):
-                self.foresight.ended(entry, result)
+                self.tracker.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
             stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
             self._happen(Finished, partial(self.lives.finish, entry, stage, trouble, result.ended_s))
@@ -463,9 +465,9 @@ class Coordinator:
                 self.engine.recover(entry)
                 self.bookings.ask_again(entry)
                 self.bookings.cap_again(entry)
-            self.experience.watch(entry)
+            self.run_times.watch(entry)
             if not self.lives.unfit(entry):
-                self.foresight.recover(entry)
+                self.tracker.recover(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))
 

@@ -13,8 +13,8 @@ from scheduler.engines import Engine
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event
 from scheduler.model.jobs import Placement, Stop
-from scheduler.model.state import State
-from scheduler.prediction.tracker import Foresight
+from scheduler.model.state import ClusterState
+from scheduler.prediction.tracker import PredictionTracker
 
 Happen = Callable[[type[Event], Callable[[], Event | None]], None]
 
@@ -23,21 +23,21 @@ class Bookings:
     """Books actions, and hands them to the engine by ``carry_out``.
 
     Args:
-        foresight: told of every decision before it is carried out.
+        tracker: told of every decision before it is carried out.
         happen: told of an event that an action at no cost has brought about at once.
     """
 
     def __init__(
         self,
-        state: State,
+        state: ClusterState,
         ledger: Ledger,
         journal: Journal,
         engine: Engine,
-        foresight: Foresight,
+        tracker: PredictionTracker,
         happen: Happen,
     ) -> None:
         self.state, self.ledger, self.journal, self.engine = state, ledger, journal, engine
-        self.foresight = foresight
+        self.tracker = tracker
         self._happen = happen
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
@@ -71,7 +71,7 @@ class Bookings:
             entry = self.ledger.entries[action.job_id]
             self.ledger.follow(entry, state)
             self.ledger.tell(entry, self.state.now, "power cap", _watts(action.cap_w))
-            self.foresight.recaps(entry)
+            self.tracker.recaps(entry)
             self._caps.append(entry)
         elif isinstance(action, act.Resize):
             self.state.broken(action.job_id, "resize", "a running job keeps its size")
@@ -92,7 +92,7 @@ class Bookings:
         entry.alive, entry.want = True, ""
         self._starts.append(entry)
         self.ledger.tell(entry, self.state.now, "start", f"attempt {entry.attempt}")
-        self.foresight.starts(entry, self.state.state(entry.id), self.state.now)
+        self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
 
     def ask(self, entry: Entry, want: Want) -> None:
         """The job's supervisor is asked for something."""
@@ -150,7 +150,7 @@ class Bookings:
         entry.stage = Stage.RUNNING
         if entry.alive:
             self.ask(entry, "run")
-            self.foresight.unpauses(entry, self.state.now)
+            self.tracker.unpauses(entry, self.state.now)
         else:
             self.new_attempt(entry)
 
@@ -159,7 +159,7 @@ class Bookings:
         state, entry = self.state.check_stop("suspend", job_id), self.ledger.entries[job_id]
         before = state.placement
         assert before is not None
-        self.foresight.stops(entry, state.job, before.pool, self.state.now)
+        self.tracker.stops(entry, state.job, before.pool, self.state.now)
         self.state.begin_stop(state)
         entry.stage = Stage.STOPPING
         if state.job.stop is Stop.CHECKPOINT:

@@ -14,14 +14,14 @@ from scheduler.coordinator.journal import Entry, Journal, Stage
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec, as_job
 from scheduler.model.jobs import Cluster, Job, Placement, Region
-from scheduler.model.state import JobState, Phase
-from scheduler.prediction.predictions import Forecasts
+from scheduler.model.state import JobPhase, JobState
+from scheduler.prediction.predictions import OpenPredictions
 
 PHASES = {
-    Stage.WAITING: Phase.WAITING,
-    Stage.RUNNING: Phase.RUNNING,
-    Stage.STOPPING: Phase.STOPPING,
-    Stage.SUSPENDED: Phase.SUSPENDED,
+    Stage.WAITING: JobPhase.WAITING,
+    Stage.RUNNING: JobPhase.RUNNING,
+    Stage.STOPPING: JobPhase.STOPPING,
+    Stage.SUSPENDED: JobPhase.SUSPENDED,
 }
 REMARKS_S = 1.0  # so long what nothing rests on may wait for something else to be journalled
 
@@ -42,7 +42,7 @@ class Ledger:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = getpass.getuser()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
-        self.forecasts = Forecasts(journal.last_forecast(), journal.forecasts(open=True))
+        self.forecasts = OpenPredictions(journal.last_forecast(), journal.forecasts(open=True))
         self._jobs: dict[int, Job] = {}
         self._followers: dict[int, set[int]] = {}  # job -> jobs that are held until it ends
         self._added: dict[int, Entry] = {}

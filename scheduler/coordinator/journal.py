@@ -26,7 +26,7 @@ from scheduler.coordinator.rows import FORESEE, as_row, flat, placement_of, read
 from scheduler.coordinator.tally import Tally, TallyFile
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement, Region
-from scheduler.prediction.predictions import Forecast, Kind
+from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 VERSION = (
     6  # 1 no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums
@@ -75,7 +75,7 @@ class Entry:
         goals: where it is to go on when its checkpoint is written: the first of them that is free.
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
-        predicted: what earlier runs said of it, where its owner gave no estimate (``experience.Experience``).
+        predicted: what earlier runs said of it, where its owner gave no estimate.
         blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
         limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
         tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
@@ -201,7 +201,7 @@ class Journal:
         added: Iterable[Entry] = (),
         timers: Iterable[tuple[float, object]] | None = None,
         regions: Mapping[str, Sequence[Region]] | None = None,
-        forecasts: Iterable[Forecast] = (),
+        forecasts: Iterable[TrackedPrediction] = (),
     ) -> None:
         """Write it in one transaction, durably.
 
@@ -302,7 +302,7 @@ class Journal:
 
     def forecasts(
         self, *, job: int | None = None, kind: Kind | None = None, last: int | None = None, open: bool = False
-    ) -> list[Forecast]:
+    ) -> list[TrackedPrediction]:
         """Predictions in the order in which they were made: all; of a job, of a kind; the last so many; those
         whose outcome is not known."""
         return read_forecasts(self._db, job, kind, last, open)
@@ -315,7 +315,9 @@ class Journal:
             yield entry_of(row)
 
 
-def forecasts_of(store: Path, *, kind: Kind | None = None, last: int | None = None) -> list[Forecast]:
+def forecasts_of(
+    store: Path, *, kind: Kind | None = None, last: int | None = None
+) -> list[TrackedPrediction]:
     """The predictions in the journal of a store, whether its coordinator runs or not; nothing is changed.
 
     Raises:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from scheduler.engines import Engine
 from scheduler.model.events import NodeDown, NodeUp
-from scheduler.model.state import State
+from scheduler.model.state import ClusterState
 
 
-def match(state: State, engine: Engine) -> list[NodeDown | NodeUp]:
+def match(state: ClusterState, engine: Engine) -> list[NodeDown | NodeUp]:
     """Let the books have in service what the engine has; what has changed.
 
     A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow when

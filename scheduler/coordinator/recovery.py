@@ -26,7 +26,7 @@ from scheduler.coordinator.journal import COLUMNS, LAYOUT, Entry, Journal, Stage
 from scheduler.coordinator.tally import FILE as TALLY
 from scheduler.coordinator.tally import read_tally
 from scheduler.jobs.specs import JobSpec
-from scheduler.prediction.predictions import Forecast
+from scheduler.prediction.predictions import TrackedPrediction
 
 REMEDY = "take these jobs into the journal: tenbin up --recover"
 PLACED = (Stage.RUNNING, Stage.STOPPING)
@@ -68,7 +68,7 @@ class Found:
     entries: dict[int, Entry] = field(default_factory=dict)
     environments: list[dict[str, str]] = field(default_factory=list)
     events: list[tuple[float, int, str, str]] = field(default_factory=list)
-    forecasts: list[Forecast] = field(default_factory=list)
+    forecasts: list[TrackedPrediction] = field(default_factory=list)
     jobs: int = 0
     last: int = 0
     sources: dict[int, dict[str, str]] = field(default_factory=dict)

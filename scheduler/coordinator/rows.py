@@ -11,9 +11,9 @@ from typing import Any
 from profiles.errors import BadInput
 from scheduler.coordinator.journal_file import CHOICE
 from scheduler.model.jobs import Placement
-from scheduler.prediction.predictions import Forecast, Kind
+from scheduler.prediction.predictions import Kind, TrackedPrediction
 
-FORECAST = tuple(field.name for field in fields(Forecast))
+FORECAST = tuple(field.name for field in fields(TrackedPrediction))
 PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 FORESEE = (
     f"INSERT OR REPLACE INTO forecasts ({', '.join(FORECAST)}) VALUES ({', '.join('?' * len(FORECAST))})"
@@ -22,7 +22,7 @@ FORESEE = (
 
 def read_forecasts(
     db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
-) -> list[Forecast]:
+) -> list[TrackedPrediction]:
     """See ``Journal.forecasts``."""
     where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
     where += ["measured IS NULL AND void = ''"] if open else []
@@ -34,19 +34,19 @@ def read_forecasts(
     return found[::-1]
 
 
-def as_row(forecast: Forecast) -> list[Any]:
+def as_row(forecast: TrackedPrediction) -> list[Any]:
     values = (getattr(forecast, name) for name in FORECAST)
     return [json.dumps(value) if isinstance(value, dict) else value for value in values]
 
 
-def from_row(row: Sequence[Any]) -> Forecast:
+def from_row(row: Sequence[Any]) -> TrackedPrediction:
     """The prediction of a row; BadInput if it is damaged."""
     named = dict(zip(FORECAST, row, strict=True))
     try:
         named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
     except (ValueError, TypeError) as error:
         raise BadInput(f"the journal is damaged: prediction {row[0]}: {error}", CHOICE) from error
-    return Forecast(**named)
+    return TrackedPrediction(**named)
 
 
 def flat(placement: Placement) -> list[Any]:

@@ -14,9 +14,9 @@ from scheduler.jobs.sizes import beyond
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event, Failed, Finished, Submitted
 from scheduler.model.jobs import Job, Placement
-from scheduler.model.state import JobState, State
-from scheduler.prediction.run_times import Experience
-from scheduler.prediction.tracker import Foresight
+from scheduler.model.state import ClusterState, JobState
+from scheduler.prediction.run_times import RunTimePredictor
+from scheduler.prediction.tracker import PredictionTracker
 
 
 class Lives:
@@ -33,17 +33,17 @@ class Lives:
 
     def __init__(
         self,
-        state: State,
+        state: ClusterState,
         ledger: Ledger,
         engine: Engine,
         bookings: Bookings,
-        foresight: Foresight,
-        experience: Experience,
+        tracker: PredictionTracker,
+        run_times: RunTimePredictor,
         memory: MemoryAdmission,
         happen: Happen,
     ) -> None:
         self.state, self.ledger, self.engine = state, ledger, engine
-        self.bookings, self.foresight, self.experience = bookings, foresight, experience
+        self.bookings, self.tracker, self.run_times = bookings, tracker, run_times
         self.memory = memory
         self.stale = False
         self.unsure: dict[int, None] = {}
@@ -51,7 +51,7 @@ class Lives:
 
     def admit(self, entry: Entry) -> None:
         """Let a job wait for its turn, or for others to end first; held where this machine cannot run it."""
-        self.experience.watch(entry)
+        self.run_times.watch(entry)
         stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
         failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
         entry.stage = Stage.HELD
@@ -158,8 +158,8 @@ class Lives:
         self.ledger.tell(entry, self.state.now, stage.value, trouble)
         self.ledger.drop(entry)
         self._give_memory_back(entry)
-        self.experience.forget(entry)
-        self.unsure.update(dict.fromkeys(self.experience.ended(entry)))
+        self.run_times.forget(entry)
+        self.unsure.update(dict.fromkeys(self.run_times.ended(entry)))
         for follower in self.ledger.followers(entry):
             self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
@@ -175,13 +175,13 @@ class Lives:
         entries = [entry for entry in found if entry is not None and not entry.attempt]
         self.unsure.clear()
         so_far = [entry.predicted for entry in entries]
-        told = self.experience.expect([entry.spec for entry in entries], so_far)
+        told = self.run_times.expect([entry.spec for entry in entries], so_far)
         revised = []
         for entry, new in zip(entries, told, strict=True):
             if new is None:
                 continue
             job = self.ledger.expect(entry, new)
-            self.experience.watch(entry)
+            self.run_times.watch(entry)
             if entry.id in self.state.waiting:
                 self.state.reconsider(job)
                 revised.append(job)
@@ -194,7 +194,7 @@ class Lives:
         self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
         if entry.alive:
             self.bookings.ask(entry, "pause")
-            self.foresight.pauses(entry, placement.pool if placement else "", self.state.now)
+            self.tracker.pauses(entry, placement.pool if placement else "", self.state.now)
         else:
             self._give_memory_back(entry)
         return Finished(self.ledger.job(entry), placement) if placement else None
@@ -236,7 +236,7 @@ class Lives:
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
-        self.foresight.left(entry, state.job, before.pool, ended_s, self.state.now)
+        self.tracker.left(entry, state.job, before.pool, ended_s, self.state.now)
         self.state.end_stop(state)
         return self._left(entry, state, before, "checkpointed")
 

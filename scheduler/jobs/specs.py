@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from profiles.errors import BadInput
 from scheduler.jobs.sizes import CORE, Unit, range_of, speed_of
-from scheduler.model.jobs import Cluster, Job, Known, Speed, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
 
 NO_ZERO_BYTE = r"^[^\x00]*$"
 VARIABLE = r"^[^=\x00]+$"
@@ -261,7 +261,9 @@ def as_job(
         None if estimates else _estimate_s(spec, units, speed) or _from_history(predicted, "", "high"),
         user=spec.owner(user),
         memory_mb=spec.memory_mb or _registered_mb(predicted),
-        known=Known.PREDICTED if spec.expect_s or (predicted and spec.time_s is None) else Known.LIMIT,
+        estimate_kind=EstimateKind.PREDICTED
+        if spec.expect_s or (predicted and spec.time_s is None)
+        else EstimateKind.LIMIT,
         stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
         max_units=most,
         malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change

@@ -25,7 +25,7 @@ class RuleBroken(UserError):
     why = ""
 
 
-class Holdings:
+class Allocation:
     """What of a cluster is free and held. Methods raise ``RuleBroken``."""
 
     now: float

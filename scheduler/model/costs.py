@@ -27,14 +27,14 @@ class Costs(Protocol):
 
 
 @record
-class Line:
+class LinearCost:
     """``slope * memory_mb + offset`` seconds."""
 
     slope: float
     offset: float
 
 
-NOTHING = Line(0.0, 0.0)
+NOTHING = LinearCost(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class LinearCosts:
             was measured: those of another program may be known better.
     """
 
-    checkpoint: Mapping[str, Line] = field(default_factory=dict)
-    restart: Mapping[str, Line] = field(default_factory=dict)
+    checkpoint: Mapping[str, LinearCost] = field(default_factory=dict)
+    restart: Mapping[str, LinearCost] = field(default_factory=dict)
     compile_s: Mapping[str, float] = field(default_factory=dict)
     drain_s: Mapping[str, float] = field(default_factory=dict)
-    resize: Line = NOTHING
+    resize: LinearCost = NOTHING
     cap_change_s: float = 0.0
     pause_s: float = 0.0
     go_on_s: float = 0.0

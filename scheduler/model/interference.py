@@ -70,7 +70,7 @@ class Slowdowns(Protocol):
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NoSlowdowns:
     """Nothing is known of any program."""
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
@@ -80,7 +80,7 @@ class Nothing:
         return None
 
 
-NOTHING_KNOWN = Nothing()
+NOTHING_KNOWN = NoSlowdowns()
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class PairTable:
         return self.pressures.get(program)
 
 
-class Weights(NamedTuple):
+class PressureWeights(NamedTuple):
     """What a product of two pressures adds to a run time (share of it per percent^2); how well that fits."""
 
     memory: float
@@ -144,7 +144,7 @@ class PressureModel:
     """
 
     pressures: Mapping[str, Pressure]
-    weights: Mapping[str, Weights]
+    weights: Mapping[str, PressureWeights]
     alone: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
@@ -180,18 +180,18 @@ def products(own: Pressure, other: Pressure) -> tuple[float, float]:
     )
 
 
-def _weights(table: PairTable, binding: str) -> Weights:
+def _weights(table: PairTable, binding: str) -> PressureWeights:
     pairs = [(a, b) for a in table.programs for b in table.programs]
     causes = np.array([products(table.pressures[a], table.pressures[b]) for a, b in pairs])
     added = np.array([table.factor(a, binding, [b]) - table.factor(a, binding, ()) for a, b in pairs])
     solution, *_ = np.linalg.lstsq(causes, added, rcond=None)
     rest = added - causes @ solution
     r2 = 1.0 - float(rest @ rest) / float(np.square(added - added.mean()).sum())
-    return Weights(float(solution[0]), float(solution[1]), r2)
+    return PressureWeights(float(solution[0]), float(solution[1]), r2)
 
 
 @dataclass(frozen=True)
-class Disturbed:
+class SharedNodeInterference:
     """Slow-downs as a world's ``Settings.interference``: the slowest node holds up the whole job."""
 
     slowdowns: Slowdowns

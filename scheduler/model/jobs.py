@@ -49,7 +49,7 @@ class Stop(StrEnum):
 NEVER, PAUSE, CHECKPOINT = Stop.NEVER, Stop.PAUSE, Stop.CHECKPOINT  # looked up in a tenth of the time
 
 
-class Known(StrEnum):
+class EstimateKind(StrEnum):
     """What an estimate is."""
 
     LIMIT = "limit"  # the user's limit: the job is killed there
@@ -77,7 +77,7 @@ class Job:
         max_units: the most units it can use (moldable, malleable); None: exactly ``units``.
         malleable: its number of units may change while it runs.
         estimate_s: believed run time (on ``units`` units); None: unknown.
-        known: what the estimate is.
+        estimate_kind: limit, exact or predicted.
         estimates_s: believed run time per class of resource, when classes differ; the job can run on the
             classes named here only. Empty: ``estimate_s`` holds everywhere.
         speed: how the run time depends on units and power cap; None: not at all.
@@ -95,7 +95,7 @@ class Job:
     estimate_s: float | None = None
     user: str = ""
     memory_mb: float | None = None
-    known: Known = Known.LIMIT
+    estimate_kind: EstimateKind = EstimateKind.LIMIT
     stop: Stop = Stop.NEVER
     max_units: int | None = None
     malleable: bool = False

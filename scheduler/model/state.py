@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
-from scheduler.model.allocation import Holdings, RuleBroken
+from scheduler.model.allocation import Allocation, RuleBroken
 from scheduler.model.costs import FREE, Costs
 from scheduler.model.events import Event
 from scheduler.model.interference import NOTHING_KNOWN, Slowdowns
@@ -23,10 +23,10 @@ from scheduler.model.jobs import CHECKPOINT, NEVER, PAUSE, Cluster, Job, Placeme
 if TYPE_CHECKING:
     from profiles.records import Profile
 
-__all__ = ["JobState", "Phase", "RuleBroken", "State", "estimate_under"]
+__all__ = ["ClusterState", "JobPhase", "JobState", "RuleBroken", "estimate_under"]
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where a job is."""
 
     WAITING = "waiting"
@@ -35,7 +35,7 @@ class Phase(StrEnum):
     SUSPENDED = "suspended"
 
 
-WAITING, RUNNING, STOPPING, SUSPENDED = Phase  # looked up in a tenth of the time
+WAITING, RUNNING, STOPPING, SUSPENDED = JobPhase  # looked up in a tenth of the time
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class JobState:
 
     job: Job
     since_s: float
-    phase: Phase = WAITING
+    phase: JobPhase = WAITING
     placement: Placement | None = None
     start_s: float | None = None
     works_from_s: float = 0.0
@@ -93,7 +93,7 @@ def estimate_under(job: Job, placement: Placement) -> float:
 
 
 @dataclass
-class State(Holdings):
+class ClusterState(Allocation):
     """The books of one cluster; the ``View`` of a policy.
 
     The mappings are shared with the policy, which only reads them. Methods raise ``RuleBroken``.

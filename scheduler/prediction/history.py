@@ -46,7 +46,7 @@ NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 INTERPRETERS = re.compile(r"(?:python|perl|ruby|lua|julia|node|Rscript|(?:ba|da|z|k)?sh)[0-9.]*")
 
 
-class Asked(NamedTuple):
+class JobSignature(NamedTuple):
     """What is to be run.
 
     Attributes:
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
     pool: str = ""
 
 
-class Run(NamedTuple):
+class PastRun(NamedTuple):
     """One run that came to its end with success.
 
     Attributes:
@@ -69,7 +69,7 @@ class Run(NamedTuple):
         compile_s: to build its kernels (paper A's K).
     """
 
-    asked: Asked
+    asked: JobSignature
     run_s: float
     memory_mb: float | None = None
     registered_mb: float | None = None
@@ -77,7 +77,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class HistoryPrediction:
     """10, 50 and 90 % quantiles, from ``n`` runs; ``rule`` says how, as a clause.
 
     ``proved``: plans may rest on it; False: of unrelated jobs, by a rule that has not proved right here.
@@ -95,17 +95,17 @@ class Prediction:
 class History:
     """Runs in the order of their ends."""
 
-    def __init__(self, runs: Iterable[Run] = ()) -> None:
-        self._of_program: dict[str, deque[Run]] = defaultdict(lambda: deque(maxlen=KEPT))
+    def __init__(self, runs: Iterable[PastRun] = ()) -> None:
+        self._of_program: dict[str, deque[PastRun]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._last_two: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2))
         self._errors: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=ERRORS_KEPT))
         self._asked_for: dict[tuple[object, ...], _Alike] = {}
-        self._named: dict[tuple[str, str, Quantity], Prediction | None] = {}
-        self._by_user: dict[str, Prediction | None] = {}
+        self._named: dict[tuple[str, str, Quantity], HistoryPrediction | None] = {}
+        self._by_user: dict[str, HistoryPrediction | None] = {}
         for run in runs:
             self.add(run)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: PastRun) -> None:
         """A run has ended."""
         self._asked_for.clear()
         self._named.clear()
@@ -128,7 +128,7 @@ class History:
         right = sum(abs(error) <= ONE_RUN for error in errors)
         return len(errors) >= ENOUGH and right >= PROVED * len(errors)
 
-    def predict(self, asked: Asked, quantity: Quantity = "run_s") -> Prediction | None:
+    def predict(self, asked: JobSignature, quantity: Quantity = "run_s") -> HistoryPrediction | None:
         """What the next run will need; None if nothing is known."""
         if asked.program not in self._of_program:
             return self._of_user(asked.user) if quantity == "run_s" else None
@@ -138,7 +138,7 @@ class History:
         found = alike.scaled(asked.arguments) or self._by_name(asked, quantity)
         return self._of_user(asked.user) if found is None and quantity == "run_s" else found
 
-    def _alike(self, asked: Asked, quantity: Quantity) -> _Alike:
+    def _alike(self, asked: JobSignature, quantity: Quantity) -> _Alike:
         """Runs of its program, size and class of device; for all that ask before the next run ends."""
         key = asked.program, asked.size, asked.pool, quantity
         if key not in self._asked_for:
@@ -148,7 +148,7 @@ class History:
             self._asked_for[key] = _Alike([(run.asked.arguments, value) for run, value in own])
         return self._asked_for[key]
 
-    def _by_name(self, asked: Asked, quantity: Quantity) -> Prediction | None:
+    def _by_name(self, asked: JobSignature, quantity: Quantity) -> HistoryPrediction | None:
         key = asked.program, asked.pool, quantity
         if key not in self._named:
             values = self._values(asked.program, quantity)
@@ -157,17 +157,17 @@ class History:
             self._named[key] = _of_values(there, "name", rule) if there else None
         return self._named[key]
 
-    def _values(self, program: str, quantity: Quantity) -> list[tuple[Run, float]]:
+    def _values(self, program: str, quantity: Quantity) -> list[tuple[PastRun, float]]:
         """The program's runs of which it is known."""
         runs = ((run, getattr(run, quantity)) for run in self._of_program.get(program, ()))
         return [(run, value) for run, value in runs if value is not None and value > 0]
 
-    def _of_user(self, user: str) -> Prediction | None:
+    def _of_user(self, user: str) -> HistoryPrediction | None:
         if user not in self._by_user:
             self._by_user[user] = self._by_last_two(user)
         return self._by_user[user]
 
-    def _by_last_two(self, user: str) -> Prediction | None:
+    def _by_last_two(self, user: str) -> HistoryPrediction | None:
         last = self._last_two.get(user)
         if not last:
             return None
@@ -179,7 +179,7 @@ class History:
         proved = self.proved(user)
         rule = "mean of the last two jobs of the same user"
         rule += ", which has proved right" if proved else ": unrelated jobs; not used for planning"
-        return Prediction(min(low, middle), middle, max(high, middle), len(last), "user", rule, proved)
+        return HistoryPrediction(min(low, middle), middle, max(high, middle), len(last), "user", rule, proved)
 
 
 def shape_of(arguments: Sequence[str]) -> tuple[str, ...] | None:
@@ -202,11 +202,11 @@ def program_of(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return first, tuple(rest)
 
 
-def _of_values(values: Sequence[float], basis: Basis, rule: str) -> Prediction:
+def _of_values(values: Sequence[float], basis: Basis, rule: str) -> HistoryPrediction:
     """Quantiles of the next value after these."""
     if len(values) >= ENOUGH:
         low, middle, high = _quantiles(values)
-        return Prediction(low, middle, high, len(values), basis, rule)
+        return HistoryPrediction(low, middle, high, len(values), basis, rule)
     logs = np.log(values)
     if len(values) == 1:
         half, rule = ONE_RUN, f"{rule}; one run: a factor 2 either way is assumed"
@@ -214,7 +214,9 @@ def _of_values(values: Sequence[float], basis: Basis, rule: str) -> Prediction:
         half = _student(len(values) - 1) * max(float(np.std(logs, ddof=1)), LEAST_SPREAD)
         half *= math.sqrt(1 + 1 / len(values))
     middle = math.exp(float(np.mean(logs))) if len(values) > 1 else values[0]
-    return Prediction(middle / math.exp(half), middle, middle * math.exp(half), len(values), basis, rule)
+    return HistoryPrediction(
+        middle / math.exp(half), middle, middle * math.exp(half), len(values), basis, rule
+    )
 
 
 def _quantiles(values: Iterable[float]) -> list[float]:
@@ -248,7 +250,7 @@ class _Alike:
             points[shape].append((numbers, value))
         return points
 
-    def scaled(self, arguments: tuple[str, ...]) -> Prediction | None:
+    def scaled(self, arguments: tuple[str, ...]) -> HistoryPrediction | None:
         """Along the numbers among the arguments; None where they do not explain the values."""
         shape, wanted = _numbers(arguments)
         if not wanted or min(wanted) <= 0:
@@ -277,7 +279,7 @@ class _Law(NamedTuple):
     freedom: int
     n: int
 
-    def at(self, x: np.ndarray) -> Prediction | None:
+    def at(self, x: np.ndarray) -> HistoryPrediction | None:
         """The next value and its interval; None where x lies too far off."""
         room = math.log(BEYOND)
         if ((x < self.low - room) | (x > self.high + room) | ((x != self.low) & ~self.varies)).any():
@@ -287,7 +289,9 @@ class _Law(NamedTuple):
         middle = math.exp(float(point @ self.coefficients))
         powers = ", ".join(f"{power:.2g}" for power in self.coefficients[1:])
         rule = f"same program, scaled by the numbers among its arguments (to the power {powers})"
-        return Prediction(middle / math.exp(half), middle, middle * math.exp(half), self.n, "scaled", rule)
+        return HistoryPrediction(
+            middle / math.exp(half), middle, middle * math.exp(half), self.n, "scaled", rule
+        )
 
 
 def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal, NamedTuple
 
-from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.jobs import Job, Placement, Stop
-from scheduler.prediction.predictions import Forecast
+from scheduler.prediction.predictions import TrackedPrediction
 
-Part = Literal[
+CostPart = Literal[
     "reach",  # from the request to the safe point
     "drain",
     "save",
@@ -34,7 +34,7 @@ RECENT = 20
 NEAR = 2.0  # memory of jobs that are like each other, as a ratio
 
 
-class Seen(NamedTuple):
+class PartTime(NamedTuple):
     """How long a part took."""
 
     job: int
@@ -44,10 +44,10 @@ class Seen(NamedTuple):
     mb: float
 
 
-Test = Callable[[Seen], bool]
+Filter = Callable[[PartTime], bool]
 
 
-class Beliefs:
+class LearnedMigrationCosts:
     """``Costs`` that learn.
 
     Args:
@@ -56,7 +56,7 @@ class Beliefs:
 
     def __init__(self, profile: LinearCosts) -> None:
         self.profile = profile
-        self._seen: dict[str, deque[Seen]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._seen: dict[str, deque[PartTime]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._memory_mb: dict[int, float] = {}
         self._programs: dict[int, str] = {}
         self._pauses: deque[float] = deque(maxlen=RECENT)
@@ -78,7 +78,7 @@ class Beliefs:
 
     # -- the parts ------------------------------------------------------------------------------------
 
-    def stop_parts(self, job: Job, pool: str) -> dict[Part, float]:
+    def stop_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
         """Seconds of each part of a checkpoint on that class."""
         line = self.profile.checkpoint.get(pool)
         waiting = self._typical("reach", self._is(job), self._like(job))
@@ -92,10 +92,10 @@ class Beliefs:
             "leave": self._typical("leave", self._is(job), self._like(job), self._any) or 0.0,
         }
 
-    def restart_parts(self, job: Job, pool: str) -> dict[Part, float]:
+    def restart_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
         """Seconds of each part of a restart on that class."""
 
-        def here(seen: Seen) -> bool:
+        def here(seen: PartTime) -> bool:
             return seen.pool == pool
 
         own, like = self._is(job), self._like(job)
@@ -106,7 +106,7 @@ class Beliefs:
         begin = self.profile.begin_s.get(pool, 0.0)
         line = self.profile.restart.get(pool)
         if line is not None:
-            line = Line(line.slope, max(line.offset - begin, 0.0))
+            line = LinearCost(line.slope, max(line.offset - begin, 0.0))
         return {
             "launch": self._typical("launch", self._any) or 0.0,
             "start": self._typical("start", own, like, self._any) or 0.0,
@@ -140,14 +140,14 @@ class Beliefs:
 
     def _note(self, job_id: int, program: str, pool: str, parts: Mapping[str, float], mb: float) -> None:
         for part, seconds in parts.items():
-            self._seen[part].append(Seen(job_id, program, pool, seconds, mb))
+            self._seen[part].append(PartTime(job_id, program, pool, seconds, mb))
         self._sums.clear()
 
     def learn_pause(self, seconds: float) -> None:
         """So long a job took to be stopped, and to go on."""
         self._pauses.append(seconds)
 
-    def recall(self, forecast: Forecast) -> None:
+    def recall(self, forecast: TrackedPrediction) -> None:
         """Learn from an outcome that the journal has."""
         detail = forecast.detail
         if forecast.kind == "suspension" and detail.get("how") == "pause" and forecast.measured is not None:
@@ -164,15 +164,15 @@ class Beliefs:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _sum(self, job: Job, pool: str, parts: Callable[[Job, str], Mapping[Part, float]]) -> float:
+    def _sum(self, job: Job, pool: str, parts: Callable[[Job, str], Mapping[CostPart, float]]) -> float:
         key = (job.id, pool, parts.__name__)
         if key not in self._sums:
             self._sums[key] = sum(parts(job, pool).values())
         return self._sums[key]
 
-    def _moving(self, part: Part, line: Line | None, job: Job, pool: str) -> float:
+    def _moving(self, part: CostPart, line: LinearCost | None, job: Job, pool: str) -> float:
         """A part that takes as long as there is memory to move; with no line: proportional to it."""
-        base = line or Line(1.0, 0.0)
+        base = line or LinearCost(1.0, 0.0)
         here = [(s, base.slope * s.mb + base.offset) for s in self._seen[part] if s.pool == pool]
         mb = self.memory_mb(job) or 0.0
         near = [pair for pair in here if mb / NEAR <= pair[0].mb <= mb * NEAR]
@@ -180,7 +180,9 @@ class Beliefs:
         factor = median(ratios) if ratios else (self.profile.factor if line else 0.0)
         return factor * (base.slope * mb + base.offset)
 
-    def _typical(self, part: str, *tests: Test, of: Callable[[list[float]], float] = median) -> float | None:
+    def _typical(
+        self, part: str, *tests: Filter, of: Callable[[list[float]], float] = median
+    ) -> float | None:
         """Of those that pass the first test that any passes; None if there are none."""
         for test in tests:
             found = [seen.seconds for seen in self._seen[part] if test(seen)]
@@ -192,13 +194,13 @@ class Beliefs:
         return replace(job, memory_mb=self.memory_mb(job))
 
     @staticmethod
-    def _is(job: Job) -> Test:
+    def _is(job: Job) -> Filter:
         return lambda seen: seen.job == job.id
 
-    def _like(self, job: Job) -> Test:
+    def _like(self, job: Job) -> Filter:
         program = self.program(job)
         return lambda seen: seen.program == program
 
     @staticmethod
-    def _any(seen: Seen) -> bool:
+    def _any(seen: PartTime) -> bool:
         return True

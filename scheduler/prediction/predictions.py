@@ -26,7 +26,7 @@ STATED = "stated by the user"  # what such a run time rests on
 
 
 @dataclass(slots=True)
-class Forecast:
+class TrackedPrediction:
     """One prediction, in seconds or as a ratio (``UNITS``), and its outcome.
 
     Attributes:
@@ -69,7 +69,7 @@ def apart(values: dict[str, Any], is_stated: bool) -> dict[str, Any]:
     return {**values, "predicted": None if is_stated else said, "stated": said if is_stated else None}
 
 
-class Forecasts:
+class OpenPredictions:
     """The predictions whose outcome is not known yet, and what is to be journalled of them next.
 
     A job has at most one open prediction of a kind: a new one makes the old one void.
@@ -79,10 +79,10 @@ class Forecasts:
         open_ones: those that the journal has and whose outcome is not known.
     """
 
-    def __init__(self, last: int = 0, open_ones: Iterable[Forecast] = ()) -> None:
+    def __init__(self, last: int = 0, open_ones: Iterable[TrackedPrediction] = ()) -> None:
         self._last = last
         self._open = {(one.job, one.kind): one for one in open_ones}
-        self._changed: dict[int, Forecast] = {}
+        self._changed: dict[int, TrackedPrediction] = {}
 
     def predict(
         self,
@@ -94,16 +94,16 @@ class Forecasts:
         *,
         emulated: bool = False,
         **detail: Any,
-    ) -> Forecast:
+    ) -> TrackedPrediction:
         """A decision rests on this; journalled together with it."""
         self.void(job, "predicted anew", kind)
         self._last += 1
-        one = Forecast(self._last, job, attempt, kind, now, value, emulated=emulated, detail=detail)
+        one = TrackedPrediction(self._last, job, attempt, kind, now, value, emulated=emulated, detail=detail)
         self._open[job, kind] = one
         self._changed[one.number] = one
         return one
 
-    def measure(self, job: int, kind: Kind, value: float, **detail: Any) -> Forecast | None:
+    def measure(self, job: int, kind: Kind, value: float, **detail: Any) -> TrackedPrediction | None:
         """The outcome of the open prediction of that kind, if there is one; ``detail`` joins what it has."""
         one = self._open.pop((job, kind), None)
         if one is not None:
@@ -120,15 +120,15 @@ class Forecasts:
                 one.void = why
                 self._changed[one.number] = one
 
-    def of(self, job: int, kind: Kind) -> Forecast | None:
+    def of(self, job: int, kind: Kind) -> TrackedPrediction | None:
         """The job's open prediction of a kind."""
         return self._open.get((job, kind))
 
-    def touch(self, one: Forecast) -> None:
+    def touch(self, one: TrackedPrediction) -> None:
         """Its ``detail`` has changed."""
         self._changed[one.number] = one
 
-    def changed(self) -> list[Forecast]:
+    def changed(self) -> list[TrackedPrediction]:
         """What the journal does not have yet."""
         return list(self._changed.values())
 
@@ -141,7 +141,7 @@ BOUND = 1.0  # paper A: 95 % of its predictions have an error of at most this
 
 
 @dataclass(frozen=True)
-class Row:
+class AccuracyRow:
     """The predictions of one kind at one place. An error is (predicted - measured) / measured.
 
     Attributes:
@@ -180,16 +180,16 @@ class Row:
         return apart(values, values.pop("is_stated"))
 
 
-def error_of(forecast: Forecast) -> float | None:
+def error_of(forecast: TrackedPrediction) -> float | None:
     """(predicted - measured) / measured; None if nothing was predicted, or nothing is measured."""
     if not forecast.measured or forecast.predicted <= 0:
         return None
     return (forecast.predicted - forecast.measured) / forecast.measured
 
 
-def summary(forecasts: Sequence[Forecast]) -> list[Row]:
+def summary(forecasts: Sequence[TrackedPrediction]) -> list[AccuracyRow]:
     """One row for each kind and place; emulated ones apart, and what users stated."""
-    groups: dict[tuple[str, str, bool, bool], list[Forecast]] = defaultdict(list)
+    groups: dict[tuple[str, str, bool, bool], list[TrackedPrediction]] = defaultdict(list)
     for one in forecasts:
         groups[one.kind, _place(one), one.emulated, one.is_stated].append(one)
     order = list(UNITS)
@@ -197,7 +197,9 @@ def summary(forecasts: Sequence[Forecast]) -> list[Row]:
     return [_row(*key, groups[key]) for key in keys]
 
 
-def _row(kind: str, place: str, emulated: bool, is_stated: bool, forecasts: list[Forecast]) -> Row:
+def _row(
+    kind: str, place: str, emulated: bool, is_stated: bool, forecasts: list[TrackedPrediction]
+) -> AccuracyRow:
     import numpy as np  # here, because the journal imports this file, and numpy takes a tenth of a second
 
     found = [(error, one) for one in forecasts if (error := error_of(one)) is not None]
@@ -205,10 +207,10 @@ def _row(kind: str, place: str, emulated: bool, is_stated: bool, forecasts: list
     known = sum(one.measured is not None for one in forecasts)
     counts = (sum(one.open for one in forecasts), sum(bool(one.void) for one in forecasts))
     if not found:
-        return Row(kind, place, unit, emulated, 0, known, *counts, is_stated=is_stated)
+        return AccuracyRow(kind, place, unit, emulated, 0, known, *counts, is_stated=is_stated)
     errors = np.array([error for error, _ in found])
     worst, whose = max(found, key=lambda pair: abs(pair[0]))
-    return Row(
+    return AccuracyRow(
         kind,
         place,
         unit,
@@ -228,7 +230,7 @@ def _row(kind: str, place: str, emulated: bool, is_stated: bool, forecasts: list
     )
 
 
-def parts(forecasts: Sequence[Forecast]) -> list[tuple[str, int, float, float]]:
+def parts(forecasts: Sequence[TrackedPrediction]) -> list[tuple[str, int, float, float]]:
     """(part, n, median predicted, median measured) in seconds, of checkpoints and restarts whose program
     notes its phases; in the order in which they follow each other."""
     found: dict[str, list[tuple[float, float]]] = {}
@@ -242,7 +244,7 @@ def parts(forecasts: Sequence[Forecast]) -> list[tuple[str, int, float, float]]:
     ]
 
 
-def samples(forecasts: Sequence[Forecast], storage: str) -> list[dict[str, Any]]:
+def samples(forecasts: Sequence[TrackedPrediction], storage: str) -> list[dict[str, Any]]:
     """What jobs' checkpoints showed, as rows that the checkpoint probe would have recorded: see
     ``profiles.fits.checkpoint``. What belongs to a program's start and end is not in them."""
     rows: list[dict[str, Any]] = []
@@ -267,6 +269,6 @@ def samples(forecasts: Sequence[Forecast], storage: str) -> list[dict[str, Any]]
     return [{**row, "repetition": number} for number, row in enumerate(rows)]
 
 
-def _place(one: Forecast) -> str:
+def _place(one: TrackedPrediction) -> str:
     place = str(one.detail.get("pool", ""))
     return f"{place} -> {one.detail['to']}" if "to" in one.detail else place

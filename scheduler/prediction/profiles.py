@@ -27,13 +27,13 @@ from profiles.jobs import JobProfile, NodeKind
 from profiles.models.neighbours import slowdown_beside
 from profiles.records import Model, Profile, Quality
 from scheduler.model.clusters import checked
-from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.prediction.history import Asked, Run, program_of
+from scheduler.prediction.history import JobSignature, PastRun, program_of
 
 CAP_STEP_W = 5.0
-NEEDS = ("peak_memory_mb", "registered_mb", "compile_s")  # in the order of ``Run``
+NEEDS = ("peak_memory_mb", "registered_mb", "compile_s")  # in the order of ``PastRun``
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def measured_cluster(
 
 def lines_of(
     profile: Profile, pool: str, alone: bool, folder: Path | None = None
-) -> tuple[tuple[Line, Line] | None, str]:
+) -> tuple[tuple[LinearCost, LinearCost] | None, str]:
     """Checkpoint and restart of a class (None: the profile has none), and what was taken or is lacking."""
     device = device_of(profile, pool, alone)
     models = [m for m in profile.models if m.quantity == "checkpoint_s" and m.labels["device"] == device]
@@ -99,8 +99,8 @@ def lines_of(
         return None, f"checkpoint costs of {device} without those of restart, both are free"
     compiling = profile.find("compile_s", device=device, cache="warm")
     k = compiling["K"].value if compiling is not None else 0.0
-    stop = Line(_least_0(out, "alpha_C"), _least_0(out, "beta_C"))
-    start = Line(_least_0(back, "alpha_R"), _least_0(back, "beta_R") + k)
+    stop = LinearCost(_least_0(out, "alpha_C"), _least_0(out, "beta_C"))
+    start = LinearCost(_least_0(back, "alpha_R"), _least_0(back, "beta_R") + k)
     k_text = f"K {k:.3g}" if compiling is not None else "K unknown"
     note = (
         f"{device} on {out.labels['storage']}: checkpoint {_told(stop)}, restart {_told(start)} "
@@ -194,7 +194,7 @@ def _devices(profile: Profile) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _told(line: Line) -> str:
+def _told(line: LinearCost) -> str:
     return f"{line.slope:.3g} s/MB + {line.offset:.3g} s"
 
 
@@ -310,7 +310,7 @@ class ProfiledJobs:
             for name in set(names) - {""}:
                 self._store.find(name, self._kind.key)
 
-    def runs(self, name: str) -> list[Run]:
+    def runs(self, name: str) -> list[PastRun]:
         """The profile's median and both ends of its interval, a run each; empty: there is none."""
         found = self._find(name)
         return [] if found is None else runs_of(found)
@@ -345,12 +345,12 @@ class ProfiledJobs:
         return None
 
 
-def runs_of(job: JobProfile) -> list[Run]:
+def runs_of(job: JobProfile) -> list[PastRun]:
     """See ``ProfiledJobs.runs``."""
     took = job.need("run_s")
     if took is None:
         return []
-    asked = Asked(job.name, program_of(job.command)[1], "", (job.cores, 0))
+    asked = JobSignature(job.name, program_of(job.command)[1], "", (job.cores, 0))
     times = [took.low, took.high, took.value] if took.low and took.high else [took.value]
     needs = [None if found is None else found.value for found in map(job.need, NEEDS)]
-    return [Run(asked, seconds, *needs) for seconds in times if seconds]
+    return [PastRun(asked, seconds, *needs) for seconds in times if seconds]

@@ -14,17 +14,17 @@ from typing import Any
 from scheduler.coordinator.journal import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster
-from scheduler.prediction.history import Asked, History, Quantity, Run, program_of, shape_of
+from scheduler.prediction.history import History, JobSignature, PastRun, Quantity, program_of, shape_of
 
 REMEMBERED = 5000  # jobs that a new coordinator looks back on
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
 ORDER = ("user", "name", "scaled", "arguments")  # what is better to go by comes later
 AT_ONCE = 50  # jobs that differ in numbers only, and are looked at for each kind that ends
 Told = dict[str, Any]
-Key = tuple[object, ...]  # what jobs have in common: a basis of ``ORDER``, then the terms of ``Asked``
+Key = tuple[object, ...]  # what jobs have in common: a basis of ``ORDER``, then the terms of ``JobSignature``
 
 
-class Experience:
+class RunTimePredictor:
     """Predicts jobs, and is told how they ended.
 
     Args:
@@ -40,12 +40,12 @@ class Experience:
         entries: Iterable[Entry],
         user: str,
         cluster: Cluster,
-        profiled: Callable[[str], Sequence[Run]] = lambda name: (),
+        profiled: Callable[[str], Sequence[PastRun]] = lambda name: (),
     ) -> None:
         self.user, self._profiled = user, profiled
         self._pools = [pool.name for pool in cluster.pools if pool.kind] or [""]
         self._introduced: set[str] = set()
-        self._kinds: set[Asked] = set()
+        self._kinds: set[JobSignature] = set()
         self._count: Counter[tuple[Key, str]] = Counter()  # kinds, by what they have in common and device
         self._unsure: defaultdict[Key, dict[int, None]] = defaultdict(dict)
         self.predictions = 0
@@ -114,8 +114,8 @@ class Experience:
 
         ``so_far``: what it is of each; None then also where nothing better is known.
         """
-        found: dict[Asked, Told | None] = {}
-        whole: dict[Asked, Told] = {}
+        found: dict[JobSignature, Told | None] = {}
+        whole: dict[JobSignature, Told] = {}
         told: list[Told | None] = []
         for place, spec in enumerate(specs):
             if says_itself(spec):
@@ -149,13 +149,13 @@ class Experience:
             for run in self._profiled(name):
                 self.history.add(run)
 
-    def _run_times(self, asked: Asked) -> Told | None:
+    def _run_times(self, asked: JobSignature) -> Told | None:
         runs = {pool: self.history.predict(asked._replace(pool=pool)) for pool in self._pools}
         known = {pool: vars(found) for pool, found in runs.items() if found is not None and found.proved}
         of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
         return {"run_s": of_program or known} if known else None
 
-    def _needs(self, asked: Asked) -> Told:
+    def _needs(self, asked: JobSignature) -> Told:
         needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
         return {name: vars(found) for name, found in needs.items() if found is not None}
 
@@ -166,7 +166,7 @@ def says_itself(spec: JobSpec) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _keys(asked: Asked) -> tuple[Key | None, ...]:
+def _keys(asked: JobSignature) -> tuple[Key | None, ...]:
     """List what the job has in common with jobs that can be predicted from it, by the places of ``ORDER``."""
     program, arguments, user, size, _ = asked
     shape = shape_of(arguments)
@@ -174,20 +174,20 @@ def _keys(asked: Asked) -> tuple[Key | None, ...]:
     return ("user", user), ("name", program), scaled, ("arguments", program, size, arguments)
 
 
-def asked_of(spec: JobSpec, user: str) -> Asked:
+def asked_of(spec: JobSpec, user: str) -> JobSignature:
     """Describe the job in the terms of the history."""
     program, arguments = program_of(spec.command)
     name = spec.job_profile or spec.name or program
-    return Asked(name, arguments, spec.owner(user), (spec.tasks * spec.cores, spec.nodes or 0))
+    return JobSignature(name, arguments, spec.owner(user), (spec.tasks * spec.cores, spec.nodes or 0))
 
 
-def run_of(entry: Entry, user: str) -> Run | None:
+def run_of(entry: Entry, user: str) -> PastRun | None:
     """Make a run of a job that has ended; None if the job did not run from beginning to end at once."""
     used = entry.usage
     if entry.stage is not Stage.DONE or entry.attempt != 1 or used is None or used["running_s"] <= 0:
         return None
     pool = entry.placement.pool if entry.devices and entry.placement is not None else ""
-    return Run(
+    return PastRun(
         asked_of(entry.spec, user)._replace(pool=pool),
         used.get("reference_s", used["running_s"]),
         used.get("peak_memory_mb") or None,  # 0: nobody looked

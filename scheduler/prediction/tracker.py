@@ -11,10 +11,10 @@ from agent.attempts.folder import Result, RunState
 from agent.attempts.phases import Phase
 from scheduler.coordinator.journal import Entry
 from scheduler.model.interference import PACKED
-from scheduler.model.jobs import Job, Known, Stop
-from scheduler.model.state import JobState, State, estimate_under
-from scheduler.prediction.migration_costs import Beliefs
-from scheduler.prediction.predictions import STATED, Forecast, Forecasts, Kind
+from scheduler.model.jobs import EstimateKind, Job, Stop
+from scheduler.model.state import ClusterState, JobState, estimate_under
+from scheduler.prediction.migration_costs import LearnedMigrationCosts
+from scheduler.prediction.predictions import STATED, Kind, OpenPredictions, TrackedPrediction
 from scheduler.prediction.profiles import ProfiledSlowdowns
 
 REMEMBERED = 1000  # outcomes that a new coordinator learns from
@@ -26,7 +26,7 @@ class Jobs(Protocol):
     """The part of a job table that predictions are made from."""
 
     entries: dict[int, Entry]
-    forecasts: Forecasts
+    forecasts: OpenPredictions
 
     def job(self, entry: Entry) -> Job: ...
 
@@ -39,15 +39,17 @@ class Attempts(Protocol):
     def state(self, job: Entry) -> RunState | None: ...
 
 
-class Foresight:
-    """Told of every decision and outcome; writes to ``ledger.forecasts`` and to the beliefs.
+class PredictionTracker:
+    """Told of every decision and outcome; writes to ``ledger.forecasts`` and to the learned.
 
     Args:
         since_s: since when this coordinator looks; what ended before was seen too late.
     """
 
-    def __init__(self, ledger: Jobs, engine: Attempts, beliefs: Beliefs, since_s: float) -> None:
-        self.ledger, self.engine, self.beliefs, self.since_s = ledger, engine, beliefs, since_s
+    def __init__(
+        self, ledger: Jobs, engine: Attempts, learned: LearnedMigrationCosts, since_s: float
+    ) -> None:
+        self.ledger, self.engine, self.learned, self.since_s = ledger, engine, learned, since_s
         self.forecasts = ledger.forecasts
         self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
 
@@ -58,7 +60,7 @@ class Foresight:
         job = self.ledger.job(entry)
         for phase in self.engine.phases(entry):
             if phase.phase == "ready":
-                self.beliefs.introduce(job, phase.program or job.program, phase.bytes / 1e6)
+                self.learned.introduce(job, phase.program or job.program, phase.bytes / 1e6)
         if entry.alive:
             self._awaited[entry.id] = {"ready", "pace"}
 
@@ -73,7 +75,7 @@ class Foresight:
             if state.served_s > 0.0 or state.preemptions:
                 self._restarts(entry, job, placement.pool, now)
         whole = estimate_under(job, placement)
-        if job.known is not Known.LIMIT and math.isfinite(whole):
+        if job.estimate_kind is not EstimateKind.LIMIT and math.isfinite(whole):
             left = (1.0 - state.done) * whole
             told = entry.predicted["run_s"] if entry.predicted else {}
             rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
@@ -86,7 +88,7 @@ class Foresight:
                 self._predict(entry, now, "cap", whole / free, cap_w=placement.cap_w, free_s=free)
 
     def _restarts(self, entry: Entry, job: Job, pool: str, now: float) -> None:
-        parts = self.beliefs.restart_parts(job, pool)
+        parts = self.learned.restart_parts(job, pool)
         self._predict(entry, now, "restart", sum(parts.values()), pool=pool, parts=parts, **self._about(job))
         moved, paused = self.forecasts.of(entry.id, "migration"), self.forecasts.of(entry.id, "suspension")
         if moved is not None and moved.detail["to"] != pool:
@@ -100,11 +102,11 @@ class Foresight:
             self.pauses(entry, pool, now)
             return
         self.look(entry)
-        parts, about = self.beliefs.stop_parts(job, pool), self._about(job)
+        parts, about = self.learned.stop_parts(job, pool), self._about(job)
         stop_s = sum(parts.values())
         self._predict(entry, now, "checkpoint", stop_s, pool=pool, parts=parts, **about)
         to = entry.goals[0].pool if entry.goals else pool
-        again = self.beliefs.restart_parts(job, to)
+        again = self.learned.restart_parts(job, to)
         about["parts"] = parts | again
         cost = stop_s + sum(again.values())
         if entry.goals:
@@ -114,7 +116,7 @@ class Foresight:
 
     def pauses(self, entry: Entry, pool: str, now: float) -> None:
         """It is to pause where it is."""
-        self._predict(entry, now, "suspension", self.beliefs.pause_s(), pool=pool, how="pause")
+        self._predict(entry, now, "suspension", self.learned.pause_s(), pool=pool, how="pause")
 
     def unpauses(self, entry: Entry, now: float) -> None:
         """It is to go on where it was."""
@@ -136,7 +138,7 @@ class Foresight:
         one = self.forecasts.of(entry.id, "restart")
         if one is not None and entry.placement is not None:
             launch_s = max(0.0, began_s - one.at_s)
-            self.beliefs.learn(self.ledger.job(entry), entry.placement.pool, {"launch": launch_s})
+            self.learned.learn(self.ledger.job(entry), entry.placement.pool, {"launch": launch_s})
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
         """The supervisor has carried a request out: a job is paused, or goes on."""
@@ -149,7 +151,7 @@ class Foresight:
         elif entry.want == "run" and "resumed_s" in paused.detail:
             took = paused.detail["stop_s"] + max(0.0, at_s - paused.detail["resumed_s"])
             self.forecasts.measure(entry.id, "suspension", took)
-            self.beliefs.learn_pause(took)
+            self.learned.learn_pause(took)
 
     def left(self, entry: Entry, job: Job, pool: str, ended_s: float, now: float) -> None:
         """A checkpoint is written and the job has left; its process ended at ``ended_s``."""
@@ -161,11 +163,11 @@ class Foresight:
             return
         parts = stop_parts(self.engine.phases(entry), one.at_s, now)
         if ended_s < self.since_s:
-            self.beliefs.learn(job, pool, {p: parts[p] for p in ("drain", "save") if p in parts})
+            self.learned.learn(job, pool, {p: parts[p] for p in ("drain", "save") if p in parts})
             self.forecasts.void(entry.id, "it left while no coordinator was there", "checkpoint", *WHOLE)
             return
         took, about = max(0.0, now - one.at_s), self._about(job)
-        self.beliefs.learn(job, pool, parts)
+        self.learned.learn(job, pool, parts)
         self.forecasts.measure(entry.id, "checkpoint", took, measured=parts, **about)
         for kind in WHOLE:
             whole = self.forecasts.of(entry.id, kind)
@@ -197,10 +199,10 @@ class Foresight:
                 continue
             awaited.remove(phase.phase)
             if phase.phase == "ready":
-                self.beliefs.introduce(job, phase.program or job.program, phase.bytes / 1e6)
+                self.learned.introduce(job, phase.program or job.program, phase.bytes / 1e6)
                 self._ready(entry, job, pool, phases, began, phase.at_s)
             else:
-                self.beliefs.learn(job, pool, {"pace": phase.time_s})
+                self.learned.learn(job, pool, {"pace": phase.time_s})
         if not awaited:
             del self._awaited[entry.id]
 
@@ -211,9 +213,9 @@ class Foresight:
         one = self.forecasts.of(entry.id, "restart")
         parts = restart_parts(phases, began if one is None else one.at_s, began, ready)
         if one is None:
-            self.beliefs.learn(job, pool, {part: parts[part] for part in ("start", "context", "compile")})
+            self.learned.learn(job, pool, {part: parts[part] for part in ("start", "context", "compile")})
             return
-        self.beliefs.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
+        self.learned.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
         took, about = max(0.0, ready - one.at_s), self._about(job)
         self.forecasts.measure(entry.id, "restart", took, measured=parts, **about)
         running = self.forecasts.of(entry.id, "run-time")
@@ -240,7 +242,7 @@ class Foresight:
             if capped is not None:
                 capped.emulated = result.usage.emulated
                 self.forecasts.measure(entry.id, "cap", took / capped.detail["free_s"])
-        self.beliefs.forget(entry.id)
+        self.learned.forget(entry.id)
 
     def _sum_up(self, entry: Entry, result: Result) -> None:
         """Add to what it used what later jobs of its program are predicted by."""
@@ -260,13 +262,13 @@ class Foresight:
         self.forecasts.predict(entry.id, entry.attempt, now, kind, value, **detail)
 
     def _about(self, job: Job) -> dict[str, Any]:
-        return {"program": self.beliefs.program(job), "mb": self.beliefs.memory_mb(job) or 0.0}
+        return {"program": self.learned.program(job), "mb": self.learned.memory_mb(job) or 0.0}
 
 
 LEAST_PAUSE_S = 0.5  # between its supervisor's time and its own
 
 
-class Company:
+class CoLocationTracker:
     """Predicted slow-downs of jobs that share a node, noted once every turn.
 
     The co-location of a job can change while it runs. The prediction is then the slow-down over all of it:
@@ -276,7 +278,7 @@ class Company:
     def __init__(self, ledger: Jobs, profiles: ProfiledSlowdowns) -> None:
         self.ledger, self.profiles = ledger, profiles
 
-    def look(self, state: State) -> None:
+    def look(self, state: ClusterState) -> None:
         """Note the company of each running job, if it has changed."""
         for running in state.running.values():
             placement = running.placement
@@ -311,7 +313,7 @@ class Company:
         self.ledger.forecasts.measure(entry.id, "pairing", result.usage.running_s / alone_s, alone_s=alone_s)
 
 
-def overall(one: Forecast, end_s: float) -> float:
+def overall(one: TrackedPrediction, end_s: float) -> float:
     """The predicted slow-down over all the company that it had until ``end_s``."""
     met = one.detail["company"]
     ends = [*(after["since_s"] for after in met[1:]), max(end_s, met[-1]["since_s"])]
@@ -320,7 +322,7 @@ def overall(one: Forecast, end_s: float) -> float:
     return float(sum(spent) / work) if work > 0 else float(met[-1]["factor"])
 
 
-def _beside(running: JobState, state: State) -> list[str]:
+def _beside(running: JobState, state: ClusterState) -> list[str]:
     """Programs of the jobs on its nodes, in alphabetical order."""
     assert running.placement is not None
     nodes = {node for node, _ in running.placement.nodes}

@@ -26,17 +26,17 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import Job
 from scheduler.simulator.settings import Disturbance
-from scheduler.simulator.simulated_job import Live
+from scheduler.simulator.simulated_job import SimulatedJob
 from scheduler.simulator.trace import Arrival
 
 FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 
-Entry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
+QueueEntry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
 LEAST_ROOM = 256  # entries, before it is worth while to look for void ones
 
 
-class Agenda:
+class EventQueue:
     """What is still to happen.
 
     Args:
@@ -57,7 +57,7 @@ class Agenda:
         disturbances: Iterator[Disturbance],
         refuses: Callable[[Job], str],
     ) -> None:
-        self.heap: list[Entry] = []
+        self.heap: list[QueueEntry] = []
         self.arrival: Arrival | None = None
         self.submit_s = math.inf
         self.refused = Counter[str]()
@@ -73,7 +73,7 @@ class Agenda:
         self._fetch_arrival()
 
     def push(self, at: float, order: int, what: object, version: int = 0) -> None:
-        """Something is to happen; an end of a ``Live`` is void when its version has changed by then."""
+        """Something is to happen; an end of a job is void if its version has changed by then."""
         heappush(self.heap, (at, order, next(self._sequence), what, version))
         if len(self.heap) > self._room:
             self._tidy()
@@ -81,7 +81,7 @@ class Agenda:
     def _tidy(self) -> None:
         """Throw out what is void, whenever there is twice as much as was left the last time."""
         self.heap[:] = [
-            entry for entry in self.heap if type(entry[3]) is not Live or entry[3].version == entry[4]
+            entry for entry in self.heap if type(entry[3]) is not SimulatedJob or entry[3].version == entry[4]
         ]
         heapify(self.heap)
         self._room = 2 * len(self.heap) + LEAST_ROOM
@@ -93,13 +93,13 @@ class Agenda:
             self._timers.add(timer)
             self.push(at, TIMER, tag, 0)
 
-    def pop(self) -> Entry | None:
+    def pop(self) -> QueueEntry | None:
         """What happens next; None: nothing."""
         heap, submit = self.heap, self.submit_s
         while heap and heap[0][0] <= submit:
             entry = heappop(heap)
             at, order, _, what, version = entry
-            if type(what) is Live:
+            if type(what) is SimulatedJob:
                 if what.version != version:
                     continue
             elif order == TIMER:
@@ -118,13 +118,13 @@ class Agenda:
         heap = self.heap
         while heap and heap[0][0] <= now:
             _, order, _, what, version = heap[0]
-            if type(what) is Live and what.version != version:
+            if type(what) is SimulatedJob and what.version != version:
                 heappop(heap)
             else:
                 return KINDS[order] if order != DISTURBANCE else type(what)  # type: ignore[return-value]
         return Submitted if self.submit_s <= now else None
 
-    def queue(self, now: float, arrivals: Iterable[Arrival]) -> None:
+    def add_arrivals(self, now: float, arrivals: Iterable[Arrival]) -> None:
         """A closed loop submits jobs at ``now``."""
         self._last_submit_s = now
         self._queued.extend(arrivals)

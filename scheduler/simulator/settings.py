@@ -21,7 +21,7 @@ Interference = Callable[[Job, Placement, Sequence[tuple[Job, Placement]]], float
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimulationSettings:
     """How the simulated world behaves.
 
     Attributes:
@@ -44,7 +44,7 @@ class Settings:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     seed: int = 0
 
-    def with_measured(self, measured: MeasuredCluster) -> Settings:
+    def with_measured(self, measured: MeasuredCluster) -> SimulationSettings:
         """Take costs (known to policies) and profiles from a measured cluster."""
         if not measured.costs.checkpoint:
             return replace(self, profiles=measured.profiles)
@@ -52,7 +52,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SimulationSummary:
     """What a simulation was: its extent, jobs refused (by reason), and what it took to compute."""
 
     jobs: int

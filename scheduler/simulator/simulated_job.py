@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from scheduler.model.jobs import Known, Placement, Pool, instant
+from scheduler.model.jobs import EstimateKind, Placement, Pool, instant
 from scheduler.model.state import STOPPING, JobState
 from scheduler.simulator.trace import Arrival, Outcome, Segment
 
-LIMIT = Known.LIMIT
+LIMIT = EstimateKind.LIMIT
 made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
-class Live:
+class SimulatedJob:
     """One job in the system.
 
     Attributes:
@@ -70,7 +70,7 @@ class Live:
         if self.speed is not None:
             full /= self.speed(placement.units, placement.cap_w)
         full *= factor
-        self.killed = full > state.whole_s and kill_at_limit and self.job.known is LIMIT
+        self.killed = full > state.whole_s and kill_at_limit and self.job.estimate_kind is LIMIT
         if self.killed:
             full = state.whole_s
         self.full_s = full

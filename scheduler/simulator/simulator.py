@@ -17,12 +17,12 @@ from typing import NoReturn
 
 from scheduler.model.events import BudgetChanged, Event, Finished, NodeDown, NodeUp, Started, Timer
 from scheduler.model.jobs import Cluster, Job
-from scheduler.model.state import State
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy, View
-from scheduler.simulator.event_queue import DISTURBANCE, FINISH, STARTED, STOPPED, SUBMIT, TIMER, Agenda
-from scheduler.simulator.settings import Settings, Summary
-from scheduler.simulator.simulated_cluster import Machine
-from scheduler.simulator.simulated_job import Live
+from scheduler.simulator.event_queue import DISTURBANCE, FINISH, STARTED, STOPPED, SUBMIT, TIMER, EventQueue
+from scheduler.simulator.settings import SimulationSettings, SimulationSummary
+from scheduler.simulator.simulated_cluster import SimulatedCluster
+from scheduler.simulator.simulated_job import SimulatedJob
 from scheduler.simulator.trace import Arrival, ClosedLoop, Sink
 
 MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
@@ -56,17 +56,17 @@ class Simulator:
         cluster: Cluster,
         arrivals: Iterable[Arrival] | ClosedLoop,
         policy: Policy,
-        settings: Settings | None = None,
+        settings: SimulationSettings | None = None,
         sinks: Sequence[Sink] = (),
         progress: Callable[[int, float], None] | None = None,
         observer: Callable[[View], None] | None = None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or SimulationSettings()
         self.policy = policy
         self.sinks = sinks
         self.progress = progress
         self.observer = observer
-        self.state = State(
+        self.state = ClusterState(
             cluster,
             self.settings.planned_costs or self.settings.costs,
             self.settings.profiles,
@@ -82,7 +82,7 @@ class Simulator:
         self._jobs = 0
 
     @_seldom_collecting()
-    def run(self) -> Summary:
+    def run(self) -> SimulationSummary:
         """Simulate until the last job has ended.
 
         Raises:
@@ -94,37 +94,37 @@ class Simulator:
         watched = self.observer is not None or self._loop is not None
         picky = type(policy).refuses is not Policy.refuses
         refuses = self._refuses if picky else state.misfit
-        agenda = self._agenda = Agenda(self._stream, iter(self.settings.disturbances), refuses)
-        self._machine = Machine(state, self.settings, agenda, announces=Started not in policy.ignores)
-        live, ready, do = self._machine.live, self._machine.ready, self._machine.do
-        ignores, decide, heap = policy.ignores, policy.decide, agenda.heap
+        queue = self._queue = EventQueue(self._stream, iter(self.settings.disturbances), refuses)
+        self._cluster = SimulatedCluster(state, self.settings, queue, announces=Started not in policy.ignores)
+        jobs, ready, do = self._cluster.jobs, self._cluster.ready, self._cluster.do
+        ignores, decide, heap = policy.ignores, policy.decide, queue.heap
         happen: dict[int, Callable[..., Event | None]] = {
             FINISH: self._finish,
-            STOPPED: self._machine.stopped,
-            STARTED: self._machine.started,
+            STOPPED: self._cluster.stopped,
+            STARTED: self._cluster.started,
             DISTURBANCE: self._disturb,
             TIMER: self._wake,
-            SUBMIT: self._machine.submit,
+            SUBMIT: self._cluster.submit,
         }
         events = decisions = 0
-        if agenda.arrival is not None:
-            state.now = min(state.now, agenda.arrival.job.submit_s)
+        if queue.arrival is not None:
+            state.now = min(state.now, queue.arrival.job.submit_s)
         now = state.now
         self._ask_loop()
         policy.begin(state)
-        while ready or live or agenda.arrival is not None:
+        while ready or jobs or queue.arrival is not None:
             if ready:
                 event: Event | None = ready.popleft()
             else:
-                now, order, _, what, _ = agenda.pop() or self._stuck()
+                now, order, _, what, _ = queue.pop() or self._stuck()
                 state.now = now
                 if (event := happen[order](what)) is None:
                     continue
             events += 1
             if ready:
                 state.upcoming = type(ready[0])
-            elif (heap and heap[0][0] <= now) or agenda.submit_s <= now:
-                state.upcoming = agenda.upcoming(now) if live or agenda.arrival else None
+            elif (heap and heap[0][0] <= now) or queue.submit_s <= now:
+                state.upcoming = queue.upcoming(now) if jobs or queue.arrival else None
             else:
                 state.upcoming = None
             if state.overtaken:
@@ -135,8 +135,8 @@ class Simulator:
                     do[type(action)](action)
             if watched:
                 self._look_on()
-        wall, most = time.perf_counter() - began, self._machine.most
-        return Summary(self._jobs, dict(agenda.refused), state.now, events, decisions, wall, most)
+        wall, most = time.perf_counter() - began, self._cluster.most
+        return SimulationSummary(self._jobs, dict(queue.refused), state.now, events, decisions, wall, most)
 
     def _begin_anew(self) -> Timer | None:
         """A waiting job goes before others: what the policy is told once all of this instant has happened."""
@@ -156,12 +156,12 @@ class Simulator:
         """Nodes or the budget change; of what follows, the first."""
         if not self.state.running:
             self._mind_idleness()
-        self._machine.disturb(what)
-        return self._machine.ready.popleft()
+        self._cluster.disturb(what)
+        return self._cluster.ready.popleft()
 
-    def _finish(self, live: Live) -> Finished:
+    def _finish(self, simulated: SimulatedJob) -> Finished:
         """A job ends."""
-        event, outcome = self._machine.finish(live)
+        event, outcome = self._cluster.finish(simulated)
         for sink in self.sinks:
             sink.add(outcome)
         self._jobs += 1
@@ -179,25 +179,25 @@ class Simulator:
         """The event has been dealt with."""
         if self.observer is not None:
             self.observer(self.state)
-        if not self._machine.ready:
+        if not self._cluster.ready:
             self._ask_loop()
 
     def _ask_loop(self) -> None:
         """Let a closed loop submit what follows on the jobs that ended at this instant, when it is over."""
-        going_on = self._machine.live or self._agenda.arrival
-        if self._loop is not None and not (going_on and self._agenda.upcoming(self.state.now)):
-            self._agenda.queue(self.state.now, self._loop.due(self.state.now, tuple(self._ended)))
+        going_on = self._cluster.jobs or self._queue.arrival
+        if self._loop is not None and not (going_on and self._queue.upcoming(self.state.now)):
+            self._queue.add_arrivals(self.state.now, self._loop.due(self.state.now, tuple(self._ended)))
             self._ended.clear()
 
     def _mind_idleness(self) -> None:
         """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
-        if self._agenda.arrival is None:
-            self._machine.idle += 1
-            if self._machine.idle > MOST_IDLE:
+        if self._queue.arrival is None:
+            self._cluster.idle += 1
+            if self._cluster.idle > MOST_IDLE:
                 self._stuck()
 
     def _stuck(self) -> NoReturn:
-        left = sorted(self._machine.live)
+        left = sorted(self._cluster.jobs)
         named = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
         self.state.broken(
             None, "no job is lost", f"nothing is left to happen, but these jobs have not ended: {named}"

@@ -70,7 +70,7 @@ class Sink(Protocol):
     def add(self, outcome: Outcome) -> None: ...
 
 
-class Record:
+class OutcomeRecorder:
     """Keeps the first ``limit`` outcomes whole, for pictures and tests."""
 
     def __init__(self, limit: int | None = None) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster
 from scheduler.model.parameters import fill, split, unknown
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, ClosedLoop
 
 PREFIX = "generator:"
@@ -40,7 +40,7 @@ class Workload:
     arrivals: Iterable[Arrival] | ClosedLoop
     source: str
     skipped: Counter[str] = field(default_factory=Counter)
-    settings: Settings = field(default_factory=Settings)
+    settings: SimulationSettings = field(default_factory=SimulationSettings)
     note: str = ""
     remarks: Counter[str] = field(default_factory=Counter)
 

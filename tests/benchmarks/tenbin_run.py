@@ -14,11 +14,11 @@ def main(log: str, nodes: int, name: str, keep: bool) -> None:
     from scheduler.policies.registry import create
     from scheduler.simulator.metrics import Accumulator
     from scheduler.simulator.simulator import Simulator
-    from scheduler.simulator.trace import Record, Sink
+    from scheduler.simulator.trace import OutcomeRecorder, Sink
     from scheduler.workloads.logs import swf
 
     cluster = Cluster((Pool("node", nodes),))
-    metrics, record = Accumulator(cluster), Record()
+    metrics, record = Accumulator(cluster), OutcomeRecorder()
     policy = create(name)
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     began = time.perf_counter()

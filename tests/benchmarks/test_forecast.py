@@ -35,11 +35,11 @@ from profiles.records import Profile
 from profiles.store import Store
 from scheduler.engines.local.discovery import Machine, devices_of_machine
 from scheduler.model.costs import LinearCosts
-from scheduler.model.jobs import Cluster, Job, Known, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome, Record
+from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
 from tests.benchmarks import FULL
 from tests.support.components import require
 from tests.support.coordinator import Up
@@ -254,7 +254,7 @@ def simulate(
     assert isinstance(machine.costs, LinearCosts)
     again = {name: max(one.nothing_s - begin, 0.0) for name, one in seen.items()}
     costs = replace(machine.costs, compile_s=again)
-    record = Record()
+    record = OutcomeRecorder()
     stream = [
         Arrival(
             job_of(number, at, kind, seen[kind.name]),
@@ -263,7 +263,9 @@ def simulate(
         )
         for number, (at, kind) in enumerate(arrivals)
     ]
-    Simulator(Cluster(machine.cluster.pools), stream, create(policy), Settings(costs), [record]).run()
+    Simulator(
+        Cluster(machine.cluster.pools), stream, create(policy), SimulationSettings(costs), [record]
+    ).run()
     return sorted(record.outcomes, key=lambda outcome: outcome.job.id)
 
 
@@ -279,7 +281,7 @@ def job_of(number: int, at: float, kind: Kind, seen: Seen) -> Job:
         number,
         at,
         memory_mb=kind.memory_mb,
-        known=Known.PREDICTED,
+        estimate_kind=EstimateKind.PREDICTED,
         stop=Stop.CHECKPOINT,
         estimates_s=seen.runs_s,
         program=kind.name,

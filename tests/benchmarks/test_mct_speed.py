@@ -13,7 +13,7 @@ from scheduler.model.jobs import instant
 from scheduler.policies.registry import create
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import load
 from tests.benchmarks import FULL
 
@@ -73,7 +73,7 @@ def test_mct_against_a_plain_program(mix: str) -> None:
     began = time.process_time()
     expected = plain_mct(arrivals)
     plain = time.process_time() - began
-    record = Record()
+    record = OutcomeRecorder()
     began = time.process_time()
     Simulator(CLUSTER, arrivals, create("mct"), sinks=[record]).run()
     ours = time.process_time() - began

@@ -23,7 +23,7 @@ import pytest
 
 from profiles.store import Store
 from scheduler.coordinator.journal import forecasts_of
-from scheduler.prediction.predictions import BOUND, Forecast, error_of, parts
+from scheduler.prediction.predictions import BOUND, TrackedPrediction, error_of, parts
 from tests.benchmarks import FULL
 from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.scheduler.prediction.test_calibration import computes, other
@@ -77,7 +77,7 @@ def move_about(
     job.wait(60)
 
 
-def told(name: str, moves: list[Forecast]) -> None:
+def told(name: str, moves: list[TrackedPrediction]) -> None:
     errors = np.array([error for one in moves if (error := error_of(one)) is not None])
     print(
         f"BENCH {name}: {len(errors)}, median |error| {np.median(abs(errors)):.1%} (aim {AIM:.0%}), median "
@@ -103,7 +103,7 @@ def test_predicted_beside_measured(up: Up) -> None:
     assert sum(one.measured is not None for one in moves) == MOVES * len(CELLS) >= 10
 
 
-def shown(found: list[Forecast]) -> list[Forecast]:
+def shown(found: list[TrackedPrediction]) -> list[TrackedPrediction]:
     """Print the moves and what they consist of; the moves."""
     moves = [one for one in found if one.kind == "migration"]
     for one in moves:

@@ -26,11 +26,11 @@ from profiles.store import Store
 from scheduler.engines.local.discovery import Machine
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.model.costs import LinearCosts
-from scheduler.model.jobs import Cluster, Job, Known, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from tests.benchmarks import FULL
 from tests.benchmarks.test_slurm_list import by_sbatch, finished, minutes
 from tests.scheduler.engines.conftest import _cluster, lab
@@ -175,19 +175,21 @@ def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
 def simulated(policy: str, jobs: list[Sleeper], begins_s: float, machine: Machine) -> Course:
     assert isinstance(machine.costs, LinearCosts)
     costs = replace(machine.costs, compile_s={NAME: begins_s})
-    record, arrivals = Record(), []
+    record, arrivals = OutcomeRecorder(), []
     for number, job in enumerate(jobs):
         runs_s = {BETTER: job.run_s + begins_s, OTHER: SLOWER * job.run_s + begins_s}
         known = Job(
             number,
             job.at_s,
-            known=Known.PREDICTED,
+            estimate_kind=EstimateKind.PREDICTED,
             stop=Stop.CHECKPOINT,
             estimates_s=runs_s,
             program=NAME,
         )
         arrivals.append(Arrival(known, 0.0, runs_s))
-    Simulator(Cluster(machine.cluster.pools), arrivals, create(policy), Settings(costs), [record]).run()
+    Simulator(
+        Cluster(machine.cluster.pools), arrivals, create(policy), SimulationSettings(costs), [record]
+    ).run()
     outcomes = record.outcomes
     return Course(
         max(outcome.end_s for outcome in outcomes),

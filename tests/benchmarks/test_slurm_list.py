@@ -32,9 +32,9 @@ from scheduler.jobs.specs import JobSpec, as_job
 from scheduler.model.costs import LinearCosts
 from scheduler.model.parameters import split
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from tenbin.client.futures import Job
 from tests.benchmarks import FULL
 from tests.scheduler.engines.conftest import _cluster, lab
@@ -252,7 +252,7 @@ def by_sbatch(lab: SlurmLab, jobs: Sequence[tuple[float, list[str], str]], folde
 
 
 def simulated(policy: str, jobs: list[Sleeper], alone: Alone, machine: Machine) -> Course:
-    shared, record = machine.job_profiles is not None, Record()
+    shared, record = machine.job_profiles is not None, OutcomeRecorder()
     if machine.job_profiles is not None:
         machine.job_profiles.introduce([SLEEPER])
     arrivals = []
@@ -261,9 +261,9 @@ def simulated(policy: str, jobs: list[Sleeper], alone: Alone, machine: Machine) 
         seen = as_job(number, job.at_s, spec, machine.cluster, "me", machine.unit)
         arrivals.append(Arrival(seen, job.run_s + alone.begin_s))
     costs = LinearCosts(pause_s=alone.pause_s, go_on_s=alone.go_on_s)
-    settings = Settings(costs, kill_at_limit=False)
+    settings = SimulationSettings(costs, kill_at_limit=False)
     if machine.job_profiles is not None:
-        settings = Settings(costs, kill_at_limit=False, slowdowns=machine.job_profiles)
+        settings = SimulationSettings(costs, kill_at_limit=False, slowdowns=machine.job_profiles)
     Simulator(machine.cluster, arrivals, create(policy), settings, [record]).run()
     outcomes = sorted(record.outcomes, key=lambda outcome: outcome.job.id)
     turnarounds = [outcome.end_s - outcome.job.submit_s for outcome in outcomes]

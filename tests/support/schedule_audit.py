@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from scheduler.model.jobs import Job, Known, Placement, Pool
+from scheduler.model.jobs import EstimateKind, Job, Placement, Pool
 from scheduler.simulator.trace import Outcome, Segment
 from tests.support.worlds import World, jobs_of
 
@@ -54,7 +54,7 @@ def _audit_job(world: World, outcome: Outcome) -> None:
             speed = arrival.speed or job.speed
             if speed is not None:
                 whole /= speed(segment.placement.units, segment.placement.cap_w)
-            if job.known is Known.LIMIT:
+            if job.estimate_kind is EstimateKind.LIMIT:
                 whole = min(whole, job.estimate_on(segment.placement.pool))
             share += (segment.end_s - segment.start_s) / whole if whole > 0 else 1.0
     assert share == pytest.approx(1.0, abs=1e-4), f"job {job.id} got {share} of its work done"

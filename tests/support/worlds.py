@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from scheduler.model.costs import Line, LinearCosts
-from scheduler.model.interference import Disturbed, PressureModel, load_pairs
-from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
+from scheduler.model.costs import LinearCost, LinearCosts
+from scheduler.model.interference import PressureModel, SharedNodeInterference, load_pairs
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.base import Policy, View
-from scheduler.simulator.settings import Settings, Summary
+from scheduler.simulator.settings import SimulationSettings, SimulationSummary
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome, Record
+from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class World:
 
     cluster: Cluster
     arrivals: tuple[Arrival, ...]
-    settings: Settings = field(default_factory=Settings)
+    settings: SimulationSettings = field(default_factory=SimulationSettings)
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class LinearSpeed:
 
 def run(
     policy: Policy, world: World, observer: Callable[[View], None] | None = None
-) -> tuple[list[Outcome], Summary]:
+) -> tuple[list[Outcome], SimulationSummary]:
     """Run the world under the policy; return the outcome of each job, in the order of the ends."""
-    record = Record()
+    record = OutcomeRecorder()
     simulator = Simulator(
         world.cluster, iter(world.arrivals), policy, world.settings, [record], observer=observer
     )
@@ -62,7 +62,11 @@ def counted(draw: st.DrawFn, most: int = 8, exact: bool = False, shortest: int =
         run_s = draw(st.integers(shortest, 12))
         limit = run_s if exact else draw(st.one_of(st.just(run_s), st.integers(1, 15)))
         job = Job(
-            number, now, draw(st.integers(1, units)), limit, known=Known.EXACT if exact else Known.LIMIT
+            number,
+            now,
+            draw(st.integers(1, units)),
+            limit,
+            estimate_kind=EstimateKind.EXACT if exact else EstimateKind.LIMIT,
         )
         arrivals.append(Arrival(job, run_s))
     return World(Cluster((Pool("node", units),)), tuple(arrivals))
@@ -83,15 +87,16 @@ def classes(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
             now,
             draw(st.integers(1, largest)),
             memory_mb=draw(st.sampled_from((0.0, 100.0, 4000.0))),
-            known=Known.EXACT,
+            estimate_kind=EstimateKind.EXACT,
             stop=Stop.CHECKPOINT,
             estimates_s=times,
         )
         arrivals.append(Arrival(job, 0.0, times))
     costs = LinearCosts(
-        {"gpu": Line(0.002, 0.5), "cpu": Line(0.002, 0.25)}, {"gpu": Line(0.001, 0.5), "cpu": Line(0.001, 0)}
+        {"gpu": LinearCost(0.002, 0.5), "cpu": LinearCost(0.002, 0.25)},
+        {"gpu": LinearCost(0.001, 0.5), "cpu": LinearCost(0.001, 0)},
     )
-    return World(Cluster(pools), tuple(arrivals), Settings(costs))
+    return World(Cluster(pools), tuple(arrivals), SimulationSettings(costs))
 
 
 @st.composite
@@ -166,7 +171,7 @@ def power(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
             now,
             1,
             run_s,
-            known=Known.EXACT,
+            estimate_kind=EstimateKind.EXACT,
             max_units=widest,
             malleable=draw(st.booleans()),
             speed=LinearSpeed(1, widest),
@@ -189,13 +194,17 @@ def sharing(draw: st.DrawFn, most: int = 8, exact: bool = False) -> World:
             now,
             draw(st.sampled_from((1, 2, 3, 4, 8, 8, 12))),
             draw(st.sampled_from((run_s, run_s, None))),
-            known=Known.PREDICTED,
+            estimate_kind=EstimateKind.PREDICTED,
             demand=(draw(st.sampled_from((1.0, 1.0, 2.0, 4.0))),),
             program=draw(st.sampled_from((*table.programs, "unknown"))),
         )
         arrivals.append(Arrival(job, run_s))
     known = draw(st.sampled_from((table, PressureModel.fit(table))))
-    return World(Cluster((pool,)), tuple(arrivals), Settings(interference=Disturbed(table), slowdowns=known))
+    return World(
+        Cluster((pool,)),
+        tuple(arrivals),
+        SimulationSettings(interference=SharedNodeInterference(table), slowdowns=known),
+    )
 
 
 WORLDS: dict[str, Callable[..., st.SearchStrategy[World]]] = {

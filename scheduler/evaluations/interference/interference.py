@@ -32,7 +32,7 @@ from scheduler.policies.registry import create
 from scheduler.policies.sharing.pairing import least_time
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Record
+from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads import load
 
 PAPER = (
@@ -79,7 +79,7 @@ def simulate(case: SharingCase) -> SharingResult:
     more = f"jobs={case.jobs},{case.mix},knowledge={case.knowledge}"
     more += f",load={case.load}" if case.load is not None else ""
     work = load(f"generator:kernels,{more}", cluster, case.seed)
-    metrics, record = Accumulator(cluster), Record()
+    metrics, record = Accumulator(cluster), OutcomeRecorder()
     policy = create(case.policy, case.seed)
     Simulator(cluster, work.arrivals, policy, work.settings, [metrics, record]).run()
     seconds: dict[str, float] = {}

@@ -11,8 +11,8 @@ from typing import Any
 from scheduler.evaluations import Finding, Picture, Series, Table, exactly
 from scheduler.model.interference import BUILT_IN, PairTable, PressureModel
 from scheduler.policies.sharing.pairing import (
-    Choice,
-    Group,
+    Grouping,
+    JobGroup,
     best_bindings,
     best_choice,
     by_counters,
@@ -97,13 +97,13 @@ def _ten(table: PairTable) -> list[str]:
     return [program for program in table.programs for _ in range(2)]
 
 
-def _choices(table: PairTable) -> dict[str, Choice]:
+def _choices(table: PairTable) -> dict[str, Grouping]:
     """The choices compared, for two jobs of each program."""
     ten = _ten(table)
     pressures = [table.pressures[program] for program in ten]
     rule, counters = by_probes(pressures), by_counters(pressures)
     return {
-        "rule, all left on 2x4": [Group(g.members, ("spread", "spread")) for g in rule],
+        "rule, all left on 2x4": [JobGroup(g.members, ("spread", "spread")) for g in rule],
         "rule, as it places": rule,
         "rule, best placement": placed(rule, ten, table),
         "counters, all left on 2x4": counters,
@@ -112,7 +112,7 @@ def _choices(table: PairTable) -> dict[str, Choice]:
     }
 
 
-def _same_pairs(choice: Choice, programs: Sequence[str], expected: dict[tuple[str, str], int]) -> int:
+def _same_pairs(choice: Grouping, programs: Sequence[str], expected: dict[tuple[str, str], int]) -> int:
     """How many of the jobs are in pairs that the paper names."""
     left, same = dict(expected), 0
     for group in choice:

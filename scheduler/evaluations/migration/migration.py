@@ -32,7 +32,7 @@ from scheduler.evaluations.migration.migration_runs import (
     SizeMix,
     simulate,
 )
-from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.jobs import Job
 from scheduler.workloads.generators.migration import MB_PER_GB, Parameters, mean_gap_s
 
@@ -172,8 +172,8 @@ def _more(found: MigrationResults, mix: SizeMix, factor: float, name: str) -> Es
 
 # Table 3: seconds per MB and seconds, to a disk over NFS.
 TABLE_3 = LinearCosts(
-    {"cpu": Line(1.5e-2, 0.92), "gpu": Line(1.4e-2, 0.85)},
-    {"cpu": Line(9.7e-3, 0.18), "gpu": Line(9.6e-3, 0.89)},
+    {"cpu": LinearCost(1.5e-2, 0.92), "gpu": LinearCost(1.4e-2, 0.85)},
+    {"cpu": LinearCost(9.7e-3, 0.18), "gpu": LinearCost(9.6e-3, 0.89)},
 )
 
 

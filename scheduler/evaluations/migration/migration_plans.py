@@ -8,7 +8,7 @@ from scheduler.model.jobs import Cluster, Job
 from scheduler.policies.base import View
 from scheduler.policies.mct.mct import Mct, MctParameters
 from scheduler.policies.mct.plan import Rules, plan
-from scheduler.policies.mct.plan_state import Planned, task_of
+from scheduler.policies.mct.plan_state import PlannedJob, remaining_job
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
 
@@ -36,7 +36,7 @@ class Counting(Mct):
         super().begin(view)
 
     def _plan_new(self, job: Job, view: View) -> None:
-        task = task_of(view, self._lanes, True, Planned(job))
+        task = remaining_job(view, self._pool_plans, True, PlannedJob(job))
         (mct,) = plan(task, Rules())
         super()._plan_new(job, view)
         parts = self._plans[job.id].parts

@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.evaluations import Estimate, changes
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Record
+from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads import load
 from scheduler.workloads.generators import power_set1, power_set2
 
@@ -52,7 +52,7 @@ def simulate(case: PowerCase) -> PowerResult:
     """Run one case."""
     second = case.workload.startswith("power-set2")
     cluster = power_set2.machine() if second else power_set1.machine(budget_w=case.budget_w)
-    record, policy = Record(), create(case.policy, case.seed)
+    record, policy = OutcomeRecorder(), create(case.policy, case.seed)
     workload = load(f"generator:{case.workload}", cluster, case.seed)
     Simulator(cluster, workload.arrivals, policy, workload.settings, [record]).run()
     outcomes = record.outcomes  # in the order of their ends

@@ -15,9 +15,9 @@ import numpy as np
 
 from profiles.errors import BadInput
 from scheduler.evaluations import Evaluation, Finding, Progress, Scale, Table, exactly, run_all
-from scheduler.model.jobs import Cluster, Known, Pool
+from scheduler.model.jobs import Cluster, EstimateKind, Pool
 from scheduler.policies.registry import create
-from scheduler.prediction.history import Asked, History, Run
+from scheduler.prediction.history import History, JobSignature, PastRun
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
@@ -178,7 +178,7 @@ def waits_of(path: Path) -> dict[int, float]:
 def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[PredictedJob]:
     """What was known of each job when it was submitted."""
     alike, of_user = History(), History()
-    ends: list[tuple[float, int, Run]] = []
+    ends: list[tuple[float, int, PastRun]] = []
     rows = []
     for job, run_s, *_ in arrivals:
         while ends and ends[0][0] <= job.submit_s:
@@ -186,7 +186,7 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Predicte
             alike.add(run)
             of_user.add(run._replace(asked=run.asked._replace(program="")))
         request = job.estimate_s or math.inf
-        asked = Asked(f"{job.user} {job.units} {request:g}", (), job.user, (job.units, 0))
+        asked = JobSignature(f"{job.user} {job.units} {request:g}", (), job.user, (job.units, 0))
         last_two = of_user.predict(asked)
         best = alike.predict(asked)
         easy_s = request if last_two is None else min(last_two.middle, request)
@@ -194,7 +194,7 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Predicte
             rows.append(PredictedJob(run_s, request, easy_s, request, 0.0, math.inf))
         else:
             rows.append(PredictedJob(run_s, request, easy_s, min(best.middle, request), best.low, best.high))
-        heapq.heappush(ends, (job.submit_s + waits.get(job.id, 0.0) + run_s, job.id, Run(asked, run_s)))
+        heapq.heappush(ends, (job.submit_s + waits.get(job.id, 0.0) + run_s, job.id, PastRun(asked, run_s)))
     return rows
 
 
@@ -202,7 +202,9 @@ def easy(arrivals: list[Arrival], estimates: list[float], processors: int) -> tu
     """Mean wait in hours and mean bounded slowdown when EASY plans by these."""
     cluster = Cluster((Pool("core", processors),))
     jobs = [
-        arrival._replace(job=replace(arrival.job, estimate_s=max(estimate, 1.0), known=Known.PREDICTED))
+        arrival._replace(
+            job=replace(arrival.job, estimate_s=max(estimate, 1.0), estimate_kind=EstimateKind.PREDICTED)
+        )
         for arrival, estimate in zip(arrivals, estimates, strict=True)
         if arrival.job.units <= processors
     ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scheduler.evaluations.regions.nodes_in_a_row import starts_in_a_row
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.policies.regions.region_sizing import Layout, Work, layout, region_bounds, region_of
+from scheduler.policies.regions.region_sizing import PastWork, RegionLayout, layout, region_bounds, region_of
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
@@ -87,7 +87,7 @@ class WeekResult(NamedTuple):
     """
 
     week: Week
-    layouts: dict[int, Layout]
+    layouts: dict[int, RegionLayout]
     splits: dict[tuple[str, int, bool], Split]
     densities: tuple[float, ...]
     waits: tuple[tuple[float, ...], tuple[float, ...]]
@@ -98,9 +98,9 @@ def drawn(mix: int, seed: int) -> list[Arrival]:
     return list(load(f"generator:k-mix,mix={mix}", MACHINE, seed).arrivals)  # type: ignore[arg-type]
 
 
-def layouts_of(arrivals: Iterable[Arrival]) -> dict[int, Layout]:
+def layouts_of(arrivals: Iterable[Arrival]) -> dict[int, RegionLayout]:
     """How these jobs would cut the machine, by number of regions."""
-    work = [Work(a.job.units, a.job.units * a.run_s) for a in arrivals]
+    work = [PastWork(a.job.units, a.job.units * a.run_s) for a in arrivals]
     return {count: layout(work, LARGEST, count, NODES) for count in COUNTS}
 
 
@@ -121,7 +121,7 @@ def run_week(week: Week) -> WeekResult:
     return WeekResult(week, own, splits, _densities(arrivals, own[2]), waits)
 
 
-def _in_regions(arrivals: list[Arrival], cut: Layout, inside: str) -> tuple[Floats, ...]:
+def _in_regions(arrivals: list[Arrival], cut: RegionLayout, inside: str) -> tuple[Floats, ...]:
     """Number, nodes, submission, start and end of each job in regions that never move."""
     if inside not in IN_A_ROW:
         policy = f"regions,inside={inside},bounds={_text(cut.bounds)},sizes={_text(cut.sizes)}"
@@ -154,7 +154,7 @@ def _spreads(nodes: Floats, waits: Floats, bounds: tuple[int, ...]) -> tuple[flo
     return tuple(float(np.ptp(waits[group == i])) if (group == i).any() else 0.0 for i in range(len(bounds)))
 
 
-def _densities(arrivals: list[Arrival], cut: Layout) -> tuple[float, ...]:
+def _densities(arrivals: list[Arrival], cut: RegionLayout) -> tuple[float, ...]:
     sums = np.zeros(int(np.ceil(WEEK_S / INTERVAL_S)))
     for a in arrivals:
         if region_of(a.job.units, cut.bounds) == 1:

@@ -41,7 +41,7 @@ from scheduler.model.actions import Action, Start, WakeAt
 from scheduler.model.events import Event, Finished, Started, Submitted, Timer
 from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill.availability import Availability, earliest_end
-from scheduler.policies.backfill.multi_pool import ClassQueue
+from scheduler.policies.backfill.multi_pool import MultiPoolQueue
 from scheduler.policies.backfill.queue import Stair
 from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, free, units
 
@@ -295,7 +295,7 @@ class Conservative(Policy):
     def _line_up(self, view: View) -> None:
         """Take the jobs in the order in which they wait now, and make all reservations anew."""
         self._starts.clear()
-        self._rest = ClassQueue(self._pools)  # the jobs behind the first ``depth``
+        self._rest = MultiPoolQueue(self._pools)  # the jobs behind the first ``depth``
         self._new = list(view.waiting.values())
         self._broken = False
         self._make_anew(view)

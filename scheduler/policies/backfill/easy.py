@@ -35,8 +35,8 @@ from scheduler.model.actions import Action, Start
 from scheduler.model.events import Event, Failed, Finished, Started, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill.availability import expected_start
-from scheduler.policies.backfill.multi_pool import EasyOnClasses
-from scheduler.policies.backfill.queue_disciplines import EasyLine
+from scheduler.policies.backfill.multi_pool import MultiPoolEasy
+from scheduler.policies.backfill.queue_disciplines import EasyQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, free, units
 
 
@@ -49,36 +49,36 @@ class Easy(Policy):
     def begin(self, view: View) -> None:
         pools = counted_pools(view, "easy")
         self._pool = pools[0]
-        self._line = EasyLine(self._pool) if len(pools) == 1 else EasyOnClasses(pools)
-        self.revises = isinstance(self._line, EasyLine)
+        self._queue = EasyQueue(self._pool) if len(pools) == 1 else MultiPoolEasy(pools)
+        self.revises = isinstance(self._queue, EasyQueue)
         for job in view.waiting.values():
-            self._line.add(job)
-        if isinstance(self._line, EasyLine):
+            self._queue.add(job)
+        if isinstance(self._queue, EasyQueue):
             for state in view.running.values():
                 assert state.placement is not None
-                self._line.hold(state.job.id, state.placement.units, state.expected_end_s)
+                self._queue.hold(state.job.id, state.placement.units, state.expected_end_s)
 
     def revise(self, jobs: Sequence[Job]) -> None:
-        assert isinstance(self._line, EasyLine)
-        self._line.revise(jobs)
+        assert isinstance(self._queue, EasyQueue)
+        self._queue.revise(jobs)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        line = self._line
+        queue = self._queue
         if isinstance(event, Submitted):
-            line.add(event.job)
+            queue.add(event.job)
         elif isinstance(event, Finished):
-            line.ended(event.job.id)
+            queue.ended(event.job.id)
         elif isinstance(event, Failed):
-            line.ended(event.job.id)
-            line.add_first(event.job)
+            queue.ended(event.job.id)
+            queue.add_first(event.job)
         else:
-            line.changed()
+            queue.changed()
         if view.upcoming is not None or not view.waiting:
             return ()
-        if isinstance(line, EasyOnClasses):
-            return [Start(job.id, counted(on, job.units)) for job, on in line.choose(view)]
+        if isinstance(queue, MultiPoolEasy):
+            return [Start(job.id, counted(on, job.units)) for job, on in queue.choose(view)]
         pool = self._pool
-        chosen = line.choose(view.now, view.free[pool], view.in_service[pool])
+        chosen = queue.choose(view.now, view.free[pool], view.in_service[pool])
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
 
     def why(self, job: Job, view: View) -> Reason:

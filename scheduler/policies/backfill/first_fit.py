@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from scheduler.model.actions import Action, Start
 from scheduler.model.events import Event, Failed, Submitted
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.backfill.multi_pool import FirstFitOnClasses
-from scheduler.policies.backfill.queue_disciplines import FirstFitLine
+from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
+from scheduler.policies.backfill.queue_disciplines import FirstFitQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
 
 
@@ -30,21 +30,21 @@ class FirstFit(Policy):
     def begin(self, view: View) -> None:
         pools = counted_pools(view, "first-fit")
         self._pool = pools[0]
-        self._line = FirstFitLine(self._pool) if len(pools) == 1 else FirstFitOnClasses(pools)
-        self.revises = isinstance(self._line, FirstFitLine)  # it looks at no run time
+        self._queue = FirstFitQueue(self._pool) if len(pools) == 1 else MultiPoolFirstFit(pools)
+        self.revises = isinstance(self._queue, FirstFitQueue)  # it looks at no run time
         for job in view.waiting.values():
-            self._line.add(job)
+            self._queue.add(job)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if isinstance(event, Submitted):
-            self._line.add(event.job)
+            self._queue.add(event.job)
         elif isinstance(event, Failed):
-            self._line.add_first(event.job)
+            self._queue.add_first(event.job)
         if view.upcoming is not None:
             return ()
-        if isinstance(self._line, FirstFitOnClasses):
-            return [Start(job.id, counted(on, job.units)) for job, on in self._line.choose(view)]
-        chosen = self._line.choose(view.now, view.free[self._pool], view.in_service[self._pool])
+        if isinstance(self._queue, MultiPoolFirstFit):
+            return [Start(job.id, counted(on, job.units)) for job, on in self._queue.choose(view)]
+        chosen = self._queue.choose(view.now, view.free[self._pool], view.in_service[self._pool])
         return [Start(job.id, counted(self._pool, job.units)) for job in chosen]
 
     def why(self, job: Job, view: View) -> Reason:

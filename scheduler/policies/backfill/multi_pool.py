@@ -16,7 +16,7 @@ from scheduler.policies.backfill.queue_disciplines import HALF_STEP_S, Held, whe
 from scheduler.policies.base import View
 
 
-class ClassQueue:
+class MultiPoolQueue:
     """Waiting jobs in order; finds the first that is small and short enough for one of several classes."""
 
     def __init__(self, pools: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class ClassQueue:
         return self.waiting[min(known, key=self._positions.__getitem__)] if known else None
 
 
-class FirstFitOnClasses(ClassQueue):
+class MultiPoolFirstFit(MultiPoolQueue):
     """First fit, as ``scheduler/policies/backfill/first_fit.py`` says it."""
 
     def choose(self, view: View) -> list[tuple[Job, str]]:
@@ -74,7 +74,7 @@ class FirstFitOnClasses(ClassQueue):
         return chosen
 
 
-class EasyOnClasses(ClassQueue):
+class MultiPoolEasy(MultiPoolQueue):
     """EASY, as ``scheduler/policies/backfill/easy.py`` says it."""
 
     def __init__(self, pools: Sequence[str]) -> None:

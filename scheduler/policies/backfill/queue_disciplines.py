@@ -22,7 +22,7 @@ Held = tuple[float, int, int]  # expected end, job, units
 Late = tuple[int, float, Job]  # units, expected run time
 
 
-class Line:
+class FcfsQueue:
     """First come, first served: a job that does not fit holds up all behind it.
 
     Args:
@@ -64,7 +64,7 @@ class Line:
         return chosen
 
 
-class FirstFitLine(Line):
+class FirstFitQueue(FcfsQueue):
     """Whoever fits starts, in the order of the line: small jobs pass large ones without limit."""
 
     def __init__(self, pool: str) -> None:
@@ -89,7 +89,7 @@ class FirstFitLine(Line):
         return chosen
 
 
-class EasyLine(Line):
+class EasyQueue(FcfsQueue):
     """EASY backfilling, as ``scheduler/policies/backfill/easy.py`` says it.
 
     The last to come stand in a short list that is gone through, because most leave it soon; the others behind
@@ -231,4 +231,4 @@ def when_free(ends: Iterable[Held], needed: int, free: int, now: float) -> tuple
     return math.inf, 0
 
 
-LINES = {"fcfs": Line, "easy": EasyLine, "first-fit": FirstFitLine}
+QUEUES = {"fcfs": FcfsQueue, "easy": EasyQueue, "first-fit": FirstFitQueue}

@@ -14,38 +14,38 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from scheduler.policies.las.node_las import Task
+from scheduler.policies.las.node_las import NodeTask
 
 
 class Fifo:
     """First come, first served, whosever the tasks are."""
 
     def __init__(self) -> None:
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[NodeTask] = deque()
 
-    def add(self, task: Task) -> None:
+    def add(self, task: NodeTask) -> None:
         """A task waits."""
         self._tasks.append(task)
 
-    def first(self) -> Task | None:
+    def first(self) -> NodeTask | None:
         """The task that is sent next."""
         return self._tasks[0] if self._tasks else None
 
-    def sent(self, task: Task) -> None:
+    def sent(self, task: NodeTask) -> None:
         """The first was sent to a node."""
         self._tasks.popleft()
 
-    def held(self, task: Task) -> None:
+    def held(self, task: NodeTask) -> None:
         """A node holds the task."""
 
-    def ended(self, task: Task) -> None:
+    def ended(self, task: NodeTask) -> None:
         """A task that a node held has ended."""
 
-    def entitled(self, task: Task) -> bool:
+    def entitled(self, task: NodeTask) -> bool:
         """Whether its user may send whatever the load is."""
         return False
 
-    def ahead(self, task: Task) -> str:
+    def ahead(self, task: NodeTask) -> str:
         """Who comes before the waiting task, for people."""
         return f"{self._tasks.index(task)} ahead of it"
 
@@ -63,34 +63,34 @@ class FairShare:
         self._given = weights
         self._stated: dict[str, dict[int, float]] = {}  # user -> task in the system -> weight
         self._weights: dict[str, float] = {}  # of users in the system
-        self._waiting: dict[str, deque[Task]] = {}
+        self._waiting: dict[str, deque[NodeTask]] = {}
         self._demand: dict[str, list[float]] = {}
         self._tasks = Counter[str]()  # in the system
         self._sum = 0.0  # of the weights of users in the system
 
-    def add(self, task: Task) -> None:
+    def add(self, task: NodeTask) -> None:
         self._enter(task)
         self._waiting.setdefault(task.job.user, deque()).append(task)
 
-    def first(self) -> Task | None:
+    def first(self) -> NodeTask | None:
         if not self._waiting:
             return None
         # Of equal shares, the task of higher priority, then the one that came first.
         firsts = ((user, tasks[0]) for user, tasks in self._waiting.items())
         return min((self.share(user), -task.job.priority, task.id, task) for user, task in firsts)[3]
 
-    def sent(self, task: Task) -> None:
+    def sent(self, task: NodeTask) -> None:
         user = task.job.user
         self._waiting[user].popleft()
         if not self._waiting[user]:
             del self._waiting[user]
         self._charge(task, 1)
 
-    def held(self, task: Task) -> None:
+    def held(self, task: NodeTask) -> None:
         self._enter(task)
         self._charge(task, 1)
 
-    def ended(self, task: Task) -> None:
+    def ended(self, task: NodeTask) -> None:
         user = task.job.user
         self._charge(task, -1)
         self._tasks[user] -= 1
@@ -102,11 +102,11 @@ class FairShare:
             self._stated.pop(user, None)
             self._sum = sum(self._weights.values())
 
-    def entitled(self, task: Task) -> bool:
+    def entitled(self, task: NodeTask) -> bool:
         user = task.job.user
         return self.share(user) < 1.0 / self._sum
 
-    def ahead(self, task: Task) -> str:
+    def ahead(self, task: NodeTask) -> str:
         user = task.job.user
         before = self._waiting[user].index(task)
         has = f"{self.weight(user) * self.share(user):.1%} of the machine"
@@ -123,7 +123,7 @@ class FairShare:
         most = max(d / c for d, c in zip(demand, self._capacity, strict=True) if c)
         return most / self.weight(user)
 
-    def _enter(self, task: Task) -> None:
+    def _enter(self, task: NodeTask) -> None:
         user, share = task.job.user, task.job.share
         self._tasks[user] += 1
         if share is not None:
@@ -140,7 +140,7 @@ class FairShare:
             self._weights[user] = weight
             self._sum = sum(self._weights.values())
 
-    def _charge(self, task: Task, sign: int) -> None:
+    def _charge(self, task: NodeTask, sign: int) -> None:
         user = task.job.user
         demand = self._demand.get(user) or [0.0] * len(self._capacity)
         self._demand[user] = [round(a + sign * d, 12) for a, d in zip(demand, task.demand, strict=True)]

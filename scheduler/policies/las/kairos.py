@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.policies.las.node_las import Node, Rules, Task, greedy
+from scheduler.policies.las.node_las import Node, NodeRules, NodeTask, greedy
 from scheduler.policies.las.two_level import TwoLevel
 
 MANY = 1 << 62
@@ -53,8 +53,8 @@ class Kairos(TwoLevel):
     Parameters = KairosParameters
     parameters: KairosParameters
 
-    def _node_rules(self) -> Rules:
-        return Rules(greedy, greedy, self.parameters.spare_s)
+    def _node_rules(self) -> NodeRules:
+        return NodeRules(greedy, greedy, self.parameters.spare_s)
 
     def _tally(self) -> None:
         self._unfinished = np.zeros(len(self._nodes), dtype=np.int64)
@@ -64,7 +64,7 @@ class Kairos(TwoLevel):
         open_ = node.up and waiting < self.parameters.queued
         self._unfinished[node.index] = node.tasks if open_ else MANY
 
-    def _choose(self, task: Task, now: float) -> int | None:
+    def _choose(self, task: NodeTask, now: float) -> int | None:
         unfinished = self._unfinished
         if not self.every(task):
             unfinished = np.where(self.allowed(task), unfinished, MANY)

@@ -49,8 +49,8 @@ from scheduler.policies.las.node_las import (
     ROOM,
     Levels,
     Node,
-    Rules,
-    Task,
+    NodeRules,
+    NodeTask,
     Victims,
     candidates,
     fewest,
@@ -127,18 +127,20 @@ class Las(TwoLevel):
     def fair(self) -> bool:
         return self.parameters.fair
 
-    def _node_rules(self) -> Rules:
+    def _node_rules(self) -> NodeRules:
         given = self.parameters
         levels = None if given.factor is None else Levels(given.first_s, given.factor)
         new = self._thorough if given.thorough else self._few
-        return Rules(new, self._few, given.spare_s, levels)
+        return NodeRules(new, self._few, given.spare_s, levels)
 
-    def _few(self, longest: Sequence[Task], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
+    def _few(
+        self, longest: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]
+    ) -> Victims | None:
         """Sets of the first N."""
         return fewest(longest[: self.parameters.victims], free, demand)
 
     def _thorough(
-        self, longest: Sequence[Task], free: Sequence[float], demand: Sequence[float]
+        self, longest: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]
     ) -> Victims | None:
         """Sets of the first N, or else more."""
         return self._few(longest, free, demand) or sparing(longest, free, demand)
@@ -168,7 +170,7 @@ class Las(TwoLevel):
             self._free[:, at] = -1.0
             self._load[at] = math.inf
 
-    def _choose(self, task: Task, now: float) -> int | None:
+    def _choose(self, task: NodeTask, now: float) -> int | None:
         # One resource after the other, on rows: a hundred times as many nodes cost little more.
         fits, likeness = self.allowed(task), self._none
         for free, weights, demand in zip(self._free, self._weights, task.demand, strict=True):
@@ -196,7 +198,7 @@ class Las(TwoLevel):
 
     def _full(self) -> str:
         first, limit = self._queue.first(), self.parameters.load_limit
-        loads = self._load if first is None else self._load[self.allowed(Task(first.job))]
+        loads = self._load if first is None else self._load[self.allowed(NodeTask(first.job))]
         lightest = float(loads.min(initial=math.inf))
         if lightest == math.inf:
             return "every node that could take the first is down"

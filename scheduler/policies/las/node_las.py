@@ -31,7 +31,7 @@ TICK_S = 1e-6  # of the grid that events lie on: "longer" is longer by a tick
 ROOM = EPSILON / 2  # less than the engine allows, so that it never refuses what was found to fit
 
 
-class Task:
+class NodeTask:
     """A job of one task, or its part on one node: ``units`` tasks that count as one.
 
     Attributes:
@@ -74,7 +74,7 @@ class Task:
         self.rank = (-job.priority, job.id)
         self.units = units
         self.demand = job.demand if units == 1 else tuple(units * d for d in job.demand)
-        self.gang: tuple[Task, ...] = (self,)
+        self.gang: tuple[NodeTask, ...] = (self,)
         self.served_s = self.above_s = self.began_s = self.ripe_s = self.since_s = 0.0
         self.order = (0.0, self.rank)
         self.started = False
@@ -83,7 +83,7 @@ class Task:
         """The job's tasks lie on these nodes (of one pool), so many on each."""
         first = nodes[0][0].placement
         if len(nodes) > 1:
-            self.gang = tuple(Task(self.job, units) for _, units in nodes)
+            self.gang = tuple(NodeTask(self.job, units) for _, units in nodes)
             places = tuple(sorted((node.placement.nodes[0][0], units) for node, units in nodes))
             self.placement = Placement(first.pool, self.units, places)
         elif self.units > 1:
@@ -99,8 +99,8 @@ class Task:
 
 
 ORDER = attrgetter("order")
-Victims = tuple[Task, ...]
-Search = Callable[[Sequence[Task], Sequence[float], Sequence[float]], Victims | None]
+Victims = tuple[NodeTask, ...]
+Search = Callable[[Sequence[NodeTask], Sequence[float], Sequence[float]], Victims | None]
 
 
 def covers(free: Sequence[float], demand: Sequence[float]) -> bool:
@@ -111,7 +111,7 @@ def covers(free: Sequence[float], demand: Sequence[float]) -> bool:
     return True
 
 
-def fewest(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
+def fewest(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
     """The first set that frees enough, in the order {0}, {1}, {0,1}, {2}, {0,2}, ... (the paper's listing 1).
 
     That is the order of the numbers 1, 2, 3, ... read as bit masks, so no member of the set could be spared.
@@ -126,7 +126,7 @@ def fewest(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[f
     return None
 
 
-def greedy(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
+def greedy(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
     """Candidates in their order until enough is free; all of them, needed or not. None if all are too few."""
     room = list(free)
     for count, candidate in enumerate(candidates, 1):
@@ -136,13 +136,13 @@ def greedy(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[f
     return None
 
 
-def sparing(candidates: Sequence[Task], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
+def sparing(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
     """As ``greedy``, less those that need not give way after all, looking at the shortest first."""
     chosen = greedy(candidates, free, demand)
     if chosen is None:
         return None
     room = [f + sum(task.demand[r] for task in chosen) for r, f in enumerate(free)]
-    kept: list[Task] = []
+    kept: list[NodeTask] = []
     for task in reversed(chosen):
         without = [f - d for f, d in zip(room, task.demand, strict=True)]
         if covers(without, demand):
@@ -166,7 +166,7 @@ class Levels(NamedTuple):
         return bound
 
 
-class Rules(NamedTuple):
+class NodeRules(NamedTuple):
     """How a node decides.
 
     Attributes:
@@ -221,19 +221,19 @@ class Node:
         self.free = list(self.capacity)
         self.unfinished = [0.0] * len(self.capacity)
         self.tasks = 0
-        self.running: list[Task] = []
-        self.paused: list[Task] = []
-        self.new: list[Task] = []
-        self.stopping: dict[int, Task] = {}
-        self.awaits: Task | None = None
+        self.running: list[NodeTask] = []
+        self.paused: list[NodeTask] = []
+        self.new: list[NodeTask] = []
+        self.stopping: dict[int, NodeTask] = {}
+        self.awaits: NodeTask | None = None
         self.wake_s = math.inf
 
-    def charge(self, task: Task, sign: int) -> None:
+    def charge(self, task: NodeTask, sign: int) -> None:
         """A task was sent here (1), or has ended (-1)."""
         self.tasks += sign * task.units
         self.unfinished = [round(u + sign * d, 12) for u, d in zip(self.unfinished, task.demand, strict=True)]
 
-    def take(self, task: Task, works_from_s: float, since_s: float, spare_s: float) -> None:
+    def take(self, task: NodeTask, works_from_s: float, since_s: float, spare_s: float) -> None:
         """The task runs from now on."""
         task.started = True
         task.since_s = since_s
@@ -244,25 +244,25 @@ class Node:
         # Rounded, so that the books do not depend on the order in which tasks came and went.
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
-    def hold(self, task: Task) -> None:
+    def hold(self, task: NodeTask) -> None:
         """The task is being stopped, and keeps its share meanwhile."""
         self.stopping[task.id] = task
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
-    def give(self, task: Task) -> None:
+    def give(self, task: NodeTask) -> None:
         """What the task held is free."""
         self.free = [round(f + d, 12) for f, d in zip(self.free, task.demand, strict=True)]
         if not self.running and not self.stopping:
             self.free = list(self.capacity)
 
-    def pause(self, task: Task, levels: Levels | None) -> None:
+    def pause(self, task: NodeTask, levels: Levels | None) -> None:
         """The task is paused."""
         task.above_s = task.served_s if levels is None else levels.above_s(task.served_s) - TICK_S
         task.order = (task.served_s, task.rank)
         insort(self.paused, task, key=ORDER)
 
 
-def settle(node: Node, now: float, costs: Costs, rules: Rules) -> list[Action]:
+def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Action]:
     """One decision of a node: what starts, is paused, resumes."""
     actions: list[Action] = []
     if not node.up:
@@ -286,9 +286,9 @@ def settle(node: Node, now: float, costs: Costs, rules: Rules) -> list[Action]:
     return actions
 
 
-def _admit(task: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]) -> bool:
+def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, actions: list[Action]) -> bool:
     """Whether the job runs from now on; makes room for all its parts if it may."""
-    victims: dict[int, Task] = {}
+    victims: dict[int, NodeTask] = {}
     for part in task.gang:
         found = _victims(part, now, rules, victims)
         if found is None:
@@ -309,7 +309,7 @@ def _admit(task: Task, now: float, costs: Costs, rules: Rules, actions: list[Act
     return True
 
 
-def _victims(part: Task, now: float, rules: Rules, others: dict[int, Task]) -> Victims | None:
+def _victims(part: NodeTask, now: float, rules: NodeRules, others: dict[int, NodeTask]) -> Victims | None:
     """Who gives way to the part on its node, beside jobs that do so on others anyway; None: no room."""
     node, free = part.node, part.node.free
     if not node.up or node.stopping or node.awaits is not None:
@@ -324,7 +324,7 @@ def _victims(part: Task, now: float, rules: Rules, others: dict[int, Task]) -> V
     return search([other for other in may if other.id not in others] if others else may, free, part.demand)
 
 
-def candidates(node: Node, task: Task, now: float) -> list[Task]:
+def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
     """Running tasks that may give way to ``task``, longest attained service first."""
     before = now - task.above_s - TICK_S / 2
     found = []
@@ -336,7 +336,7 @@ def candidates(node: Node, task: Task, now: float) -> list[Task]:
     return found
 
 
-def _displace(victim: Task, now: float, costs: Costs, rules: Rules, actions: list[Action]) -> None:
+def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, actions: list[Action]) -> None:
     served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
     # Pausing frees at once. How long a checkpoint takes is known only when it is done.
@@ -379,7 +379,7 @@ def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
     return instant(first)
 
 
-def _next_chance_s(node: Node, task: Task, now: float) -> float:
+def _next_chance_s(node: Node, task: NodeTask, now: float) -> float:
     """From when on the task could displace others although it cannot now."""
     longer, started = task.above_s + TICK_S, task.started
     eligible = []

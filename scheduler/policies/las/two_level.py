@@ -37,10 +37,10 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import Job, Placement
 from scheduler.model.nodes import rooms
-from scheduler.model.state import Phase
+from scheduler.model.state import JobPhase
 from scheduler.policies.base import Policy, Reason, View
 from scheduler.policies.las.fair_queue import FairShare, Fifo
-from scheduler.policies.las.node_las import ROOM, Node, Rules, Task, covers, next_look_s, settle
+from scheduler.policies.las.node_las import ROOM, Node, NodeRules, NodeTask, covers, next_look_s, settle
 
 MORE_TO_COME = frozenset({Finished, Timer})  # decide after all of an instant
 
@@ -54,7 +54,7 @@ class TwoLevel(Policy):
 
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()
-        self._tasks: dict[int, tuple[Task, bool]] = {}  # each job's, and whether it was sent
+        self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's, and whether it was sent
         self._touched: set[int] = set()
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
@@ -72,7 +72,7 @@ class TwoLevel(Policy):
                 self._touched.add(node.index)
 
     @abstractmethod
-    def _node_rules(self) -> Rules:
+    def _node_rules(self) -> NodeRules:
         """How nodes decide."""
 
     def _new_queue(self) -> Fifo | FairShare:
@@ -88,7 +88,7 @@ class TwoLevel(Policy):
         """Something changed on the node."""
 
     @abstractmethod
-    def _choose(self, task: Task, now: float) -> int | None:
+    def _choose(self, task: NodeTask, now: float) -> int | None:
         """The node that the task is sent to; None: it must wait."""
 
     @abstractmethod
@@ -131,16 +131,16 @@ class TwoLevel(Policy):
 
     def _add(self, job: Job) -> None:
         """A job stands in the queue."""
-        task = Task(job, job.units)
+        task = NodeTask(job, job.units)
         self._tasks[job.id] = task, False
         self._queue.add(task)
 
-    def _places(self, task: Task, now: float) -> dict[int, int] | None:
+    def _places(self, task: NodeTask, now: float) -> dict[int, int] | None:
         """How many of the job's tasks are sent to which node; None: it must wait."""
         if task.units == 1:
             chosen = self._choose(task, now)
             return None if chosen is None else {chosen: 1}
-        one, places = Task(task.job), dict[int, int]()
+        one, places = NodeTask(task.job), dict[int, int]()
         room = np.where(self.allowed(one), rooms(self._capacities, task.job.demand), 0)
         for pool in dict.fromkeys(node.placement.pool for node in self._nodes):
             self._room = np.where([node.placement.pool == pool for node in self._nodes], room, 0)
@@ -151,7 +151,7 @@ class TwoLevel(Policy):
         self._room = None
         return places or None
 
-    def _one_by_one(self, one: Task, tasks: int, now: float) -> dict[int, int]:
+    def _one_by_one(self, one: NodeTask, tasks: int, now: float) -> dict[int, int]:
         """The nodes that the tasks of a job are sent to, one after the other; none: it must wait."""
         assert self._room is not None
         places: dict[int, int] = {}
@@ -208,11 +208,11 @@ class TwoLevel(Policy):
                 self._touched.add(part.node.index)
                 self._changed(part.node)
 
-    def every(self, task: Task) -> bool:
+    def every(self, task: NodeTask) -> bool:
         """Whether the task could run on every node."""
         return self._alike and not task.job.estimates_s and self._room is None
 
-    def allowed(self, task: Task) -> Mask:
+    def allowed(self, task: NodeTask) -> Mask:
         """The nodes that the task could ever run on (and that may be down)."""
         if self._room is not None:
             return self._room > 0
@@ -254,7 +254,7 @@ class TwoLevel(Policy):
         for state in (*view.running.values(), *view.suspended.values()):
             where = state.placement
             assert where is not None
-            task = Task(state.job, where.units)
+            task = NodeTask(state.job, where.units)
             task.lie([(self._at[where.pool, number], units) for number, units in where.nodes])
             self._tasks[task.id] = task, True
             self._queue.held(task)
@@ -262,9 +262,9 @@ class TwoLevel(Policy):
                 node = part.node
                 part.served_s, part.started = state.served_s, True
                 node.charge(part, 1)
-                if state.phase is Phase.RUNNING:
+                if state.phase is JobPhase.RUNNING:
                     node.take(part, state.works_from_s, state.since_s, self._rules.spare_s)
-                elif state.phase is Phase.STOPPING:
+                elif state.phase is JobPhase.STOPPING:
                     node.hold(part)
                 else:
                     node.pause(part, self._rules.levels)

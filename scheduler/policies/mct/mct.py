@@ -44,8 +44,16 @@ from scheduler.model.jobs import NEVER, Job, counted
 from scheduler.model.state import STOPPING, JobState
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import Policy, Reason, View, free, units
-from scheduler.policies.mct.plan import Lane, Part, Rules, plan
-from scheduler.policies.mct.plan_state import STINT, Dues, Planned, in_order, pool_of, stays_until, task_of
+from scheduler.policies.mct.plan import PoolPlan, Rules, Stay, plan
+from scheduler.policies.mct.plan_state import (
+    STINT,
+    DueQueue,
+    PlannedJob,
+    in_order,
+    pool_of,
+    remaining_job,
+    stays_until,
+)
 
 TRIM_EVERY = 16  # so often what is past is cut off the plans
 ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
@@ -108,10 +116,10 @@ class Mct(Policy):
         if self._new or self._gaps:
             self._plan_what_is_new(view)
         now = view.now
-        stops, starts = self._dues.collect(now)
+        stops, starts = self._due.collect(now)
         actions = self._act(view, stops, starts) if starts or stops or self._broken else []
-        if self._dues.heap:
-            due = self._dues.heap[0][0]
+        if self._due.heap:
+            due = self._due.heap[0][0]
             if due < self._woken or self._woken <= now:
                 self._woken = due
                 actions.append(WakeAt(due))
@@ -153,12 +161,12 @@ class Mct(Policy):
         else:
             self._broken = True  # jobs or nodes failed, or nodes are back
 
-    def _give(self, part: Part, held: int, now: float, early: bool) -> None:
+    def _give(self, part: Stay, held: int, now: float, early: bool) -> None:
         if part.end_s > now:
             self._given.append((part, held))
         if early:
             self._leave_slack(part)
-        if self._lanes[part.pool].slack_until_s > now:
+        if self._pool_plans[part.pool].slack_until_s > now:
             self._gaps[part.pool] = None
 
     def _enter_given(self, now: float) -> None:
@@ -168,17 +176,17 @@ class Mct(Policy):
         """
         for part, held in self._given:
             if part.end_s > now:
-                self._lanes[part.pool].plan.release(max(part.start_s, now), part.end_s, held)
+                self._pool_plans[part.pool].availability.release(max(part.start_s, now), part.end_s, held)
         self._given.clear()
 
-    def _adopt(self, planned: Planned, parts: tuple[Part, ...]) -> None:
+    def _adopt(self, planned: PlannedJob, parts: tuple[Stay, ...]) -> None:
         """These are the job's parts from now on; what was due is void."""
         planned.parts = parts
         planned.version += 1
         if not planned.stopping:
             due = parts[0].stop_s if planned.running else parts[0].start_s
             if due < math.inf:
-                self._dues.add(planned, due)
+                self._due.add(planned, due)
 
     # -- plans ----------------------------------------------------------------------------------------
 
@@ -189,8 +197,8 @@ class Mct(Policy):
         if self._given:
             self._enter_given(view.now)
         for name in self._gaps:
-            if self._lanes[name].slack_until_s > view.now:
-                self._pull_forward(self._lanes[name], view)
+            if self._pool_plans[name].slack_until_s > view.now:
+                self._pull_forward(self._pool_plans[name], view)
         self._gaps.clear()
         for job in self._new:
             self._plan_new(job, view)
@@ -200,72 +208,72 @@ class Mct(Policy):
         self._since_trim += 1
         if self._since_trim == TRIM_EVERY:
             self._since_trim = 0
-            for lane in self._lanes.values():
-                lane.plan.trim(view.now)
-        planned = self._plans[job.id] = Planned(job)
+            for pool_plan in self._pool_plans.values():
+                pool_plan.availability.trim(view.now)
+        planned = self._plans[job.id] = PlannedJob(job)
         if self._rules.priced:
             self._set_prices()
-        parts = plan(task_of(view, self._lanes, self._rules.migrate, planned), self._rules)
+        parts = plan(remaining_job(view, self._pool_plans, self._rules.migrate, planned), self._rules)
         self._adopt(planned, parts)
         for part in parts:
-            self._lanes[part.pool].take(part, job.units)
+            self._pool_plans[part.pool].take(part, job.units)
 
     def _set_prices(self) -> None:
-        waiting = dict.fromkeys(self._lanes, 0)
+        waiting = dict.fromkeys(self._pool_plans, 0)
         for planned in self._plans.values():
             if planned.parts and (not planned.running or len(planned.parts) > 1):
                 waiting[planned.parts[-1].pool] += 1
-        for lane in self._lanes.values():
-            lane.price = waiting[lane.name] / lane.units if lane.units else 0.0
+        for pool_plan in self._pool_plans.values():
+            pool_plan.price = waiting[pool_plan.name] / pool_plan.units if pool_plan.units else 0.0
 
-    def _pull_forward(self, lane: Lane, view: View) -> None:
+    def _pull_forward(self, pool_plan: PoolPlan, view: View) -> None:
         """Step 6, when units of a class are free that were given up early: who waits for them moves up."""
         tries = self.parameters.tries
-        now, spare = view.now, lane.plan.at(view.now)
+        now, spare = view.now, pool_plan.availability.at(view.now)
         moved = False
-        if not any(p.job.units <= spare and p.could_use(lane.name, now) for p in self._plans.values()):
+        if not any(p.job.units <= spare and p.could_use(pool_plan.name, now) for p in self._plans.values()):
             return
-        lasts = {each.name: each.last_start_s for each in self._lanes.values()}
-        for each in self._lanes.values():
+        lasts = {each.name: each.last_start_s for each in self._pool_plans.values()}
+        for each in self._pool_plans.values():
             each.last_start_s = now
         for planned in self._plans.values():
-            if planned.job.units <= spare and planned.could_use(lane.name, now):
+            if planned.job.units <= spare and planned.could_use(pool_plan.name, now):
                 tries -= 1
                 moved = self._move_up(view, planned) or moved
-                spare = lane.plan.at(now)
+                spare = pool_plan.availability.at(now)
             self._mark(planned)
             if not tries or not spare:
                 break
-        for each in self._lanes.values():
+        for each in self._pool_plans.values():
             each.last_start_s = now if moved else lasts[each.name]
         if moved:
             for planned in self._plans.values():
                 self._mark(planned)
 
-    def _mark(self, planned: Planned) -> None:
+    def _mark(self, planned: PlannedJob) -> None:
         for part in planned.parts:
-            self._lanes[part.pool].mark(part, planned.job.units)
+            self._pool_plans[part.pool].mark(part, planned.job.units)
 
-    def _move_up(self, view: View, planned: Planned) -> bool:
+    def _move_up(self, view: View, planned: PlannedJob) -> bool:
         """Plan a job again, and keep that if it ends earlier."""
         kept = planned.parts[:1] if planned.stopping else ()
         before, held = planned.parts[len(kept) :], planned.job.units
         for part in before:
-            self._lanes[part.pool].plan.release(part.start_s, part.end_s, held)
-        task = task_of(view, self._lanes, self._rules.migrate, planned, view.state(planned.job.id))
-        parts = plan(task, self._rules)
+            self._pool_plans[part.pool].availability.release(part.start_s, part.end_s, held)
+        rest = remaining_job(view, self._pool_plans, self._rules.migrate, planned, view.state(planned.job.id))
+        parts = plan(rest, self._rules)
         better = _worth(parts) < _worth(planned.parts)
         for part in parts if better else before:
-            self._lanes[part.pool].plan.reserve(part.start_s, part.end_s, held)
+            self._pool_plans[part.pool].availability.reserve(part.start_s, part.end_s, held)
         if better:
             for part in before:
                 self._leave_slack(part)
             self._adopt(planned, (*kept, *parts))
         return better
 
-    def _leave_slack(self, part: Part) -> None:
-        lane = self._lanes[part.pool]
-        lane.slack_until_s = max(lane.slack_until_s, part.end_s)
+    def _leave_slack(self, part: Stay) -> None:
+        pool_plan = self._pool_plans[part.pool]
+        pool_plan.slack_until_s = max(pool_plan.slack_until_s, part.end_s)
 
     def _plan_anew(self, view: View, stint: float = 0.0) -> None:
         """Step 6, when plans cannot be kept, and after a restart; ``stint`` as in ``Task``."""
@@ -274,48 +282,48 @@ class Mct(Policy):
         held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
         for state in view.running.values():
             held[pool_of(state)].append((stays_until(state, view), state.job.units))
-        self._lanes = {
-            name: Lane(
+        self._pool_plans = {
+            name: PoolPlan(
                 name, view.in_service[name], Availability.beside(each, view.in_service[name], now), now
             )
             for name, each in held.items()
         }
-        self._plans: dict[int, Planned] = {}
-        self._dues = Dues()
+        self._plans: dict[int, PlannedJob] = {}
+        self._due = DueQueue()
         self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
         self._new.clear()
-        self._given: list[tuple[Part, int]] = []  # what ended before its time, with its units
+        self._given: list[tuple[Stay, int]] = []  # what ended before its time, with its units
         for state in in_order(view):
             self._plan_again(view, state, stint)
 
     def _plan_again(self, view: View, state: JobState, stint: float) -> None:
         job = state.job
-        planned = self._plans[job.id] = Planned(job)
+        planned = self._plans[job.id] = PlannedJob(job)
         planned.running = job.id in view.running
         planned.stopping = state.phase is STOPPING
-        parts: tuple[Part, ...] = ()
+        parts: tuple[Stay, ...] = ()
         if planned.running:
             end = stays_until(state, view)
-            parts = (Part(pool_of(state), view.now, math.inf, end),)
+            parts = (Stay(pool_of(state), view.now, math.inf, end),)
             late = state.expected_end_s <= view.now
             if not planned.stopping:
                 if job.stop is NEVER or not self._rules.migrate or late:
                     self._adopt(planned, parts)
                     return
-                self._lanes[pool_of(state)].plan.release(view.now, end, job.units)
+                self._pool_plans[pool_of(state)].availability.release(view.now, end, job.units)
                 parts = ()
         planned.parts = parts
         if self._rules.priced:
             self._set_prices()
-        task = task_of(view, self._lanes, self._rules.migrate, planned, state, stint)
-        more = plan(task, self._rules)
+        rest = remaining_job(view, self._pool_plans, self._rules.migrate, planned, state, stint)
+        more = plan(rest, self._rules)
         for part in more:
-            self._lanes[part.pool].take(part, job.units)
+            self._pool_plans[part.pool].take(part, job.units)
         self._adopt(planned, (*parts, *more))
 
     # -- what is due ----------------------------------------------------------------------------------
 
-    def _act(self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]) -> list[Action]:
+    def _act(self, view: View, stops: Sequence[PlannedJob], starts: Sequence[PlannedJob]) -> list[Action]:
         """Stop and start what is due; where plans cannot be kept, after all are made anew."""
         stint = 0.0
         if not self._broken:
@@ -324,10 +332,10 @@ class Mct(Policy):
                 return actions
             stint = STINT
         self._plan_anew(view, stint)
-        return self._orders(view, *self._dues.collect(view.now))[0]
+        return self._orders(view, *self._due.collect(view.now))[0]
 
     def _orders(
-        self, view: View, stops: Sequence[Planned], starts: Sequence[Planned]
+        self, view: View, stops: Sequence[PlannedJob], starts: Sequence[PlannedJob]
     ) -> tuple[list[Action], bool]:
         """To stop and start these jobs, and whether fewer units are free than their plans say."""
         actions: list[Action] = []
@@ -338,7 +346,7 @@ class Mct(Policy):
             return actions, False
         suspended, free = view.suspended, view.free
         left: dict[str, int] = {}
-        late: list[Planned] = []  # they start when a stop at no cost has freed units, at this instant
+        late: list[PlannedJob] = []  # they start when a stop at no cost has freed units, at this instant
         for planned in starts:
             job, part = planned.job, planned.parts[0]
             pool = part.pool
@@ -349,15 +357,15 @@ class Mct(Policy):
                 actions.append(kind(job.id, counted(pool, job.units)))
                 planned.running = True
                 if part.stop_s < math.inf:
-                    self._dues.add(planned, part.stop_s)
+                    self._due.add(planned, part.stop_s)
             else:
                 left[pool] = before
                 late.append(planned)
-                self._dues.add(planned, part.start_s)
+                self._due.add(planned, part.start_s)
         return actions, self._behind(view.now, left, late, stops)
 
     def _behind(
-        self, now: float, left: dict[str, int], late: Iterable[Planned], stops: Iterable[Planned]
+        self, now: float, left: dict[str, int], late: Iterable[PlannedJob], stops: Iterable[PlannedJob]
     ) -> bool:
         """Whether fewer units are ``left`` than the plans say, once the ``late`` start and stops are done."""
         if self._given:
@@ -370,11 +378,11 @@ class Mct(Policy):
                 left[part.pool] += planned.job.units
         behind = False
         for pool, spare in left.items():
-            behind = behind or spare < 0 or spare < self._lanes[pool].plan.at(now)
+            behind = behind or spare < 0 or spare < self._pool_plans[pool].availability.at(now)
         return behind
 
 
-def _worth(parts: tuple[Part, ...]) -> tuple[float, float]:
+def _worth(parts: tuple[Stay, ...]) -> tuple[float, float]:
     """By which an old and a new plan are compared: the end; if that is unknown, whether there is a start."""
     end_s = round(parts[-1].end_s, 4)  # rounding is no gain
     return end_s, parts[0].start_s if end_s == math.inf else 0.0

@@ -21,7 +21,7 @@ MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for
 
 
 @record
-class Part:
+class Stay:
     """A stay on one class; ``stop_s``: when its checkpoint begins (infinite: it runs to its end there)."""
 
     pool: str
@@ -30,34 +30,34 @@ class Part:
     end_s: float
 
 
-Parts = tuple[Part, ...]
-Region = tuple[float, float]  # an interval in which enough units are free
+Stays = tuple[Stay, ...]
+Interval = tuple[float, float]  # an interval in which enough units are free
 
 
 @dataclass(slots=True)
-class Lane:
+class PoolPlan:
     """One class.
 
     Attributes:
-        plan: what is free on it. last_start_s: the last start that is reserved on it.
+        availability: what is free on it. last_start_s: the last start that is reserved on it.
         slack_until_s: so far reservations that were given up early may have left gaps.
         price: of a unit-second.
     """
 
     name: str
     units: int
-    plan: Availability
+    availability: Availability
     last_start_s: float
     slack_until_s: float = -math.inf
     price: float = 0.0
 
-    def take(self, part: Part, units: int) -> None:
+    def take(self, part: Stay, units: int) -> None:
         """Reserve a part, and mark its start."""
-        self.plan.reserve(part.start_s, part.end_s, units)
+        self.availability.reserve(part.start_s, part.end_s, units)
         if part.start_s > self.last_start_s:
             self.mark(part, units)
 
-    def mark(self, part: Part, units: int) -> None:
+    def mark(self, part: Stay, units: int) -> None:
         """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""
         if part.start_s > self.last_start_s and (part.start_s < math.inf or units <= self.units):
             self.last_start_s = part.start_s
@@ -83,11 +83,12 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Task:
+class RemainingJob:
     """What is to be planned of a job: all of it, or what is left of it.
 
     Attributes:
-        lanes: the classes it can run on, best first. run_s, stop_s, restart_s: on each, of the whole job.
+        pool_plans: the classes that it can run on, best first.
+        run_s, stop_s, restart_s: on each of them, of the whole job.
         ready_s: from when on it can start anywhere.
         stoppable: it may be cut into parts. tied: and all of them on one class.
         stint: share of its work that a part does at least, unless it is the last one.
@@ -99,7 +100,7 @@ class Task:
     """
 
     units: int
-    lanes: Sequence[Lane]
+    pool_plans: Sequence[PoolPlan]
     run_s: Sequence[float]
     stop_s: Sequence[float]
     restart_s: Sequence[float]
@@ -114,12 +115,12 @@ class Task:
     works_s: float = 0.0
     stays_s: float = 0.0
 
-    def regions(self, k: int) -> list[Region]:
+    def regions(self, k: int) -> list[Interval]:
         """The maximal intervals with enough free units on class ``k``; none where nobody can queue."""
-        lane = self.lanes[k]
-        if lane.last_start_s == math.inf:
+        pool_plan = self.pool_plans[k]
+        if pool_plan.last_start_s == math.inf:
             return []
-        return lane.plan.regions(self.units, self.now if k == self.here else self.ready_s)
+        return pool_plan.availability.regions(self.units, self.now if k == self.here else self.ready_s)
 
     def works(self, k: int, start: float) -> float:
         """When a job that has run before gets on in a part that starts then."""
@@ -127,9 +128,9 @@ class Task:
             return self.works_s
         return instant(start + self.restart_s[k]) if self.restart_s[k] else start
 
-    def last(self, k: int, start: float, end: float) -> Part:
+    def last(self, k: int, start: float, end: float) -> Stay:
         """A part that runs to the job's ``end``."""
-        return Part(self.lanes[k].name, start, math.inf, end)
+        return Stay(self.pool_plans[k].name, start, math.inf, end)
 
     def end(self, k: int, start: float, done: float, begun: bool) -> float:
         """When a part ends that runs to the job's end."""
@@ -142,7 +143,7 @@ class Task:
         """No plan ends earlier: where the job runs fastest, now, without a stop."""
         return self.now + (1.0 - self.done) * self.run_s[0]
 
-    def whole(self, k: int, start: float) -> Parts:
+    def whole(self, k: int, start: float) -> Stays:
         """All that is left of the job on one class."""
         return self.moved([self.last(k, start, self.end(k, start, self.done, self.begun))])
 
@@ -154,63 +155,67 @@ class Task:
             length += self.restart_s[k] if self.begun else 0.0
         return length if length > MOMENT_S else MOMENT_S
 
-    def moved(self, parts: list[Part]) -> Parts:
+    def moved(self, parts: list[Stay]) -> Stays:
         """The parts, after the stop that a running job needs unless it stays where it is."""
-        if self.here >= 0 and (parts[0].start_s > self.now or parts[0].pool != self.lanes[self.here].name):
-            parts = [Part(self.lanes[self.here].name, self.now, self.stays_s, self.ready_s), *parts]
+        if self.here >= 0 and (
+            parts[0].start_s > self.now or parts[0].pool != self.pool_plans[self.here].name
+        ):
+            parts = [Stay(self.pool_plans[self.here].name, self.now, self.stays_s, self.ready_s), *parts]
         return tuple(parts)
 
 
-def plan(task: Task, rules: Rules) -> Parts:
+def plan(rest: RemainingJob, rules: Rules) -> Stays:
     """The parts in which the job runs; one that starts at infinity where no start can be said."""
-    regions: list[list[Region]] = []
+    regions: list[list[Interval]] = []
     starts: list[float] = []
     second, best_s, queue_s = 0, math.inf, math.inf  # the paper's r'', its end and its start
-    for k in range(len(task.lanes)):
+    for k in range(len(rest.pool_plans)):
         if rules.backfill:
-            regions.append(task.regions(k))
-        start = _end_of_queue(task, k, regions)
+            regions.append(rest.regions(k))
+        start = _end_of_queue(rest, k, regions)
         starts.append(start)
-        end = task.end(k, start, task.done, task.begun)
+        end = rest.end(k, start, rest.done, rest.begun)
         if end < best_s or (end == best_s and start < queue_s):
             second, best_s, queue_s = k, end, start
     if rules.fastest:
-        large = (k for k, lane in enumerate(task.lanes) if lane.units >= task.units)
+        large = (k for k, pool_plan in enumerate(rest.pool_plans) if pool_plan.units >= rest.units)
         k = next(large, 0)
-        return task.whole(k, starts[k])
+        return rest.whole(k, starts[k])
     if rules.priced:
-        return _cheapest(task, rules, regions, starts)
-    if rules.literal and task.stoppable:
-        split = _split(task, rules, second, regions, starts, math.inf)
-        return split or task.moved([task.last(second, queue_s, best_s)])
-    best: Part | None = None
+        return _cheapest(rest, rules, regions, starts)
+    if rules.literal and rest.stoppable:
+        split = _split(rest, rules, second, regions, starts, math.inf)
+        return split or rest.moved([rest.last(second, queue_s, best_s)])
+    best: Stay | None = None
     if rules.backfill:
-        for hole in _holes(task, regions, starts):
+        for hole in _holes(rest, regions, starts):
             if hole.end_s < best_s:
                 best, best_s = hole, hole.end_s
-    if rules.migrate and task.stoppable and best_s > task.earliest_end():
-        split = _split(task, rules, second, regions, starts, best_s)
+    if rules.migrate and rest.stoppable and best_s > rest.earliest_end():
+        split = _split(rest, rules, second, regions, starts, best_s)
         if split is not None and split[-1].end_s < best_s:
             return split
-    return task.moved([best or task.last(second, queue_s, best_s)])
+    return rest.moved([best or rest.last(second, queue_s, best_s)])
 
 
-def _cheapest(task: Task, rules: Rules, regions: Sequence[list[Region]], starts: Sequence[float]) -> Parts:
+def _cheapest(
+    rest: RemainingJob, rules: Rules, regions: Sequence[list[Interval]], starts: Sequence[float]
+) -> Stays:
     """The plan whose end, and what it takes from others, is least."""
-    plans = [task.whole(k, start) for k, start in enumerate(starts)]
-    plans += [task.moved([part]) for part in _holes(task, regions, starts)]
-    if task.stoppable:
-        splits = (_split(task, rules, k, regions, starts, math.inf) for k in range(len(starts)))
+    plans = [rest.whole(k, start) for k, start in enumerate(starts)]
+    plans += [rest.moved([part]) for part in _holes(rest, regions, starts)]
+    if rest.stoppable:
+        splits = (_split(rest, rules, k, regions, starts, math.inf) for k in range(len(starts)))
         plans += [parts for parts in splits if parts is not None]
-    price = {lane.name: lane.price * task.units for lane in task.lanes}
+    price = {pool_plan.name: pool_plan.price * rest.units for pool_plan in rest.pool_plans}
     return min(plans, key=lambda parts: parts[-1].end_s + _taken(parts, price))
 
 
-def _taken(parts: Parts, price: dict[str, float]) -> float:
+def _taken(parts: Stays, price: dict[str, float]) -> float:
     return sum(price[part.pool] * (part.end_s - part.start_s) for part in parts if part.start_s < math.inf)
 
 
-def _gap(regions: Sequence[Region], length: float, after: float) -> float:
+def _gap(regions: Sequence[Interval], length: float, after: float) -> float:
     """When the first region is ``length`` long, from ``after`` on; infinite: never."""
     for start, end in regions:
         begin = start if start > after else after
@@ -219,109 +224,114 @@ def _gap(regions: Sequence[Region], length: float, after: float) -> float:
     return math.inf
 
 
-def _end_of_queue(task: Task, k: int, regions: Sequence[list[Region]]) -> float:
+def _end_of_queue(rest: RemainingJob, k: int, regions: Sequence[list[Interval]]) -> float:
     """W: from when on the units stay free, but no earlier than any start reserved on the class.
 
     The job that runs there already may stay, if nobody has reserved its units. Where ``regions`` are known,
     they are not looked for again.
     """
-    lane = task.lanes[k]
-    if k == task.here:
-        stay = task.end(k, task.now, task.done, True) - task.now
-        if lane.plan.earliest(task.units, stay, task.now) == task.now:
-            return task.now
-    if lane.last_start_s == math.inf:
+    pool_plan = rest.pool_plans[k]
+    if k == rest.here:
+        stay = rest.end(k, rest.now, rest.done, True) - rest.now
+        if pool_plan.availability.earliest(rest.units, stay, rest.now) == rest.now:
+            return rest.now
+    if pool_plan.last_start_s == math.inf:
         return math.inf
-    length = task.length(k)
-    after = lane.last_start_s if lane.last_start_s > task.ready_s else task.ready_s
+    length = rest.length(k)
+    after = pool_plan.last_start_s if pool_plan.last_start_s > rest.ready_s else rest.ready_s
     if regions:
         return _gap(regions[k], length, after)
-    return lane.plan.earliest(task.units, length, after)
+    return pool_plan.availability.earliest(rest.units, length, after)
 
 
-def _holes(task: Task, regions: Sequence[list[Region]], starts: Sequence[float]) -> list[Part]:
+def _holes(rest: RemainingJob, regions: Sequence[list[Interval]], starts: Sequence[float]) -> list[Stay]:
     """MCTB: the whole job in the first region of each class that is long enough, before its queue's end."""
     holes = []
-    for k, run_s in enumerate(task.run_s):
-        least, queue_s = (1.0 - task.done) * run_s - MOMENT_S, starts[k]
+    for k, run_s in enumerate(rest.run_s):
+        least, queue_s = (1.0 - rest.done) * run_s - MOMENT_S, starts[k]
         for start, until in regions[k]:
             if start >= queue_s:
                 break
-            if until - start >= least and (end := task.end(k, start, task.done, task.begun)) <= until:
-                holes.append(task.last(k, start, end))
+            if until - start >= least and (end := rest.end(k, start, rest.done, rest.begun)) <= until:
+                holes.append(rest.last(k, start, end))
                 break
     return holes
 
 
 def _split(
-    task: Task,
+    rest: RemainingJob,
     rules: Rules,
     second: int,
-    regions: Sequence[list[Region]],
+    regions: Sequence[list[Interval]],
     starts: Sequence[float],
     before_s: float,
-) -> Parts | None:
+) -> Stays | None:
     """Steps 2 to 7: regions in the order of their starts, and the rest at the end of the queue of ``second``.
 
     None where the printed test of step 7 (if ``literal``) drops the parts, there are none, or they would not
     end before ``before_s``.
     """
     rest_from = starts[second]
-    spans = _spans(task, rules, second, regions, starts, before_s)
+    spans = _spans(rest, rules, second, regions, starts, before_s)
     if not spans:
         return None
-    cuts = _cuts(task, spans, second, rest_from)
-    parts: list[Part] = []
-    done, at, begun = task.done, task.now, task.begun
+    cuts = _cuts(rest, spans, second, rest_from)
+    parts: list[Stay] = []
+    done, at, begun = rest.done, rest.now, rest.begun
     for region_start, k, region_end in spans:
         if region_end <= at:
             continue
         start, end = region_start if region_start > at else at, region_end
-        stays = k == task.here and start == task.now
-        run_s, cut_at = task.run_s[k], cuts[k]
+        stays = k == rest.here and start == rest.now
+        run_s, cut_at = rest.run_s[k], cuts[k]
         if cut_at:
-            cut = bisect_left(cut_at, task.ready_s if stays else start)
+            cut = bisect_left(cut_at, rest.ready_s if stays else start)
             if cut < len(cut_at) and cut_at[cut] <= end:
                 end = cut_at[cut]
         if start >= end:
             continue
-        works = task.works(k, start) if begun else start
+        works = rest.works(k, start) if begun else start
         if end - works >= (1.0 - done) * run_s - MOMENT_S:
-            whole = task.end(k, start, done, begun)
+            whole = rest.end(k, start, done, begun)
             if whole <= end:
-                return task.moved([*parts, task.last(k, start, whole)])
-        stop = _stop(end, task.stop_s[k]) if end - task.stop_s[k] > works else works
-        if stop <= works or (not stays and stop - works < task.stint * run_s):
+                return rest.moved([*parts, rest.last(k, start, whole)])
+        stop = _stop(end, rest.stop_s[k]) if end - rest.stop_s[k] > works else works
+        if stop <= works or (not stays and stop - works < rest.stint * run_s):
             continue  # too short to pay for itself
-        parts.append(Part(task.lanes[k].name, start, stop, end))
+        parts.append(Stay(rest.pool_plans[k].name, start, stop, end))
         done, at, begun = done + (stop - works) / run_s, end, True
     after = rest_from if rest_from > at else at
     if not parts or after >= before_s:
         return None
-    if rules.literal and task.run_s[second] * (done - task.done) < task.restart_s[second]:
+    if rules.literal and rest.run_s[second] * (done - rest.done) < rest.restart_s[second]:
         return None
-    start = _start_of_rest(task, second, regions, done, after, rest_from)
-    parts.append(task.last(second, start, task.end(second, start, done, True)))
-    return task.moved(parts)
+    start = _start_of_rest(rest, second, regions, done, after, rest_from)
+    parts.append(rest.last(second, start, rest.end(second, start, done, True)))
+    return rest.moved(parts)
 
 
 def _start_of_rest(
-    task: Task, second: int, regions: Sequence[list[Region]], done: float, after: float, rest_from: float
+    rest: RemainingJob,
+    second: int,
+    regions: Sequence[list[Interval]],
+    done: float,
+    after: float,
+    rest_from: float,
 ) -> float:
     """From when on the units of class ``second`` stay free for the rest of the job."""
-    length = (1.0 - done) * task.run_s[second] + task.restart_s[second] + 2 * MOMENT_S
-    if after == rest_from and second != task.here and length <= task.length(second):
+    length = (1.0 - done) * rest.run_s[second] + rest.restart_s[second] + 2 * MOMENT_S
+    if after == rest_from and second != rest.here and length <= rest.length(second):
         return after  # all of the job had room there
     if regions:
         return _gap(regions[second], length, after)
-    return task.lanes[second].plan.earliest(task.units, length, after)
+    return rest.pool_plans[second].availability.earliest(rest.units, length, after)
 
 
 def _spans(
-    task: Task,
+    rest: RemainingJob,
     rules: Rules,
     second: int,
-    regions: Sequence[list[Region]],
+    regions: Sequence[list[Interval]],
     starts: Sequence[float],
     before_s: float,
 ) -> list[tuple[float, int, float]]:
@@ -336,8 +346,8 @@ def _spans(
     until = last = min(rest_from, before_s)
     if rules.literal:
         last = math.inf
-    for k in range(len(task.lanes)):
-        if task.tied and k != second:
+    for k in range(len(rest.pool_plans)):
+        if rest.tied and k != second:
             continue
         if rules.backfill:
             for start, end in regions[k]:
@@ -352,13 +362,13 @@ def _spans(
 
 
 def _cuts(
-    task: Task, spans: Sequence[tuple[float, int, float]], second: int, rest_from: float
+    rest: RemainingJob, spans: Sequence[tuple[float, int, float]], second: int, rest_from: float
 ) -> list[list[float]]:
     """For each class, when the regions of better classes begin that are long enough to be of use."""
     cuts: list[list[float]] = [[]]
     better: list[float] = []
-    for k in range(len(task.lanes) - 1):
-        overhead = task.stop_s[k] + task.restart_s[k]
+    for k in range(len(rest.pool_plans) - 1):
+        overhead = rest.stop_s[k] + rest.restart_s[k]
         better += [a for a, i, b in spans if i == k and b - a > overhead]
         if k == second:
             better.append(rest_from)

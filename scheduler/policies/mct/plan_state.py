@@ -11,7 +11,7 @@ from itertools import count
 from scheduler.model.jobs import NEVER, PAUSE, Job, instant
 from scheduler.model.state import STOPPING, WAITING, JobState
 from scheduler.policies.base import View
-from scheduler.policies.mct.plan import MOMENT_S, Lane, Part, Task
+from scheduler.policies.mct.plan import MOMENT_S, PoolPlan, RemainingJob, Stay
 
 LATE_SHARE = 0.1
 LATE_LEAST_S = 1.0
@@ -20,14 +20,14 @@ STINT = 0.1  # share of its work that a job does between two stops at least, onc
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedJob:
     """A job and its parts still to come; the first is under way when it runs.
 
     ``version`` counts the changes: what was noted of an earlier one is void.
     """
 
     job: Job
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Stay, ...] = ()
     running: bool = False
     stopping: bool = False
     version: int = 0
@@ -41,7 +41,7 @@ class Planned:
         return self.job.runs_on(pool) and self.parts[-1].start_s > now
 
 
-class Dues:
+class DueQueue:
     """When each job is to be stopped, or started, next.
 
     Attributes:
@@ -50,16 +50,16 @@ class Dues:
     """
 
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, int, Planned]] = []
+        self.heap: list[tuple[float, int, int, PlannedJob]] = []
         self._places = count()
 
-    def add(self, planned: Planned, due: float) -> None:
+    def add(self, planned: PlannedJob, due: float) -> None:
         heappush(self.heap, (due, next(self._places), planned.version, planned))
 
-    def collect(self, now: float) -> tuple[list[Planned], list[Planned]]:
+    def collect(self, now: float) -> tuple[list[PlannedJob], list[PlannedJob]]:
         """The jobs to be stopped and those to be started now."""
-        stops: list[Planned] = []
-        starts: list[Planned] = []
+        stops: list[PlannedJob] = []
+        starts: list[PlannedJob] = []
         heap = self.heap
         while heap:
             due, _, version, planned = heap[0]
@@ -71,27 +71,27 @@ class Dues:
         return stops, starts
 
 
-def task_of(
+def remaining_job(
     view: View,
-    lanes: Mapping[str, Lane],
+    pool_plans: Mapping[str, PoolPlan],
     migrate: bool,
-    planned: Planned,
+    planned: PlannedJob,
     state: JobState | None = None,
     stint: float = 0.0,
-) -> Task:
+) -> RemainingJob:
     """What is to be planned of a job, on the classes on which it can run."""
     job, costs = planned.job, view.costs
     tied = job.stop is PAUSE
-    known: Container[str] = job.estimates_s or lanes
+    known: Container[str] = job.estimates_s or pool_plans
     if tied and state is not None and state.phase is not WAITING:
         known = (pool_of(state),)
-    times = {name: job.estimate_on(name) for name in lanes if name in known}
+    times = {name: job.estimate_on(name) for name in pool_plans if name in known}
     names = sorted(times, key=times.__getitem__)  # of equal ones the better rank comes first
     stoppable = migrate and job.stop is not NEVER
     counts = stoppable or state is not None
-    task = Task(
+    rest = RemainingJob(
         job.units,
-        [*map(lanes.__getitem__, names)],
+        [*map(pool_plans.__getitem__, names)],
         [*map(times.__getitem__, names)],
         [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
         [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
@@ -102,8 +102,8 @@ def task_of(
         stint,
     )
     if state is not None:
-        _go_on(task, planned, state)
-    return task
+        _go_on(rest, planned, state)
+    return rest
 
 
 def pool_of(state: JobState) -> str:
@@ -130,17 +130,17 @@ def in_order(view: View) -> list[JobState]:
     return sorted(states, key=lambda state: (-state.job.priority, state.job.submit_s, state.job.id))
 
 
-def _go_on(task: Task, planned: Planned, state: JobState) -> None:
-    """Make the task what is left of a job that may have run already."""
-    now = task.now
-    task.begun = state.served_s > 0.0 or state.phase is not WAITING
-    task.done = state.done_by(now)
+def _go_on(rest: RemainingJob, planned: PlannedJob, state: JobState) -> None:
+    """Make the rest what is left of a job that may have run already."""
+    now = rest.now
+    rest.begun = state.served_s > 0.0 or state.phase is not WAITING
+    rest.done = state.done_by(now)
     if planned.stopping:
-        task.ready_s = planned.parts[0].end_s
+        rest.ready_s = planned.parts[0].end_s
     elif planned.running:
-        task.here = next(k for k, lane in enumerate(task.lanes) if lane.name == pool_of(state))
-        task.works_s = max(now, instant(state.works_from_s))
-        task.stays_s = now
-        if task.stint:
-            task.stays_s = max(now, instant(state.works_from_s + task.stint * task.run_s[task.here]))
-        task.ready_s = max(task.stays_s + MOMENT_S, instant(task.stays_s + task.stop_s[task.here]))
+        rest.here = next(k for k, pool_plan in enumerate(rest.pool_plans) if pool_plan.name == pool_of(state))
+        rest.works_s = max(now, instant(state.works_from_s))
+        rest.stays_s = now
+        if rest.stint:
+            rest.stays_s = max(now, instant(state.works_from_s + rest.stint * rest.run_s[rest.here]))
+        rest.ready_s = max(rest.stays_s + MOMENT_S, instant(rest.stays_s + rest.stop_s[rest.here]))

@@ -14,14 +14,14 @@ from fractions import Fraction
 from typing import NamedTuple
 
 
-class Work(NamedTuple):
+class PastWork(NamedTuple):
     """One job of the past: its units, and the unit-seconds it took (or is believed to take)."""
 
     units: int
     unit_s: float
 
 
-class Layout(NamedTuple):
+class RegionLayout(NamedTuple):
     """Upper bound on a job's units (inclusive) and number of units of each region, smallest jobs first."""
 
     bounds: tuple[int, ...]
@@ -98,7 +98,7 @@ def region_of(units: int, bounds: Sequence[int]) -> int:
     return min(bisect_left(bounds, units), len(bounds) - 1)
 
 
-def layout(jobs: Iterable[Work], hi: int, k: int, units: int) -> Layout:
+def layout(jobs: Iterable[PastWork], hi: int, k: int, units: int) -> RegionLayout:
     """The machine cut into k regions, or as many as it is large enough for; jobs have up to ``hi`` units."""
     work = list(jobs)
     for count in range(k, 1, -1):
@@ -108,5 +108,5 @@ def layout(jobs: Iterable[Work], hi: int, k: int, units: int) -> Layout:
             sums[region_of(job.units, bounds)] += job.unit_s
         sizes = region_sizes(sums, bounds, units)
         if sizes is not None:
-            return Layout(bounds, sizes)
-    return Layout((hi,), (units,))
+            return RegionLayout(bounds, sizes)
+    return RegionLayout((hi,), (units,))

@@ -31,28 +31,28 @@ from scheduler.model.events import Event, Failed, Finished, Started, Submitted, 
 from scheduler.model.jobs import Cluster, Job, Placement, Region, instant
 from scheduler.model.state import JobState
 from scheduler.policies.backfill.availability import Availability, start_in_turn
-from scheduler.policies.backfill.queue_disciplines import LINES, Line
+from scheduler.policies.backfill.queue_disciplines import QUEUES, FcfsQueue
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
 from scheduler.policies.regions.region_sizing import region_of
-from scheduler.policies.regions.repartitioning import CutParameters, Cutter, size_range
+from scheduler.policies.regions.repartitioning import Repartitioner, RepartitionParameters, size_range
 
 CUT = "regions"  # tag of the timer
 
 
 @dataclass(frozen=True)
-class RegionsParameters(CutParameters):
-    """``inside``: who starts next inside a region; the others say how to cut (``cutter.CutParameters``)."""
+class RegionsParameters(RepartitionParameters):
+    """``inside``: who starts next inside a region; the others: ``RepartitionParameters``."""
 
     inside: Literal["fcfs", "easy", "first-fit"] = "fcfs"
 
 
 @dataclass
-class _Part:
+class _RegionQueue:
     """One region: what is free of it, and who waits for it."""
 
     region: Region
     free: int
-    line: Line
+    queue: FcfsQueue
 
 
 class Regions(Policy):
@@ -73,12 +73,12 @@ class Regions(Policy):
 
     def begin(self, view: View) -> None:
         self._pool = only_counted_pool(view, "regions")
-        self._cutter = Cutter(self.parameters, view, self._pool)
+        self._repartitioner = Repartitioner(self.parameters, view, self._pool)
         self._orders: list[Action] = []  # to be sent with the next decision
-        if view.regions.get(self._pool) != self._cutter.regions():
-            self._orders.append(Repartition(self._pool, self._cutter.regions()))
+        if view.regions.get(self._pool) != self._repartitioner.regions():
+            self._orders.append(Repartition(self._pool, self._repartitioner.regions()))
         if self.parameters.given() is None:
-            self._orders.append(WakeAt(self._cutter.period_end_s, CUT))
+            self._orders.append(WakeAt(self._repartitioner.period_end_s, CUT))
         self._settle(view)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
@@ -89,7 +89,7 @@ class Regions(Policy):
         return orders
 
     def why(self, job: Job, view: View) -> Reason:
-        index = self._cutter.region_of(job)
+        index = self._repartitioner.region_of(job)
         part = self._parts[index]
         soon = instant(view.now + 1e-6)
         held = [
@@ -99,12 +99,12 @@ class Regions(Policy):
             if region == index
         ]
         plan = Availability.beside(held, part.region.units, view.now)
-        at = start_in_turn(job, part.line.waiting.values(), {self._pool: plan}, view.now)
-        before = list(part.line.waiting).index(job.id)
+        at = start_in_turn(job, part.queue.waiting.values(), {self._pool: plan}, view.now)
+        before = list(part.queue.waiting).index(job.id)
         where = (
             ""
             if len(self._parts) == 1
-            else f" in the region for {size_range(self._cutter.layout.bounds, index)} units"
+            else f" in the region for {size_range(self._repartitioner.layout.bounds, index)} units"
         )
         turn = "is next" if before == 0 else f"{before} job{'s' * (before > 1)} before it"
         has = f"{part.free} of {part.region.units} free"
@@ -118,35 +118,37 @@ class Regions(Policy):
             self._submitted(view, event.job)
         elif isinstance(event, Finished | Failed):
             self._free(event.job.id)
-            self._cutter.left(event.job, view.now, isinstance(event, Finished))
+            self._repartitioner.left(event.job, view.now, isinstance(event, Finished))
             if isinstance(event, Failed):
-                index = self._cutter.region_of(event.job)
-                self._parts[index].line.add_first(event.job)
+                index = self._repartitioner.region_of(event.job)
+                self._parts[index].queue.add_first(event.job)
                 self._stirred.add(index)
         elif isinstance(event, Timer) and event.tag == CUT:
-            if self._cutter.end_period(view):
+            if self._repartitioner.end_period(view):
                 self._move(view)
-            self._orders.append(WakeAt(self._cutter.period_end_s, CUT))
+            self._orders.append(WakeAt(self._repartitioner.period_end_s, CUT))
         else:
             self._stir_all()
 
     def _submitted(self, view: View, job: Job) -> None:
-        self._cutter.submitted(job)
-        index = self._cutter.region_of(job)
-        self._parts[index].line.add(job)
+        self._repartitioner.submitted(job)
+        index = self._repartitioner.region_of(job)
+        self._parts[index].queue.add(job)
         self._stirred.add(index)
-        if job.units > self._parts[index].region.units and self._cutter.cut_anew(view, len(self._parts)):
+        if job.units > self._parts[index].region.units and self._repartitioner.cut_anew(
+            view, len(self._parts)
+        ):
             self._move(view)
 
     def _free(self, job_id: int) -> None:
         for index, held in self._held.pop(job_id):
             self._parts[index].free += held
-            self._parts[index].line.ended(job_id)
+            self._parts[index].queue.ended(job_id)
             self._stirred.add(index)
 
     def _stir_all(self) -> None:
         for index, part in enumerate(self._parts):
-            part.line.changed()
+            part.queue.changed()
             self._stirred.add(index)
 
     def _starts(self, view: View) -> Iterator[Start]:
@@ -157,24 +159,24 @@ class Regions(Policy):
         for index in sorted(self._stirred):
             part = self._parts[index]
             most = min(part.region.units, view.in_service[self._pool])
-            for job in part.line.choose(view.now, min(part.free, left), most):
+            for job in part.queue.choose(view.now, min(part.free, left), most):
                 part.free -= job.units
                 left -= job.units
                 self._held[job.id] = ((index, job.units),)
-                self._cutter.started(job, view)
+                self._repartitioner.started(job, view)
                 yield Start(job.id, Placement(self._pool, job.units, region=part.region.name))
         self._stirred.clear()
 
     # -- regions move ---------------------------------------------------------------------------------
 
     def _move(self, view: View) -> None:
-        self._orders.append(Repartition(self._pool, self._cutter.regions()))
+        self._orders.append(Repartition(self._pool, self._repartitioner.regions()))
         self._settle(view)
 
     def _settle(self, view: View) -> None:
         """Lines and charges anew, from the view."""
-        kind, regions = LINES[self.parameters.inside], self._cutter.regions()
-        self._parts = [_Part(region, region.units, kind(self._pool)) for region in regions]
+        kind, regions = QUEUES[self.parameters.inside], self._repartitioner.regions()
+        self._parts = [_RegionQueue(region, region.units, kind(self._pool)) for region in regions]
         self._stirred = set(range(len(regions)))
         self._held: dict[int, tuple[tuple[int, int], ...]] = {}  # running job: (region, units) ...
         numbers = {region.name: index for index, region in enumerate(regions)}
@@ -187,10 +189,10 @@ class Regions(Policy):
             else:
                 self._charge(state, [index])
         for state in guests:
-            home = self._cutter.region_of(state.job)
+            home = self._repartitioner.region_of(state.job)
             self._charge(state, [home, *(i for i in range(len(regions)) if i != home)])
         for job in view.waiting.values():
-            self._parts[self._cutter.region_of(job)].line.add(job)
+            self._parts[self._repartitioner.region_of(job)].queue.add(job)
 
     def _charge(self, state: JobState, order: Sequence[int]) -> None:
         """A running job holds units of these regions, of each as many as there are, until it has its own."""
@@ -202,6 +204,6 @@ class Regions(Policy):
             if held:
                 needed -= held
                 part.free -= held
-                part.line.hold(state.job.id, held, state.expected_end_s)
+                part.queue.hold(state.job.id, held, state.expected_end_s)
                 charges.append((index, held))
         self._held[state.job.id] = tuple(charges)

@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from profiles.errors import BadInput
 from scheduler.model.jobs import Job, Region, instant
 from scheduler.policies.base import View
-from scheduler.policies.regions.region_sizing import Layout, Work, cut_of, layout, region_name, region_of
+from scheduler.policies.regions.region_sizing import (
+    PastWork,
+    RegionLayout,
+    cut_of,
+    layout,
+    region_name,
+    region_of,
+)
 
 WEEK_S, HOUR_S = 7 * 86_400.0, 3600.0
 
 
 @dataclass(frozen=True)
-class CutParameters:
+class RepartitionParameters:
     """How to cut the machine.
 
     Attributes:
@@ -52,12 +59,12 @@ class CutParameters:
         if given and list(given.bounds) != sorted(set(given.bounds)):
             raise ValueError("bounds must ascend")
 
-    def given(self) -> Layout | None:
+    def given(self) -> RegionLayout | None:
         """The layout that never changes, if one is given."""
         if not self.bounds and not self.sizes:
             return None
         try:
-            return Layout(_numbers(self.bounds), _numbers(self.sizes))
+            return RegionLayout(_numbers(self.bounds), _numbers(self.sizes))
         except ValueError as error:
             raise ValueError("write bounds and sizes as whole numbers: 31/1000") from error
 
@@ -66,7 +73,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("/")) if text else ()
 
 
-class Cutter:
+class Repartitioner:
     """Keeps the figures of the current period, and the layout that follows from the last one.
 
     After a restart it knows of the period's jobs only those that still wait or run. The machine stays cut as
@@ -81,7 +88,7 @@ class Cutter:
         BadInput: the layout that is given needs more units than there are.
     """
 
-    def __init__(self, rule: CutParameters, view: View, pool: str) -> None:
+    def __init__(self, rule: RepartitionParameters, view: View, pool: str) -> None:
         self._rule, self._pool, self._given = rule, pool, rule.given()
         self._units = view.cluster[pool].units
         if self._given and sum(self._given.sizes) > self._units:
@@ -92,10 +99,10 @@ class Cutter:
         there = (state.placement for state in view.running.values())
         names = [r.name for r in current] + [p.region for p in there if p is not None and p.region]
         self.cuts = max(map(cut_of, names), default=0)  # above 0 at a restart
-        self.layout = Layout(tuple(r.max_units for r in current), tuple(r.units for r in current))
+        self.layout = RegionLayout(tuple(r.max_units for r in current), tuple(r.units for r in current))
         stands = self.layout == self._given if self._given else sum(self.layout.sizes) == self._units
         if not stands:
-            self._cut(self._given or Layout((self._largest,), (self._units,)))
+            self._cut(self._given or RegionLayout((self._largest,), (self._units,)))
         self._began = {state.job.id: state.since_s for state in view.running.values()}
         self._begin_period(view)
 
@@ -157,7 +164,7 @@ class Cutter:
         self._cut(new)
         return True
 
-    def _cut(self, new: Layout) -> None:
+    def _cut(self, new: RegionLayout) -> None:
         self.layout = new
         self.cuts += 1
         # shortest and longest wait of the jobs that started in the period, and their number, by region
@@ -182,13 +189,13 @@ class Cutter:
                 if state.start_s is not None and state.start_s >= begin:
                     self._waited(state.job, state.start_s)
 
-    def _work(self, view: View) -> Iterator[Work]:
+    def _work(self, view: View) -> Iterator[PastWork]:
         """What each job of the period took, or is believed to take."""
         for job, ran_s in self._submitted.values():
             seconds = job.estimate_on(self._pool) if ran_s is None else ran_s
             if seconds == math.inf:
                 seconds = view.now - self._began.get(job.id, view.now)
-            yield Work(job.units, job.units * seconds)
+            yield PastWork(job.units, job.units * seconds)
 
 
 def _jobs(view: View) -> Iterator[Job]:

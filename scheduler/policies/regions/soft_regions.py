@@ -38,15 +38,15 @@ from scheduler.model.actions import Action, Repartition, Start, WakeAt
 from scheduler.model.events import Event, Failed, Finished, Started, Submitted, Timer
 from scheduler.model.jobs import Job, Placement, instant
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
-from scheduler.policies.regions.repartitioning import CutParameters, Cutter, size_range
+from scheduler.policies.regions.repartitioning import Repartitioner, RepartitionParameters, size_range
 
 CUT = "regions"  # tag of the timer
 MOMENT_S = 1e-6
 
 
 @dataclass(frozen=True)
-class SoftRegionsParameters(CutParameters):
-    """``depth``: so many waiting jobs may pass; the others say how to cut (``cutter.CutParameters``)."""
+class SoftRegionsParameters(RepartitionParameters):
+    """``depth``: so many waiting jobs may pass; the others: ``RepartitionParameters``."""
 
     depth: int = 1000
 
@@ -56,7 +56,7 @@ class SoftRegionsParameters(CutParameters):
             raise ValueError("depth must be at least 1")
 
 
-class Planned(NamedTuple):
+class LatestStart(NamedTuple):
     """A waiting job, its latest start, and the units that are left then."""
 
     job: Job
@@ -64,10 +64,10 @@ class Planned(NamedTuple):
     left: int
 
 
-class Plan:
+class LatestStarts:
     """The latest starts of jobs that cannot start now; ``free`` units are idle until the first of them."""
 
-    def __init__(self, later: list[Planned], free: int) -> None:
+    def __init__(self, later: list[LatestStart], free: int) -> None:
         self._free = free
         self._starts = [planned.start_s for planned in later]
         self._start_of = {planned.job.id: planned.start_s for planned in later}
@@ -93,17 +93,17 @@ class SoftRegions(Policy):
 
     def begin(self, view: View) -> None:
         self._pool = only_counted_pool(view, "soft-regions")
-        self._cutter = Cutter(self.parameters, view, self._pool)
-        self._orders: list[Action] = [Repartition(self._pool, self._cutter.regions())]
+        self._repartitioner = Repartitioner(self.parameters, view, self._pool)
+        self._orders: list[Action] = [Repartition(self._pool, self._repartitioner.regions())]
         if self.parameters.given() is None:
-            self._orders.append(WakeAt(self._cutter.period_end_s, CUT))
+            self._orders.append(WakeAt(self._repartitioner.period_end_s, CUT))
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         self._note(view, event)
         orders, self._orders = self._orders, []
         if view.upcoming is None and view.waiting:
             for job in self._chosen(view):
-                self._cutter.started(job, view)
+                self._repartitioner.started(job, view)
                 orders.append(Start(job.id, Placement(self._pool, job.units)))
         return orders
 
@@ -112,9 +112,9 @@ class SoftRegions(Policy):
         before = list(view.waiting).index(job.id)
         turn = f"behind {before} job{'s' * (before != 1)}" if before else "is next"
         latest = "" if at is None else "; it starts by the time planned for it whatever comes later"
-        index = self._cutter.region_of(job)
-        of_size = size_range(self._cutter.layout.bounds, index)
-        used, share = self._used(view)[index], self._cutter.layout.sizes[index]
+        index = self._repartitioner.region_of(job)
+        of_size = size_range(self._repartitioner.layout.bounds, index)
+        used, share = self._used(view)[index], self._repartitioner.layout.sizes[index]
         region = f"jobs of {of_size} units hold {used} of their {share}"
         return Reason(f"waits for {units(job)}, {view.free[self._pool]} free, {turn}; {region}{latest}", at)
 
@@ -126,15 +126,15 @@ class SoftRegions(Policy):
 
     def _note(self, view: View, event: Event) -> None:
         """Keep the period's figures, and cut anew at its end."""
-        cutter = self._cutter
+        repartitioner = self._repartitioner
         if isinstance(event, Submitted):
-            cutter.submitted(event.job)
+            repartitioner.submitted(event.job)
         elif isinstance(event, Finished | Failed):
-            cutter.left(event.job, view.now, isinstance(event, Finished))
+            repartitioner.left(event.job, view.now, isinstance(event, Finished))
         elif isinstance(event, Timer) and event.tag == CUT:
-            if cutter.end_period(view):
-                self._orders.append(Repartition(self._pool, cutter.regions()))
-            self._orders.append(WakeAt(cutter.period_end_s, CUT))
+            if repartitioner.end_period(view):
+                self._orders.append(Repartition(self._pool, repartitioner.regions()))
+            self._orders.append(WakeAt(repartitioner.period_end_s, CUT))
 
     def _chosen(self, view: View) -> list[Job]:
         """Who starts now."""
@@ -147,11 +147,11 @@ class SoftRegions(Policy):
         free -= sum(job.units for job in chosen)
         held.extend((self._end(job, now), job.units) for job in chosen)
         later = latest[len(chosen) :]
-        plan = Plan(later, free)
-        used, sizes = self._used(view, chosen), self._cutter.layout.sizes
+        plan = LatestStarts(later, free)
+        used, sizes = self._used(view, chosen), self._repartitioner.layout.sizes
         for borrow in (False, True):
             for job in [planned.job for planned in later if planned.job.units <= free]:
-                index = self._cutter.region_of(job)
+                index = self._repartitioner.region_of(job)
                 if job.units > free or not (borrow or used[index] + job.units <= sizes[index]):
                     continue
                 end = self._end(job, now)
@@ -162,12 +162,12 @@ class SoftRegions(Policy):
                     held.append((end, job.units))
                     rest = [planned.job for planned in later if planned.job is not job]
                     later = self._latest(view, rest, held, free)
-                    plan = Plan(later, free)
+                    plan = LatestStarts(later, free)
         return chosen
 
     def _latest(
         self, view: View, jobs: Iterable[Job], held: Iterable[tuple[float, int]], free: int
-    ) -> list[Planned]:
+    ) -> list[LatestStart]:
         """Latest starts in the order of the jobs, up to the first job whose start cannot be said.
 
         A job that needs more units than are in service is passed over until they are back.
@@ -175,7 +175,7 @@ class SoftRegions(Policy):
         ends, at, later = list(held), view.now, 0
         heapify(ends)
         in_service, depth = view.in_service[self._pool], self.parameters.depth
-        latest: list[Planned] = []
+        latest: list[LatestStart] = []
         for job in jobs:
             needed = job.units
             if needed > in_service:
@@ -189,7 +189,7 @@ class SoftRegions(Policy):
                 break
             free -= needed
             heappush(ends, (self._end(job, at), needed))
-            latest.append(Planned(job, at, free))
+            latest.append(LatestStart(job, at, free))
         return latest
 
     def _end(self, job: Job, start_s: float) -> float:
@@ -198,11 +198,11 @@ class SoftRegions(Policy):
 
     def _used(self, view: View, chosen: Sequence[Job] = ()) -> list[int]:
         """Units that the jobs of each region hold, wherever."""
-        used = [0] * len(self._cutter.layout.sizes)
+        used = [0] * len(self._repartitioner.layout.sizes)
         for state in view.running.values():
-            used[self._cutter.region_of(state.job)] += state.job.units
+            used[self._repartitioner.region_of(state.job)] += state.job.units
         for job in chosen:
-            used[self._cutter.region_of(job)] += job.units
+            used[self._repartitioner.region_of(job)] += job.units
         return used
 
 

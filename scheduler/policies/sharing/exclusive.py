@@ -16,7 +16,7 @@ from scheduler.model.events import Event
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import Cluster, Job
 from scheduler.policies.base import Policy, Reason, View
-from scheduler.policies.sharing.sharing import Places, Plan, pool_of, refusal
+from scheduler.policies.sharing.sharing import Places, SharedStart, pool_of, refusal
 
 
 class Exclusive(Policy):
@@ -36,7 +36,7 @@ class Exclusive(Policy):
         if view.waiting and view.free[self.pool.name]:
             places = Places(view, self.pool, 1)
             for job in view.waiting.values():
-                start = places.take(Plan((job,), (PACKED,)))
+                start = places.take(SharedStart((job,), (PACKED,)))
                 if not start:
                     break
                 actions += start

@@ -38,7 +38,7 @@ from scheduler.model.interference import PACKED, SPREAD, Slowdowns
 from scheduler.model.jobs import Job
 from scheduler.policies.base import View
 from scheduler.policies.sharing.pairing import bindings_of, least_time, others, partition
-from scheduler.policies.sharing.sharing import NodeSet, Places, Plan, Sharing, SharingParameters
+from scheduler.policies.sharing.sharing import NodeSet, Places, SharedStart, Sharing, SharingParameters
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class MatchParameters(SharingParameters):
             raise ValueError("most must be at least 2, order not negative")
 
 
-class Weights(NamedTuple):
+class Prices(NamedTuple):
     """What nodes and progress are worth in one decision.
 
     Attributes:
@@ -104,13 +104,13 @@ class Match(Sharing):
     def most(self) -> int:
         return self.parameters.most
 
-    def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[Plan]:
-        plans: list[Plan] = []
+    def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[SharedStart]:
+        plans: list[SharedStart] = []
         alike: dict[int, list[Job]] = {}  # only jobs on as many nodes share them
         for job in jobs:
             share = places.share(job)
             if share is None or view.slowdowns.pressure(job.program) is None:
-                plans.append(Plan((job,), (PACKED,)))
+                plans.append(SharedStart((job,), (PACKED,)))
             else:
                 alike.setdefault(share.nodes, []).append(job)
         plenty = sum(nodes * len(waiting) for nodes, waiting in alike.items()) <= len(places.empty)
@@ -122,22 +122,22 @@ class Match(Sharing):
             plans += self._best(waiting, sets, self._weights[nodes])
         return plans
 
-    def instead(self, job: Job, places: Places, view: View, due: bool) -> Plan | None:
+    def instead(self, job: Job, places: Places, view: View, due: bool) -> SharedStart | None:
         whole, share = places.whole(job), places.share(job)
         fits = whole is not None and whole.nodes <= len(places.empty)
         if share is None or view.slowdowns.pressure(job.program) is None:
-            return Plan((job,), (PACKED,)) if fits else None
+            return SharedStart((job,), (PACKED,)) if fits else None
         weights = self._weights[share.nodes]
         way = (SPREAD,) if weights.alone[job.program] == 1.0 else (PACKED,)  # so that others can join
-        options = [(weights.cost([job.program], way), 0, Plan((job,), way))] if fits else []
+        options = [(weights.cost([job.program], way), 0, SharedStart((job,), way))] if fits else []
         for number, where in enumerate(places.sets, 1):
             if len(where.nodes) == share.nodes:
                 more = weights.joined(where, job) - weights.joined(where, None)
                 if due or more <= 0:
-                    options.append((more, number, Plan((job,), (where.binding,), where)))
+                    options.append((more, number, SharedStart((job,), (where.binding,), where)))
         return min(options, key=lambda option: option[:2])[2] if options else None
 
-    def _weigh(self, waiting: Sequence[Job], nodes: int, places: Places, view: View, plenty: bool) -> Weights:
+    def _weigh(self, waiting: Sequence[Job], nodes: int, places: Places, view: View, plenty: bool) -> Prices:
         """What nodes and programs are worth: nothing and the same where there are nodes for all."""
         states = [s for where in places.shared if len(where.nodes) == nodes for s in where.residents]
         left = [(job.program, job.reference_s(self.pool.name)) for job in waiting]
@@ -146,14 +146,14 @@ class Match(Sharing):
         alone = {job.program: self._part(job, places, nodes) for job in jobs}
         slowdowns = _Cached(view.slowdowns)
         if plenty:
-            return Weights(slowdowns.factor, 0.0, {program: 1.0 for program, _ in left}, alone)
+            return Prices(slowdowns.factor, 0.0, {program: 1.0 for program, _ in left}, alone)
         known = [seconds for _, seconds in left if isfinite(seconds)]
         mean = sum(known) / len(known) if sum(known) > 0 else 1.0
         work: dict[str, float] = {}
         for program, seconds in left:
             work[program] = work.get(program, 0.0) + (seconds if isfinite(seconds) else mean)
         _, prices = least_time(work, slowdowns, self.most, alone)
-        return Weights(
+        return Prices(
             slowdowns.factor,
             1.0,
             {program: prices.get(program, alone[program]) for program in work},
@@ -165,26 +165,26 @@ class Match(Sharing):
         whole = places.whole(job)
         return 1.0 if whole is None or whole.nodes == nodes else 1.0 / self.most
 
-    def _best(self, waiting: Sequence[Job], sets: Sequence[NodeSet], weights: Weights) -> list[Plan]:
+    def _best(self, waiting: Sequence[Job], sets: Sequence[NodeSet], weights: Prices) -> list[SharedStart]:
         """The groups of least cost in all; the sets count as members behind the jobs."""
         costs: dict[tuple[int, ...], float] = {}
-        plans: dict[tuple[int, ...], Plan] = {}
+        plans: dict[tuple[int, ...], SharedStart] = {}
         groups = (combinations(range(len(waiting)), size) for size in range(1, self.most + 1))
         for members in chain.from_iterable(groups):
             jobs = tuple(waiting[member] for member in members)
             programs = [job.program for job in jobs]
             costs[members], bindings = self._cheapest(programs, bindings_of(len(jobs)), weights)
-            plans[members] = Plan(jobs, bindings)
+            plans[members] = SharedStart(jobs, bindings)
         for number, where in enumerate(sets, len(waiting)):
             costs[number,] = weights.joined(where, None)
             for place, job in enumerate(waiting):
                 costs[place, number] = weights.joined(where, job) + self.parameters.order * place
-                plans[place, number] = Plan((job,), (where.binding,), where)
+                plans[place, number] = SharedStart((job,), (where.binding,), where)
         chosen = partition(len(waiting) + len(sets), costs)
         return [plans[members] for members in chosen if members in plans]
 
     def _cheapest(
-        self, programs: Sequence[str], ways: Sequence[tuple[str, ...]], weights: Weights
+        self, programs: Sequence[str], ways: Sequence[tuple[str, ...]], weights: Prices
     ) -> tuple[float, tuple[str, ...]]:
         """Cost and bindings; at the same cost fewer nodes, then so that others can join."""
         ways = (*ways, (SPREAD,)) if len(programs) == 1 else ways

@@ -25,7 +25,7 @@ from scheduler.model.interference import PACKED, SPREAD, Pressure
 from scheduler.model.jobs import Job
 from scheduler.policies.base import View
 from scheduler.policies.sharing.pairing import apart, ends_inwards, excluded
-from scheduler.policies.sharing.sharing import NodeSet, Places, Plan, Sharing, SharingParameters
+from scheduler.policies.sharing.sharing import NodeSet, Places, SharedStart, Sharing, SharingParameters
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PairParameters(SharingParameters):
             raise ValueError("high_percent and talks_percent must not be negative")
 
 
-class Known(NamedTuple):
+class RankedJob(NamedTuple):
     """A waiting job whose pressure is known, and its place in the order."""
 
     job: Job
@@ -63,13 +63,13 @@ class Pair(Sharing):
     Parameters = PairParameters
     parameters: PairParameters
 
-    def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[Plan]:
-        plans: list[Plan] = []
-        alike: dict[int, list[Known]] = {}  # only jobs on as many nodes share them
+    def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[SharedStart]:
+        plans: list[SharedStart] = []
+        alike: dict[int, list[RankedJob]] = {}  # only jobs on as many nodes share them
         for job in jobs:
             known, share = self._known(job, view), places.share(job)
             if known is None or share is None:
-                plans.append(Plan((job,), (PACKED,)))
+                plans.append(SharedStart((job,), (PACKED,)))
             else:
                 alike.setdefault(share.nodes, []).append(known)
         for nodes, waiting in alike.items():
@@ -77,19 +77,19 @@ class Pair(Sharing):
                 if len(where.nodes) == nodes and waiting:
                     known = self._partner(where, waiting, view)
                     waiting.remove(known)
-                    plans.append(Plan((known.job,), (where.binding,), where))
+                    plans.append(SharedStart((known.job,), (where.binding,), where))
             plans += self._pairs(waiting)
         return plans
 
-    def instead(self, job: Job, places: Places, view: View, due: bool) -> Plan | None:
+    def instead(self, job: Job, places: Places, view: View, due: bool) -> SharedStart | None:
         if self._known(job, view) is not None:
             share = places.share(job)
             for where in places.sets:
                 if share is not None and len(where.nodes) == share.nodes:
-                    return Plan((job,), (where.binding,), where)
-        return Plan((job,), (PACKED,))
+                    return SharedStart((job,), (where.binding,), where)
+        return SharedStart((job,), (PACKED,))
 
-    def _known(self, job: Job, view: View) -> Known | None:
+    def _known(self, job: Job, view: View) -> RankedJob | None:
         pressure = view.slowdowns.pressure(job.program)
         if pressure is None:
             return None
@@ -98,13 +98,13 @@ class Pair(Sharing):
             "counters": pressure.dram_per_ms,
             "chance": random.Random(f"{self.seed}/{job.id}").random(),
         }[self.parameters.by]
-        return Known(job, key, pressure)
+        return RankedJob(job, key, pressure)
 
     def _excluded(self, a: Pressure, b: Pressure) -> bool:
         given = self.parameters
         return given.by == "probes" and excluded(a, b, given.high_percent, given.talks_percent)
 
-    def _partner(self, where: NodeSet, waiting: Sequence[Known], view: View) -> Known:
+    def _partner(self, where: NodeSet, waiting: Sequence[RankedJob], view: View) -> RankedJob:
         """Who joins: from the other end of the order, the first that is not excluded, else the first."""
         there = self._known(where.residents[0].job, view)
         if there is None:
@@ -115,7 +115,7 @@ class Pair(Sharing):
         allowed = (known for known in order if not self._excluded(there.pressure, known.pressure))
         return next(allowed, order[0])
 
-    def _pairs(self, waiting: Sequence[Known]) -> list[Plan]:
+    def _pairs(self, waiting: Sequence[RankedJob]) -> list[SharedStart]:
         """The paper's rule over those left, all on as many nodes."""
 
         def forbidden(a: int, b: int) -> bool:
@@ -126,5 +126,5 @@ class Pair(Sharing):
             bindings: tuple[str, ...] = (SPREAD,) * len(members)
             if len(members) == 2 and forbidden(*members):
                 bindings = apart(*(waiting[member].pressure for member in members))
-            plans.append(Plan(tuple(waiting[member].job for member in members), bindings))
+            plans.append(SharedStart(tuple(waiting[member].job for member in members), bindings))
         return plans

@@ -1,7 +1,7 @@
 """Who shares nodes with whom: the paper's rule, every pairing, and the best partition into groups.
 
 All are pure functions over a list of programs (one entry a job), whose places in it name the jobs. A choice
-is a list of ``Group``s, each job in exactly one.
+is a list of ``JobGroup``s, each job in exactly one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD, Pressure, Sl
 
 HIGH_PERCENT = 10.0  # a program with that much pressure on the network (near core) harms those that
 TALKS_PERCENT = 5.0  # spend so much of their time communicating
-Choice = list["Group"]
+Grouping = list["JobGroup"]
 
 
-class Group(NamedTuple):
+class JobGroup(NamedTuple):
     """Jobs on the same nodes, by place in the list, and the binding of each; one job: alone."""
 
     members: tuple[int, ...]
@@ -33,7 +33,7 @@ def excluded(a: Pressure, b: Pressure, high: float = HIGH_PERCENT, talks: float 
     )
 
 
-def by_probes(pressures: Sequence[Pressure]) -> Choice:
+def by_probes(pressures: Sequence[Pressure]) -> Grouping:
     """The paper's rule: least with most pressure on memory, unless communication excludes them; repeat.
 
     Excluded with everybody left: the first candidate all the same, one near and one far. Of an odd number the
@@ -42,13 +42,13 @@ def by_probes(pressures: Sequence[Pressure]) -> Choice:
     groups = ends_inwards(
         [p.memory_percent for p in pressures], lambda a, b: excluded(pressures[a], pressures[b])
     )
-    return [Group(group, rule_bindings([pressures[job] for job in group])) for group in groups]
+    return [JobGroup(group, rule_bindings([pressures[job] for job in group])) for group in groups]
 
 
-def by_counters(pressures: Sequence[Pressure]) -> Choice:
+def by_counters(pressures: Sequence[Pressure]) -> Grouping:
     """What the paper compares with: least with most mean memory accesses by the processor's counters."""
     groups = ends_inwards([p.dram_per_ms for p in pressures], lambda a, b: False)
-    return [Group(group, (SPREAD, SPREAD) if len(group) == 2 else (PACKED,)) for group in groups]
+    return [JobGroup(group, (SPREAD, SPREAD) if len(group) == 2 else (PACKED,)) for group in groups]
 
 
 def ends_inwards(keys: Sequence[float], forbidden: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
@@ -109,12 +109,14 @@ def best_bindings(programs: Sequence[str], slowdowns: Slowdowns) -> tuple[tuple[
     )
 
 
-def placed(choice: Choice, programs: Sequence[str], slowdowns: Slowdowns) -> Choice:
+def placed(choice: Grouping, programs: Sequence[str], slowdowns: Slowdowns) -> Grouping:
     """The same groups under the best bindings."""
-    return [Group(g.members, best_bindings([programs[m] for m in g.members], slowdowns)[0]) for g in choice]
+    return [
+        JobGroup(g.members, best_bindings([programs[m] for m in g.members], slowdowns)[0]) for g in choice
+    ]
 
 
-def gain_percent(choice: Choice, programs: Sequence[str], slowdowns: Slowdowns) -> float:
+def gain_percent(choice: Grouping, programs: Sequence[str], slowdowns: Slowdowns) -> float:
     """Mean over the jobs of what they save of their run times on whole nodes, in percent."""
     lost = sum(
         sum(factors([programs[m] for m in g.members], g.bindings, slowdowns)) - len(g.members) for g in choice
@@ -140,7 +142,7 @@ def _pairings(programs: tuple[str, ...]) -> set[tuple[tuple[str, str], ...]]:
     return found
 
 
-def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) -> Choice:
+def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) -> Grouping:
     """Groups of at most ``most`` jobs and their bindings with the least loss in all: the optimum.
 
     Nobody shares at a predicted loss: being alone is among the choices.
@@ -151,7 +153,7 @@ def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) ->
         for members in combinations(range(len(programs)), size)
     }
     costs = {members: loss for members, (_, loss) in options.items()}
-    return [Group(members, options[members][0]) for members in partition(len(programs), costs)]
+    return [JobGroup(members, options[members][0]) for members in partition(len(programs), costs)]
 
 
 def partition(count: int, costs: Mapping[tuple[int, ...], float]) -> list[tuple[int, ...]]:

@@ -44,7 +44,7 @@ class NodeSet(NamedTuple):
         return BESIDE[placement.binding]
 
 
-class Plan(NamedTuple):
+class SharedStart(NamedTuple):
     """Jobs that are to start together, their bindings, and whose set they join (None: empty nodes)."""
 
     jobs: tuple[Job, ...]
@@ -123,7 +123,7 @@ class Places:
         """The job on shares of nodes."""
         return shape(job, self.pool, self.most)
 
-    def take(self, plan: Plan) -> list[Action]:
+    def take(self, plan: SharedStart) -> list[Action]:
         """Starts of the plan's jobs; empty if there is no room for it (any more)."""
         pairs = list(zip(plan.jobs, plan.bindings, strict=True))
         taken = [self.whole(job) if binding == PACKED else self.share(job) for job, binding in pairs]
@@ -177,11 +177,11 @@ class Sharing(Policy):
         return 2
 
     @abstractmethod
-    def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[Plan]:
+    def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[SharedStart]:
         """Who of the waiting jobs should start with whom; each job in one plan."""
 
     @abstractmethod
-    def instead(self, job: Job, places: Places, view: View, due: bool) -> Plan | None:
+    def instead(self, job: Job, places: Places, view: View, due: bool) -> SharedStart | None:
         """Where a job starts whose plan has no room now; None: it waits. One that is due takes any place."""
 
     def begin(self, view: View) -> None:
@@ -208,7 +208,7 @@ class Sharing(Policy):
         for job in sorted(jobs, key=lambda job: plan_of[job.id].joined is None):
             if job.id in started or not places:
                 continue
-            plan: Plan | None = plan_of[job.id]
+            plan: SharedStart | None = plan_of[job.id]
             new: list[Action] = []
             if plan is not None and self._may(plan, jobs, started):
                 new = places.take(plan)
@@ -222,7 +222,7 @@ class Sharing(Policy):
         self._count(jobs, started)
         return actions
 
-    def _may(self, plan: Plan, jobs: Sequence[Job], started: set[int]) -> bool:
+    def _may(self, plan: SharedStart, jobs: Sequence[Job], started: set[int]) -> bool:
         """Whether none of the plan's jobs has started, and it passes nobody who was passed too often."""
         members = {job.id for job in plan.jobs}
         if members & started:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Job, instant
-from scheduler.model.state import State
+from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
 
 
@@ -36,7 +36,7 @@ class Closed:
         self._arrivals = iter(arrivals)
         self._load = load
         self._skipped = skipped
-        self._books = State(cluster)  # only to ask what fits
+        self._books = ClusterState(cluster)  # only to ask what fits
         self._capacity = capacity(cluster)
         self._counted = cluster.pools[0].counted
         self._unfinished = [0.0] * len(self._capacity)
@@ -94,7 +94,7 @@ def demand_of(job: Job, counted: bool) -> tuple[float, ...]:
 def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
     """Demand times run time, over capacity times the time from first to last arrival, of the resource that is
     demanded most; infinite when all arrive at once. Jobs that no empty cluster could hold offer nothing."""
-    has, counted, books = capacity(cluster), cluster.pools[0].counted, State(cluster)
+    has, counted, books = capacity(cluster), cluster.pools[0].counted, ClusterState(cluster)
     work = [0.0] * len(has)
     for job, run_s, *_ in arrivals:
         if not books.misfit(job):

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from profiles.errors import BadInput
-from scheduler.model.interference import Disturbed, PairTable, PressureModel, load_pairs
-from scheduler.model.jobs import Cluster, Job, Known, instant
-from scheduler.simulator.settings import Settings
+from scheduler.model.interference import PairTable, PressureModel, SharedNodeInterference, load_pairs
+from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 
@@ -66,10 +66,10 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
             "generator kernels: jobs share the cores of one pool of equal nodes", "write 16xnode[cores=4]"
         )
     table = load_pairs(parameters.table)
-    settings = Settings(interference=Disturbed(table))
+    settings = SimulationSettings(interference=SharedNodeInterference(table))
     if parameters.knowledge != "nothing":
         known = table if parameters.knowledge == "pairs" else PressureModel.fit(table)
-        settings = Settings(interference=Disturbed(table), slowdowns=known)
+        settings = SimulationSettings(interference=SharedNodeInterference(table), slowdowns=known)
     at_once = pool.units / ceil(parameters.tasks / pool.capacity[0])  # jobs on whole nodes
     return Workload(
         _arrivals(parameters, table, at_once, seed),
@@ -99,7 +99,7 @@ def _arrivals(parameters: Parameters, table: PairTable, at_once: float, seed: in
             instant(now),
             parameters.tasks,
             run_s if parameters.estimate else None,
-            known=Known.PREDICTED,
+            estimate_kind=EstimateKind.PREDICTED,
             demand=(1.0,),
             program=program,
         )

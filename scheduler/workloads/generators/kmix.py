@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, Job, Known, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 
@@ -143,7 +143,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
 def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival]:
     rng = np.random.default_rng(seed)
     period_s = parameters.days * 86_400.0
-    known = Known.EXACT if parameters.estimate == "exact" else Known.LIMIT
+    known = EstimateKind.EXACT if parameters.estimate == "exact" else EstimateKind.LIMIT
     number = 0
     for period in range(parameters.periods):
         if parameters.mix is not None:
@@ -157,7 +157,7 @@ def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival
         for submit, size, run, limit in zip(*(column.tolist() for column in columns), strict=True):
             number += 1
             estimate = {"user": limit, "exact": run, "none": None}[parameters.estimate]
-            yield Arrival(Job(number, instant(submit), size, estimate, known=known), run)
+            yield Arrival(Job(number, instant(submit), size, estimate, estimate_kind=known), run)
 
 
 def _until_dense(parameters: Parameters, node_s: float, rng: np.random.Generator) -> tuple[Integers, Floats]:

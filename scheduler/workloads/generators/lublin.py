@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, Job, Known, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 
@@ -101,7 +101,7 @@ def _natural_load(parameters: Parameters, nodes: int, seed: int) -> float:
 
 
 def _arrivals(parameters: Parameters, nodes: int, stretch: float, seed: int) -> Iterator[Arrival]:
-    known = Known.EXACT if parameters.estimate == "exact" else Known.LIMIT
+    known = EstimateKind.EXACT if parameters.estimate == "exact" else EstimateKind.LIMIT
     number, now = 0, 0.0
     for block in _blocks(parameters, nodes, seed):
         submits = now + np.cumsum(block.gaps) * stretch
@@ -110,7 +110,7 @@ def _arrivals(parameters: Parameters, nodes: int, stretch: float, seed: int) -> 
         for submit, size, run, limit in zip(*(column.tolist() for column in columns), strict=True):
             number += 1
             estimate = {"user": limit, "exact": run, "none": None}[parameters.estimate]
-            yield Arrival(Job(number, instant(submit), size, estimate, known=known), run)
+            yield Arrival(Job(number, instant(submit), size, estimate, estimate_kind=known), run)
 
 
 def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[JobBlock]:

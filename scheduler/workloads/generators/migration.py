@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.costs import Line, LinearCosts
-from scheduler.model.jobs import CHECKPOINT, Cluster, Job, Known, instant
-from scheduler.simulator.settings import Settings
+from scheduler.model.costs import LinearCost, LinearCosts
+from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, instant
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 
@@ -121,7 +121,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
     return Workload(
         chain.from_iterable(_blocks(parameters, cluster, seed)),
         f"jobs of paper A, mix {parameters.mix}, load {parameters.load:g} ({parameters.per}), seed {seed}",
-        settings=Settings(costs, planned),
+        settings=SimulationSettings(costs, planned),
     )
 
 
@@ -130,8 +130,8 @@ def costs_of(parameters: Parameters, cluster: Cluster, factor: float = 1.0) -> L
     each = parameters.cost_s_per_gb / MB_PER_GB
     names = [pool.name for pool in cluster.pools[:2]]
     return LinearCosts(
-        dict.fromkeys(names, Line(CHECKPOINT_SHARE * each, 0.0)),
-        dict.fromkeys(names, Line((1.0 - CHECKPOINT_SHARE) * each, 0.0)),
+        dict.fromkeys(names, LinearCost(CHECKPOINT_SHARE * each, 0.0)),
+        dict.fromkeys(names, LinearCost((1.0 - CHECKPOINT_SHARE) * each, 0.0)),
         factor=factor,
     )
 
@@ -155,7 +155,7 @@ def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[lis
     rng = np.random.default_rng(seed)
     high, low = (pool.name for pool in cluster.pools[:2])
     gap, now, number = mean_gap_s(parameters, cluster), 0.0, 0
-    exact = Known.EXACT  # looked up in a tenth of the time
+    exact = EstimateKind.EXACT  # looked up in a tenth of the time
     for begin in range(0, parameters.jobs, BLOCK):
         count = min(BLOCK, parameters.jobs - begin)
         submits = now + np.cumsum(rng.exponential(gap, BLOCK))
@@ -174,7 +174,7 @@ def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[lis
                 instant(submit),
                 size,
                 memory_mb=memory_mb,
-                known=exact,
+                estimate_kind=exact,
                 stop=CHECKPOINT,
                 estimates_s=times,
             )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.model.jobs import Cluster, Job, Known, Pool, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, instant
 from scheduler.model.speeds import CappedSpeed
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
@@ -93,7 +93,7 @@ def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival
             instant(now),
             1,
             program.run_s,
-            known=Known.EXACT,
+            estimate_kind=EstimateKind.EXACT,
             max_units=int(min(speed.useful_units, nodes)),
             malleable=parameters.malleable,
             speed=speed,

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduler.model.jobs import Cluster, Job, Known, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.model.speeds import CappedSpeed
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
@@ -114,7 +114,7 @@ def _arrivals(
             instant((logged.submit_s - first_s) * parameters.spread),
             1,
             least_s,
-            known=Known.EXACT,
+            estimate_kind=EstimateKind.EXACT,
             max_units=min(max(1, 2 * size - 1), nodes),
             malleable=parameters.malleable,
             speed=speed,

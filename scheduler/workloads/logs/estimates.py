@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from scheduler.model.jobs import Known
+from scheduler.model.jobs import EstimateKind
 from scheduler.simulator.trace import Arrival
 
 
@@ -32,7 +32,9 @@ class Unstated:
             self.jobs += 1
             if self.actual:
                 run_s = None if arrival.runs_s else arrival.run_s
-                job = replace(job, estimate_s=run_s, estimates_s=arrival.runs_s, known=Known.EXACT)
+                job = replace(
+                    job, estimate_s=run_s, estimates_s=arrival.runs_s, estimate_kind=EstimateKind.EXACT
+                )
             elif self.time_s is not None:
-                job = replace(job, estimate_s=self.time_s, known=Known.PREDICTED)
+                job = replace(job, estimate_s=self.time_s, estimate_kind=EstimateKind.PREDICTED)
             yield arrival._replace(job=job)

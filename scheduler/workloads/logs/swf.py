@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import EMPTY, NEVER, Job, Known
+from scheduler.model.jobs import EMPTY, NEVER, EstimateKind, Job
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
 from scheduler.workloads.logs.files import blocks_of, in_order
@@ -30,7 +30,7 @@ USED = 14  # the others are left as one string
 UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
 ZERO = "a requested time of 0, which counts as none"
-LIMIT, EXACT, INF = Known.LIMIT, Known.EXACT, math.inf
+LIMIT, EXACT, INF = EstimateKind.LIMIT, EstimateKind.EXACT, math.inf
 made = tuple.__new__
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from zlib import crc32
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Job, Known, Stop, instant
+from scheduler.model.jobs import EstimateKind, Job, Stop, instant
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads.logs.files import lines_of
 
@@ -127,7 +127,7 @@ def arrivals(tasks: Iterable[TraceTask], parameters: TaskParameters) -> Iterator
             task.run_s if exact else None,
             task.user,
             task.memory_mb,
-            Known.EXACT if exact else Known.LIMIT,
+            EstimateKind.EXACT if exact else EstimateKind.LIMIT,
             stop,
             demand=task.demand,
         )

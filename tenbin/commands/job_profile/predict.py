@@ -10,7 +10,7 @@ import typer
 from tenbin.commands.options import HomeOption, JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from scheduler.prediction.history import Run
+    from scheduler.prediction.history import PastRun
 
 LOOKED_AT = 20_000  # jobs of the journal
 QUANTITIES = {
@@ -73,7 +73,7 @@ def predict(
     import getpass
 
     from profiles.errors import BadInput
-    from scheduler.prediction.history import Asked, History
+    from scheduler.prediction.history import History, JobSignature
     from tenbin.client.connection import default_home
 
     folder = (home or default_home()).absolute()
@@ -81,7 +81,7 @@ def predict(
     history, mine = History(runs), [run for run in runs if run.asked.program == name]
     size = (cores, 0) if cores else mine[-1].asked.size if mine else (1, 0)
     words = tuple(arguments) if arguments else mine[-1].asked.arguments if mine else ()
-    asked = Asked(name, words, user or getpass.getuser(), size)
+    asked = JobSignature(name, words, user or getpass.getuser(), size)
     told = _told(history, asked, [run.asked.pool for run in mine])
     if not told:
         raise BadInput(
@@ -96,7 +96,7 @@ def predict(
         _print(asked.program, asked.arguments, told)
 
 
-def _runs(folder: Path, store: Path | None, name: str) -> list[Run]:
+def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
     """All that ended under the coordinator of that folder; those of the job profile of that name first."""
     import getpass
 

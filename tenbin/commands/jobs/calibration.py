@@ -13,7 +13,7 @@ CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %
 
 if TYPE_CHECKING:
     from profiles.records import Profile
-    from scheduler.prediction.predictions import Forecast, Row
+    from scheduler.prediction.predictions import AccuracyRow, TrackedPrediction
 
 
 complete_kind = names_in("scheduler.prediction.predictions:UNITS")
@@ -72,7 +72,7 @@ def calibration(
 
 
 def _refit(
-    forecasts: list[Forecast], folder: Path, selector: str, store: Path | None
+    forecasts: list[TrackedPrediction], folder: Path, selector: str, store: Path | None
 ) -> tuple[Profile, Path]:
     """The new profile, stored, and where.
 
@@ -105,7 +105,9 @@ def _refit(
     return new, in_store.save(new, tables)
 
 
-def _print_json(rows: list[Row], forecasts: list[Forecast], made: tuple[Profile, Path] | None) -> None:
+def _print_json(
+    rows: list[AccuracyRow], forecasts: list[TrackedPrediction], made: tuple[Profile, Path] | None
+) -> None:
     import json
 
     found: dict[str, Any] = {
@@ -117,7 +119,7 @@ def _print_json(rows: list[Row], forecasts: list[Forecast], made: tuple[Profile,
     print(json.dumps(found, indent=1))
 
 
-def _print_tables(rows: list[Row], forecasts: list[Forecast]) -> None:
+def _print_tables(rows: list[AccuracyRow], forecasts: list[TrackedPrediction]) -> None:
     from rich.markup import escape
     from rich.table import Table
 

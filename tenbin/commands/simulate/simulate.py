@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Metrics
-    from scheduler.simulator.settings import Summary
-    from scheduler.simulator.trace import Record, Sink
+    from scheduler.simulator.settings import SimulationSummary
+    from scheduler.simulator.trace import OutcomeRecorder, Sink
     from scheduler.workloads import Workload
     from scheduler.workloads.logs.estimates import Unstated
 
@@ -204,7 +204,7 @@ def _run(
     errors: Console,
     taken: MeasuredCluster | None,
     substitute: Unstated,
-) -> tuple[dict[str, Any], Record, Workload]:
+) -> tuple[dict[str, Any], OutcomeRecorder, Workload]:
     """One policy on the whole workload: its figures, and the outcomes if they are kept."""
     from collections.abc import Iterable
     from dataclasses import replace
@@ -214,11 +214,11 @@ def _run(
     from scheduler.policies.registry import create
     from scheduler.simulator.metrics import Accumulator
     from scheduler.simulator.simulator import Simulator
-    from scheduler.simulator.trace import Record
+    from scheduler.simulator.trace import OutcomeRecorder
     from scheduler.workloads import load
 
     work = load(workload, machine, seed)
-    metrics, record = Accumulator(machine), Record()
+    metrics, record = Accumulator(machine), OutcomeRecorder()
     arrivals = work.arrivals
     if limit is not None:
         if not isinstance(arrivals, Iterable):
@@ -242,7 +242,7 @@ def _run(
     return figures, record, work
 
 
-def _figures(metrics: Metrics, summary: Summary, work: Workload) -> dict[str, Any]:
+def _figures(metrics: Metrics, summary: SimulationSummary, work: Workload) -> dict[str, Any]:
     return {
         **metrics.to_dict(),
         "refused": sum(summary.refused.values()),
@@ -278,7 +278,7 @@ class _progress:  # noqa: N801 (reads as a function in the with statement)
         self._status.update(f"{self._text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
 
 
-def _draw(path: Path, drawn: list[tuple[str, Record]], machine: Cluster) -> None:
+def _draw(path: Path, drawn: list[tuple[str, OutcomeRecorder]], machine: Cluster) -> None:
     from profiles.errors import BadInput
     from profiles.files import write_whole
     from tenbin.report.schedule import page

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.jobs import Job, Known
+from scheduler.model.jobs import EstimateKind, Job
 from scheduler.simulator.trace import Arrival
 from tests.scheduler.policies.test_every_policy import CASES, QUICK, promising, quick
 from tests.support.schedule_audit import audit
@@ -82,7 +82,7 @@ def blockers(world: World) -> list[Arrival]:
                 len(arrivals) + 1,
                 0.0,
                 estimate_s=None if several else BUSY_S,
-                known=Known.EXACT,
+                estimate_kind=EstimateKind.EXACT,
                 estimates_s={pool.name: BUSY_S} if several else {},
                 demand=pool.capacity,
                 user="blocker",

@@ -10,7 +10,7 @@ import pytest
 from scheduler.model.actions import Start
 from scheduler.model.events import Event, Finished, Submitted, Timer
 from scheduler.model.jobs import Cluster, Job, Pool
-from scheduler.model.state import State
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy
 from scheduler.policies.registry import create
 
@@ -22,7 +22,7 @@ CLUSTER = Cluster((Pool("core", 8),))
 @pytest.mark.parametrize("seed", range(20))
 def test_it_decides_as_one_that_begins_anew(name: str, seed: int) -> None:
     chance = random.Random(seed)
-    state = State(CLUSTER)
+    state = ClusterState(CLUSTER)
     policy = create(name)
     policy.begin(state)
     assert policy.revises
@@ -48,7 +48,7 @@ def test_it_decides_as_one_that_begins_anew(name: str, seed: int) -> None:
     assert starts > 20
 
 
-def agree(policy: Policy, name: str, state: State, event: Event) -> int:
+def agree(policy: Policy, name: str, state: ClusterState, event: Event) -> int:
     """Carry out what both decide; how many start."""
     anew = create(name)
     anew.begin(state)

@@ -20,7 +20,7 @@ from profiles.refit import refitted
 from profiles.store import Store
 from scheduler.coordinator.journal import Journal, forecasts_of
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.prediction.predictions import Forecast, samples, summary
+from scheduler.prediction.predictions import TrackedPrediction, samples, summary
 from scheduler.prediction.profiles import measured_cluster
 from tenbin.client.futures import Job
 from tenbin.text import headline
@@ -148,8 +148,10 @@ def test_a_run_time_beside_what_was_expected(up: Up) -> None:
 # -- errors, and fits from jobs -------------------------------------------------------------------------
 
 
-def outcome(number: int, kind: Any, predicted: float, took_s: float | None, **detail: Any) -> Forecast:
-    return Forecast(number, number, 1, kind, 0.0, predicted, took_s, detail={"pool": "a", **detail})
+def outcome(
+    number: int, kind: Any, predicted: float, took_s: float | None, **detail: Any
+) -> TrackedPrediction:
+    return TrackedPrediction(number, number, 1, kind, 0.0, predicted, took_s, detail={"pool": "a", **detail})
 
 
 def test_errors_are_summed_up_as_the_paper_does() -> None:
@@ -170,7 +172,7 @@ def test_errors_are_summed_up_as_the_paper_does() -> None:
 TRUTH = {"alpha_C": 2e-3, "beta_C": 0.05, "alpha_R": 3e-3, "beta_R": 0.2}
 
 
-def measured_jobs(sizes: tuple[float, ...] = (10, 20, 40, 80, 160)) -> list[Forecast]:
+def measured_jobs(sizes: tuple[float, ...] = (10, 20, 40, 80, 160)) -> list[TrackedPrediction]:
     """Make the records of jobs on a machine whose truth is known: context 0.1 s of beta_R, K 0.3 s."""
     found = []
     for number, mb in enumerate(sizes * 3):

@@ -14,8 +14,8 @@ from scheduler.coordinator.journal import Entry, Journal, Stage, ended_jobs
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.local.engine import LocalEngine
 from scheduler.jobs.specs import JobSpec, as_job
-from scheduler.model.jobs import Cluster, Known, Placement, Pool
-from scheduler.prediction.run_times import AT_ONCE, Experience, better, run_of
+from scheduler.model.jobs import Cluster, EstimateKind, Placement, Pool
+from scheduler.prediction.run_times import AT_ONCE, RunTimePredictor, better, run_of
 from tests.support.coordinator import Up
 
 NAP = ["sleep", "0.4"]
@@ -137,13 +137,16 @@ def test_jobs_that_wait_hear_of_the_first_that_ends(up: Up) -> None:
 def test_who_says_something_is_believed() -> None:
     """A limit stays a limit, an expectation an expectation."""
     spec = JobSpec(command=("sim", "5"), folder="/")
-    experience = Experience([ended(1, spec, 10.0)], "ann", CORES)
+    predictor = RunTimePredictor([ended(1, spec, 10.0)], "ann", CORES)
     limited = spec.model_copy(update={"time_s": 60.0})
-    (told, nothing) = experience.expect([spec, limited])
+    (told, nothing) = predictor.expect([spec, limited])
     assert nothing is None
     job, other = (as_job(2, 0.0, one, CORES, "ann", predicted=told) for one in (spec, limited))
-    assert (job.estimate_s, job.known) == (20.0, Known.PREDICTED)  # 9 of 10 keep to it; a factor 2 of one run
-    assert (other.estimate_s, other.known) == (60.0, Known.LIMIT)
+    assert (job.estimate_s, job.estimate_kind) == (
+        20.0,
+        EstimateKind.PREDICTED,
+    )  # 9 of 10 keep to it; a factor 2 of one run
+    assert (other.estimate_s, other.estimate_kind) == (60.0, EstimateKind.LIMIT)
     failed = ended(3, spec, 1.0)
     failed.stage = Stage.FAILED
     again = ended(4, spec, 1.0)
@@ -157,12 +160,12 @@ def test_each_device_has_its_own_history() -> None:
     on_cpu = ended(1, spec, 60.0, placement=Placement("pocl-0", 1), devices=(1,))
     assert on_cpu.usage is not None
     on_cpu.usage["registered_mb"] = 800.0
-    experience = Experience([on_cpu], "ann", DEVICES)
-    (told,) = experience.expect([spec])
+    predictor = RunTimePredictor([on_cpu], "ann", DEVICES)
+    (told,) = predictor.expect([spec])
     job = as_job(2, 0.0, spec, DEVICES, "ann", predicted=told)
-    assert job.estimates_s == {"gpu-0": 60.0, "pocl-0": 60.0} and job.known is Known.PREDICTED
-    experience.ended(ended(3, spec, 6.0, placement=Placement("gpu-0", 1), devices=(0,)))
-    (told,) = experience.expect([spec])
+    assert job.estimates_s == {"gpu-0": 60.0, "pocl-0": 60.0} and job.estimate_kind is EstimateKind.PREDICTED
+    predictor.ended(ended(3, spec, 6.0, placement=Placement("gpu-0", 1), devices=(0,)))
+    (told,) = predictor.expect([spec])
     job = as_job(4, 0.0, spec, DEVICES, "ann", predicted=told)
     assert job.estimates_s == {"gpu-0": 6.0, "pocl-0": 60.0}
 
@@ -171,12 +174,12 @@ def test_a_sweep_is_looked_at_seldom() -> None:
     """550 jobs of ever new arguments are predicted anew after 1, 2, 4, 8, ... kinds, and each twelfth.
 
     And once more when the rule by user has told nine."""
-    experience = Experience([], "ann", CORES)
+    predictor = RunTimePredictor([], "ann", CORES)
     specs = [JobSpec(command=("sim", str(n)), folder="/") for n in range(1, 101)]
     for number in range(1000, 1000 + 11 * AT_ONCE):
-        experience.watch(Entry(number, JobSpec(command=("sim", str(number)), folder="/"), "", 0.0))
-    looks = [n for n, spec in enumerate(specs, 1) if experience.ended(ended(n, spec, 1.0))]
-    assert looks == sorted({1, 2, 4, 8, 10, 16, 32, 64, *range(12, 101, 12)}) and not experience.ended(
+        predictor.watch(Entry(number, JobSpec(command=("sim", str(number)), folder="/"), "", 0.0))
+    looks = [n for n, spec in enumerate(specs, 1) if predictor.ended(ended(n, spec, 1.0))]
+    assert looks == sorted({1, 2, 4, 8, 10, 16, 32, 64, *range(12, 101, 12)}) and not predictor.ended(
         ended(200, specs[0], 1.0)
     )
 
@@ -201,22 +204,20 @@ def test_an_end_is_told_to_those_whom_it_tells_something(cluster: Cluster) -> No
     ]
     bases = set()
     for _ in range(10):
-        experience = Experience([], "ann", cluster)
+        predictor = RunTimePredictor([], "ann", cluster)
         waiting = {n: Entry(n, chance.choice(kinds)[0], "", 0.0) for n in range(40)}
         for entry in waiting.values():
-            experience.watch(entry)
+            predictor.watch(entry)
         for number, (spec, pool) in enumerate([*others, *chance.sample(kinds, 80)], 100):
             seconds = chance.choice((1.0, 1.1) if number < 120 else (1.0, 1.1, 1.5, 9.0))
             more = {"placement": Placement(pool, 1), "devices": (0,)} if on_device else {}
-            told = [
-                waiting[n] for n in experience.ended(ended(number, spec, seconds, **more)) if n in waiting
-            ]
+            told = [waiting[n] for n in predictor.ended(ended(number, spec, seconds, **more)) if n in waiting]
             so_far = [entry.predicted for entry in told]
-            for entry, new in zip(told, experience.expect([e.spec for e in told], so_far), strict=True):
+            for entry, new in zip(told, predictor.expect([e.spec for e in told], so_far), strict=True):
                 if new is not None:
                     entry.predicted = new
-                    experience.watch(entry)
-            fresh = experience.expect([entry.spec for entry in waiting.values()])
+                    predictor.watch(entry)
+            fresh = predictor.expect([entry.spec for entry in waiting.values()])
             for entry, new in zip(waiting.values(), fresh, strict=True):
                 assert new is None or not better(new, entry.predicted), (entry, new)
             bases |= {
@@ -226,7 +227,7 @@ def test_an_end_is_told_to_those_whom_it_tells_something(cluster: Cluster) -> No
                 for found in e.predicted["run_s"].values()
             }
             if number % 4 == 0:
-                experience.forget(waiting.popitem()[1])
+                predictor.forget(waiting.popitem()[1])
     assert bases == {"user", "name", "scaled", "arguments"}
 
 
@@ -244,7 +245,7 @@ def test_an_end_costs_no_more_where_more_wait(tmp_path: Path) -> None:
             coordinator.submit(specs, dict(os.environ))
             while len(coordinator.ledger.entries) > count - 20:
                 coordinator.turn()
-            assert coordinator.experience.predictions <= 2 * count
+            assert coordinator.run_times.predictions <= 2 * count
         finally:
             engine.close()
             journal.close()

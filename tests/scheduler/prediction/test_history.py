@@ -9,20 +9,20 @@ import sys
 import numpy as np
 import pytest
 
-from scheduler.prediction.history import KEPT, Asked, History, Run, _student, program_of
+from scheduler.prediction.history import KEPT, History, JobSignature, PastRun, _student, program_of
 
 pytestmark = pytest.mark.computes
-SIM = Asked("sim", ("--steps", "100"), "ann", (1, 0))
+SIM = JobSignature("sim", ("--steps", "100"), "ann", (1, 0))
 
 
-def known(*times: float, asked: Asked = SIM) -> History:
-    return History(Run(asked, seconds) for seconds in times)
+def known(*times: float, asked: JobSignature = SIM) -> History:
+    return History(PastRun(asked, seconds) for seconds in times)
 
 
 def test_nothing_is_known_of_a_stranger() -> None:
     assert History().predict(SIM) is None
     assert known(5.0).predict(SIM, "memory_mb") is None
-    assert known(5.0).predict(Asked("other", (), "ben")) is None
+    assert known(5.0).predict(JobSignature("other", (), "ben")) is None
 
 
 def test_one_run_two_runs() -> None:
@@ -51,7 +51,7 @@ def test_a_prediction_imports_nothing() -> None:
     program = (
         "import sys\n"
         "import scheduler.coordinator.coordinator\n"
-        "from scheduler.prediction.history import Asked, History, Run\n"
+        "from scheduler.prediction.history import JobSignature, History, PastRun\n"
         "history = History(Run(Asked('sim', (str(n),)), 2.0 * n) for n in (1, 2, 3, 4, 4))\n"
         "before = set(sys.modules)\n"
         "for n, basis in ((4, 'arguments'), (6, 'scaled')):\n"
@@ -93,10 +93,13 @@ def test_numbers_among_the_arguments_scale_the_time() -> None:
     for _ in range(300):
         sizes = rng.permutation([50, 80, 100, 120, 150, 200])
         runs = [
-            Run(Asked("sim", (f"--n={n}", "in.txt"), "ann"), 0.01 * n**2 * math.exp(rng.normal(0, 0.05)))
+            PastRun(
+                JobSignature("sim", (f"--n={n}", "in.txt"), "ann"),
+                0.01 * n**2 * math.exp(rng.normal(0, 0.05)),
+            )
             for n in sizes
         ]
-        found = History(runs).predict(Asked("sim", ("--n=400", "in.txt"), "ann"))
+        found = History(runs).predict(JobSignature("sim", ("--n=400", "in.txt"), "ann"))
         assert found is not None and found.basis == "scaled"
         assert found.middle == pytest.approx(1600, rel=0.3)
         inside += found.low <= 1600 * math.exp(rng.normal(0, 0.05)) <= found.high
@@ -105,11 +108,11 @@ def test_numbers_among_the_arguments_scale_the_time() -> None:
 
 def test_two_numbers_and_their_powers() -> None:
     runs = [
-        Run(Asked("sim", ("-n", str(n), "-k", str(k))), 1e-3 * n * k**2.0)
+        PastRun(JobSignature("sim", ("-n", str(n), "-k", str(k))), 1e-3 * n * k**2.0)
         for n in (10, 20, 40)
         for k in (3, 6, 9)
     ]
-    found = History(runs).predict(Asked("sim", ("-n", "30", "-k", "5")))
+    found = History(runs).predict(JobSignature("sim", ("-n", "30", "-k", "5")))
     assert found is not None and found.middle == pytest.approx(0.75, rel=1e-6)
     assert "to the power 1, 2" in found.rule
 
@@ -126,14 +129,14 @@ def test_numbers_that_explain_nothing_are_left_alone(arguments: tuple[str, ...],
     """A seed: by the program then, whatever its arguments."""
     rng = np.random.default_rng(5)
     times = np.exp(rng.normal(3, 0.2, 12))
-    runs = [Run(Asked("sim", ("--seed", str(s + 1))), float(t)) for s, t in enumerate(times)]
-    found = History(runs).predict(Asked("sim", arguments))
+    runs = [PastRun(JobSignature("sim", ("--seed", str(s + 1))), float(t)) for s, t in enumerate(times)]
+    found = History(runs).predict(JobSignature("sim", arguments))
     assert found is not None and (found.basis, found.n) == ("name", 12), why
 
 
 def test_far_beyond_what_was_seen_no_law_is_trusted() -> None:
-    runs = [Run(Asked("sim", (str(n),)), float(n)) for n in (1, 2, 3, 4, 5)]
-    near, far = (History(runs).predict(Asked("sim", (str(n),))) for n in (20, 21))
+    runs = [PastRun(JobSignature("sim", (str(n),)), float(n)) for n in (1, 2, 3, 4, 5)]
+    near, far = (History(runs).predict(JobSignature("sim", (str(n),))) for n in (20, 21))
     assert near is not None and near.basis == "scaled" and near.middle == pytest.approx(20)
     assert far is not None and far.basis == "name"
 
@@ -143,7 +146,7 @@ def test_another_size_or_device_is_another_thing() -> None:
     gpu, bigger = history.predict(SIM._replace(pool="gpu")), history.predict(SIM._replace(size=(4, 0)))
     assert bigger is not None and bigger.basis == "name"
     assert gpu is not None and gpu.basis == "user"
-    history.add(Run(SIM._replace(pool="gpu"), 1.0))
+    history.add(PastRun(SIM._replace(pool="gpu"), 1.0))
     found = history.predict(SIM._replace(pool="gpu"))
     assert found is not None and found.middle == 1.0
 
@@ -152,7 +155,9 @@ def test_what_was_asked_before_changes_no_answer() -> None:
     """Predictions after each run are those of somebody who is asked for the first time."""
     rng = np.random.default_rng(7)
     runs = [
-        Run(SIM._replace(arguments=(f"--n={n}",), pool=pool), n * rng.lognormal(0, 0.1), memory_mb=10.0 + n)
+        PastRun(
+            SIM._replace(arguments=(f"--n={n}",), pool=pool), n * rng.lognormal(0, 0.1), memory_mb=10.0 + n
+        )
         for n, pool in zip(rng.permutation(range(1, 25)), ["", "gpu"] * 12, strict=True)
     ]
     questions = [
@@ -172,7 +177,7 @@ def test_what_was_asked_before_changes_no_answer() -> None:
 def test_last_resort_the_last_two_of_the_user() -> None:
     """EASY++: their mean; its quantiles are those of this rule's own errors."""
     history = known(100.0, 10.0, 20.0)
-    other = Asked("new", (), "ann")
+    other = JobSignature("new", (), "ann")
     found = history.predict(other)
     assert found is not None and (found.middle, found.n, found.basis) == (15.0, 2, "user")
     assert history.predict(other, "memory_mb") is None
@@ -188,7 +193,7 @@ def test_last_resort_the_last_two_of_the_user() -> None:
 
 def test_the_rule_by_user_is_planned_with_where_it_was_right() -> None:
     """8 of 10 of its last outcomes, of nine at least, within a factor 2; told in any case, as what it is."""
-    other = Asked("new", (), "ann")
+    other = JobSignature("new", (), "ann")
 
     def proved(*times: float) -> bool:
         found = known(*times).predict(other)
@@ -208,7 +213,7 @@ def test_the_rule_by_user_is_planned_with_where_it_was_right() -> None:
 
 
 def test_memory_is_predicted_like_time() -> None:
-    history = History(Run(SIM, 1.0, memory_mb=mb, compile_s=0.5) for mb in (90.0, 100.0, 110.0))
+    history = History(PastRun(SIM, 1.0, memory_mb=mb, compile_s=0.5) for mb in (90.0, 100.0, 110.0))
     memory, kernels = history.predict(SIM, "memory_mb"), history.predict(SIM, "compile_s")
     assert memory is not None and memory.middle == pytest.approx(99.7, abs=0.1)
     assert kernels is not None and kernels.middle == pytest.approx(0.5)

@@ -16,10 +16,10 @@ from profiles.inventory import OpenCLDevice
 from profiles.records import Model, Profile, Quality
 from profiles.store import Store
 from scheduler.model.clusters import parse_cluster
-from scheduler.model.costs import Line
-from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
+from scheduler.model.costs import LinearCost
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.prediction.profiles import caps_of, measured_cluster, with_power
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
 from tests.tenbin.commands.test_simulate import tenbin
@@ -82,18 +82,21 @@ BOTH = profile([*checkpoints("pocl-0"), *checkpoints("nv-0", 2.0)])
 
 def test_classes_find_their_devices_by_kind_or_name() -> None:
     found = measured_cluster(TWO, {"gpu": BOTH, "cpu": BOTH})
-    assert found.costs.checkpoint == {"gpu": Line(0.03, 1.84), "cpu": Line(0.015, 0.92)}
-    assert found.costs.restart == {"gpu": Line(0.0194, 0.36 + 0.5), "cpu": Line(0.0097, 0.18 + 0.5)}
+    assert found.costs.checkpoint == {"gpu": LinearCost(0.03, 1.84), "cpu": LinearCost(0.015, 0.92)}
+    assert found.costs.restart == {
+        "gpu": LinearCost(0.0194, 0.36 + 0.5),
+        "cpu": LinearCost(0.0097, 0.18 + 0.5),
+    }
     job = Job(1, 0.0, memory_mb=1000.0, stop=Stop.CHECKPOINT)
     assert found.costs.stop_s(job, "cpu") == pytest.approx(15.92)
     assert found.costs.restart_s(job, "cpu") == pytest.approx(10.38)
     named = measured_cluster(parse_cluster("4xnv-0+2xcpu"), {"nv-0": BOTH, "cpu": BOTH})
-    assert named.costs.checkpoint["nv-0"] == Line(0.03, 1.84)
+    assert named.costs.checkpoint["nv-0"] == LinearCost(0.03, 1.84)
     assert (
         "nv-0 on /scratch: checkpoint 0.03 s/MB + 1.84 s" in found.notes[0]
         and "(K 0.5 incl" in found.notes[0]
     )
-    settings = Settings(seed=3).with_measured(found)
+    settings = SimulationSettings(seed=3).with_measured(found)
     assert (settings.costs, settings.planned_costs, settings.seed) == (found.costs, None, 3)
     assert settings.profiles["gpu"] is BOTH
 
@@ -106,7 +109,7 @@ def test_a_twin_is_believed_to_be_like_its_twin() -> None:
     found = make_profile(models=tuple(checkpoints("pocl-0")), inventory=inventory)
     cluster = Cluster((Pool("pocl-0", 1), Pool("pocl-1", 1), Pool("other-0", 1)))
     costs = measured_cluster(cluster, dict.fromkeys(("pocl-0", "pocl-1", "other-0"), found)).costs
-    assert costs.checkpoint["pocl-0"] == costs.checkpoint["pocl-1"] == Line(0.015, 0.92)
+    assert costs.checkpoint["pocl-0"] == costs.checkpoint["pocl-1"] == LinearCost(0.015, 0.92)
     assert costs.begin_s == {"pocl-0": 0.5, "pocl-1": 0.5} and "other-0" not in costs.checkpoint
 
 
@@ -121,7 +124,9 @@ def test_the_storage_that_checkpoints_will_lie_on(tmp_path: Path) -> None:
 
 def test_one_class_takes_the_only_device() -> None:
     one = profile(checkpoints("pocl-0"))
-    assert measured_cluster(parse_cluster("9"), {"node": one}).costs.checkpoint == {"node": Line(0.015, 0.92)}
+    assert measured_cluster(parse_cluster("9"), {"node": one}).costs.checkpoint == {
+        "node": LinearCost(0.015, 0.92)
+    }
     with pytest.raises(BadInput, match=r"node: .*no checkpoint costs.*devices measured: pocl-0, nv-0"):
         measured_cluster(parse_cluster("9"), {"node": BOTH})
     with pytest.raises(BadInput, match=r"gpu: .*no checkpoint costs.*devices measured: pocl-0"):
@@ -145,7 +150,7 @@ def test_poor_negative_and_emulated_numbers() -> None:
     first, *rest = checkpoints("pocl-0")
     first = first.model_copy(update={"coefficients": (first.coefficients[0], poor), "emulated": True})
     found = measured_cluster(parse_cluster("9"), {"node": profile([first, *rest])})
-    assert found.costs.checkpoint["node"] == Line(0.015, 0.0)
+    assert found.costs.checkpoint["node"] == LinearCost(0.015, 0.0)
     assert found.notes[0].endswith("poor: beta_C; EMULATED")
 
 
@@ -203,6 +208,6 @@ def test_command_takes_a_stored_profile(tmp_path: Path) -> None:
 def test_a_real_profile() -> None:
     machine = Profile.model_validate_json(VM.read_text())
     found = measured_cluster(parse_cluster("16"), {"node": machine})
-    job = Job(1, 0.0, memory_mb=4096.0, stop=Stop.CHECKPOINT, known=Known.EXACT)
+    job = Job(1, 0.0, memory_mb=4096.0, stop=Stop.CHECKPOINT, estimate_kind=EstimateKind.EXACT)
     assert found.costs.stop_s(job, "node") == pytest.approx(4096 * 0.00054 + 0.0017, rel=0.01)
     assert "no power" in found.notes[1] and not found.cluster["node"].has_power

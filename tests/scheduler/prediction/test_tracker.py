@@ -15,10 +15,10 @@ from profiles.errors import BadInput
 from scheduler.coordinator.job_table import Ledger
 from scheduler.coordinator.journal import Entry, Journal
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.costs import FREE, Line, LinearCosts
+from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Job, Placement, Pool, Stop
-from scheduler.prediction.migration_costs import Beliefs
-from scheduler.prediction.predictions import Forecasts
+from scheduler.prediction.migration_costs import LearnedMigrationCosts
+from scheduler.prediction.predictions import OpenPredictions
 from scheduler.prediction.tracker import restart_parts, stop_parts
 
 CLUSTER = Cluster((Pool("core", 2),))
@@ -87,7 +87,7 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
 
 def test_what_was_not_written_is_written_next_time() -> None:
     """A full disk: nothing is lost of what the journal could not take."""
-    forecasts = Forecasts(7)
+    forecasts = OpenPredictions(7)
     one = forecasts.predict(1, 1, 0.0, "restart", 1.0)
     assert forecasts.changed() == [one] == forecasts.changed() and one.number == 8
     forecasts.committed()
@@ -98,7 +98,7 @@ def test_what_was_not_written_is_written_next_time() -> None:
 # -- what is believed of costs ------------------------------------------------------------------------------
 
 # Paper A, table 3, GPU; context and kernels of the measured program take 0.3 s of the 0.89 s.
-GPU = LinearCosts({"gpu": Line(1.4e-2, 0.85)}, {"gpu": Line(9.6e-3, 0.89)}, begin_s={"gpu": 0.3})
+GPU = LinearCosts({"gpu": LinearCost(1.4e-2, 0.85)}, {"gpu": LinearCost(9.6e-3, 0.89)}, begin_s={"gpu": 0.3})
 
 
 def job(number: int, limit_mb: float | None = 1000.0, program: str = "python3") -> Job:
@@ -106,66 +106,66 @@ def job(number: int, limit_mb: float | None = 1000.0, program: str = "python3") 
 
 
 def test_a_profile_alone_is_believed_as_it_stands() -> None:
-    beliefs = Beliefs(GPU)
-    assert beliefs.stop_s(job(1), "gpu") == pytest.approx(14 + 0.85)
-    assert beliefs.restart_s(job(1), "gpu") == pytest.approx(9.6 + 0.89)
-    assert beliefs.stop_s(job(1), "cpu") == beliefs.restart_s(job(1), "cpu") == 0.0
+    learned = LearnedMigrationCosts(GPU)
+    assert learned.stop_s(job(1), "gpu") == pytest.approx(14 + 0.85)
+    assert learned.restart_s(job(1), "gpu") == pytest.approx(9.6 + 0.89)
+    assert learned.stop_s(job(1), "cpu") == learned.restart_s(job(1), "cpu") == 0.0
     pausing = replace(job(1), stop=Stop.PAUSE)
-    assert beliefs.stop_s(pausing, "gpu") == beliefs.restart_s(pausing, "gpu") == 0.0
+    assert learned.stop_s(pausing, "gpu") == learned.restart_s(pausing, "gpu") == 0.0
 
 
 def test_what_a_job_has_registered_counts_not_its_limit() -> None:
-    beliefs = Beliefs(GPU)
-    beliefs.introduce(job(1), "stencil", 100.0)
-    assert beliefs.stop_s(job(1), "gpu") == pytest.approx(1.4 + 0.85)
-    assert beliefs.stop_s(job(2), "gpu") == pytest.approx(14 + 0.85)
-    beliefs.forget(1)
-    assert beliefs.stop_s(job(1), "gpu") == pytest.approx(14 + 0.85)
+    learned = LearnedMigrationCosts(GPU)
+    learned.introduce(job(1), "stencil", 100.0)
+    assert learned.stop_s(job(1), "gpu") == pytest.approx(1.4 + 0.85)
+    assert learned.stop_s(job(2), "gpu") == pytest.approx(14 + 0.85)
+    learned.forget(1)
+    assert learned.stop_s(job(1), "gpu") == pytest.approx(14 + 0.85)
 
 
 def test_parts_are_learnt_from_the_likeliest() -> None:
     """Of the job itself before its program, of its program before all others; here before elsewhere."""
-    beliefs = Beliefs(GPU)
+    learned = LearnedMigrationCosts(GPU)
     for number, program in ((1, "stencil"), (2, "stencil"), (3, "n-body")):
-        beliefs.introduce(job(number), program, 100.0)
+        learned.introduce(job(number), program, 100.0)
     first = {"launch": 0.1, "start": 2.0, "context": 0.2, "compile": 1.5, "restore": 2.0}
-    beliefs.learn(job(1), "gpu", first)
+    learned.learn(job(1), "gpu", first)
     for number in (1, 2, 3, 4):
-        parts = beliefs.restart_parts(job(number), "gpu")
+        parts = learned.restart_parts(job(number), "gpu")
         assert (parts["launch"], parts["start"], parts["context"]) == (0.1, 2.0, 0.2)
         assert parts["compile"] == (1.5 if number < 3 else 0.0)
-    beliefs.learn(job(1), "gpu", {"compile": 0.1, "start": 3.0})  # the driver had kept the kernels
-    assert beliefs.restart_parts(job(1), "gpu")["compile"] == 0.1
-    assert beliefs.restart_parts(job(1), "gpu")["start"] == 2.5
-    beliefs.learn(job(2), "gpu", {"start": 7.0})
-    assert beliefs.restart_parts(job(2), "gpu")["start"] == 7.0
-    assert beliefs.restart_parts(job(1), "cpu")["context"] == 0.2
+    learned.learn(job(1), "gpu", {"compile": 0.1, "start": 3.0})  # the driver had kept the kernels
+    assert learned.restart_parts(job(1), "gpu")["compile"] == 0.1
+    assert learned.restart_parts(job(1), "gpu")["start"] == 2.5
+    learned.learn(job(2), "gpu", {"start": 7.0})
+    assert learned.restart_parts(job(2), "gpu")["start"] == 7.0
+    assert learned.restart_parts(job(1), "cpu")["context"] == 0.2
 
 
 def test_half_of_the_way_between_two_safe_points() -> None:
-    beliefs = Beliefs(GPU)
-    beliefs.learn(job(1), "gpu", {"pace": 3.0})
-    assert beliefs.stop_parts(job(1), "gpu")["reach"] == 1.5
-    beliefs.learn(job(1), "gpu", {"reach": 0.4, "drain": 0.1, "leave": 0.2})
-    parts = beliefs.stop_parts(job(1), "gpu")
+    learned = LearnedMigrationCosts(GPU)
+    learned.learn(job(1), "gpu", {"pace": 3.0})
+    assert learned.stop_parts(job(1), "gpu")["reach"] == 1.5
+    learned.learn(job(1), "gpu", {"reach": 0.4, "drain": 0.1, "leave": 0.2})
+    parts = learned.stop_parts(job(1), "gpu")
     assert (parts["reach"], parts["drain"], parts["leave"]) == (0.4, 0.1, 0.2)
 
 
 @pytest.mark.parametrize("profile", [GPU, FREE])
 def test_a_machine_that_has_become_slower_is_learnt(profile: LinearCosts) -> None:
     """The truth: 1.5 times what was profiled (nothing profiled: proportional to memory), with 10 % noise."""
-    chance, beliefs = random.Random(4), Beliefs(profile)
+    chance, learned = random.Random(4), LearnedMigrationCosts(profile)
 
     def truth(mb: float) -> float:
         return 1.5 * (1.4e-2 * mb + (0.85 if profile is GPU else 0.0))
 
     for number in range(30):
         mb = chance.uniform(50, 2000)
-        beliefs.introduce(job(number), "p", mb)
-        beliefs.learn(job(number), "gpu", {"save": truth(mb) * chance.uniform(0.9, 1.1)})
+        learned.introduce(job(number), "p", mb)
+        learned.learn(job(number), "gpu", {"save": truth(mb) * chance.uniform(0.9, 1.1)})
     for mb in (60.0, 400.0, 1900.0):
-        beliefs.introduce(job(99), "p", mb)
-        assert beliefs.stop_parts(job(99), "gpu")["save"] == pytest.approx(truth(mb), rel=0.08)
+        learned.introduce(job(99), "p", mb)
+        assert learned.stop_parts(job(99), "gpu")["save"] == pytest.approx(truth(mb), rel=0.08)
 
 
 def test_the_parts_are_the_whole() -> None:

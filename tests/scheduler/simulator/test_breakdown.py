@@ -12,7 +12,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.breakdown import WaitBreakdown
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from tests.support.worlds import World, classes
 
 
@@ -33,7 +33,7 @@ def test_nothing_is_nothing() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(classes())
 def test_as_counted_moment_by_moment(world: World) -> None:
-    waits, record, metrics = WaitBreakdown(world.cluster), Record(), Accumulator(world.cluster)
+    waits, record, metrics = WaitBreakdown(world.cluster), OutcomeRecorder(), Accumulator(world.cluster)
     sinks = [waits, record, metrics]
     Simulator(world.cluster, world.arrivals, create("mctbm"), world.settings, sinks).run()
     segments = [s for o in record.outcomes for s in o.segments]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from scheduler.model import actions as act
 from scheduler.model.actions import Action
-from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import (
     KINDS,
     BudgetChanged,
@@ -26,20 +26,22 @@ from scheduler.model.events import (
     Submitted,
     Timer,
 )
-from scheduler.model.jobs import Cluster, Job, Known, Placement, Pool, Region, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Region, Stop
 from scheduler.model.state import RuleBroken
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome, Record
+from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
 from tests.support.random_policy import Chaos
 from tests.support.schedule_audit import audit, starts
 from tests.support.worlds import WORLDS, LinearSpeed, World, run
 
 COUNTED = Cluster((Pool("node", 4),))
 TWO = Cluster((Pool("gpu", 2), Pool("cpu", 2)))
-COSTS = LinearCosts({"gpu": Line(0.0, 2.0), "cpu": Line(0.001, 1.0)}, {"gpu": Line(0.0, 3.0)})
+COSTS = LinearCosts(
+    {"gpu": LinearCost(0.0, 2.0), "cpu": LinearCost(0.001, 1.0)}, {"gpu": LinearCost(0.0, 3.0)}
+)
 
 
 class Script(Policy):
@@ -62,7 +64,15 @@ class Script(Policy):
 
 def migrating(run_gpu: float = 10.0, run_cpu: float = 40.0, memory_mb: float = 1000.0) -> Arrival:
     times = {"gpu": run_gpu, "cpu": run_cpu}
-    job = Job(1, 0.0, 1, memory_mb=memory_mb, known=Known.EXACT, stop=Stop.CHECKPOINT, estimates_s=times)
+    job = Job(
+        1,
+        0.0,
+        1,
+        memory_mb=memory_mb,
+        estimate_kind=EstimateKind.EXACT,
+        stop=Stop.CHECKPOINT,
+        estimates_s=times,
+    )
     return Arrival(job, 0.0, times)
 
 
@@ -108,7 +118,7 @@ def test_migration_costs_and_progress() -> None:
             yield act.Migrate(1, Placement("gpu"))
 
     script = Script(say, 12.0)
-    outcome = only(run(script, World(TWO, (migrating(),), Settings(COSTS)))[0])
+    outcome = only(run(script, World(TWO, (migrating(),), SimulationSettings(COSTS)))[0])
     assert outcome.end_s == 24.0 and outcome.overhead_s == 5.0 and outcome.run_s == 19.0
     assert (outcome.preemptions, outcome.migrations) == (1, 1)
     kinds = [(s.kind, s.placement.pool, s.start_s, s.end_s) for s in outcome.segments]
@@ -140,7 +150,7 @@ def test_planned_costs_may_differ_from_actual_ones() -> None:
     world = World(
         TWO,
         (migrating(),),
-        Settings(COSTS, planned_costs=LinearCosts(COSTS.checkpoint, COSTS.restart, factor=2.0)),
+        SimulationSettings(COSTS, planned_costs=LinearCosts(COSTS.checkpoint, COSTS.restart, factor=2.0)),
     )
     assert only(run(Script(say, 12.0), world)[0]).end_s == 24.0
     assert expected == [27.0]  # 14 + 6 planned restart + 7
@@ -155,7 +165,7 @@ def test_what_a_pause_and_going_on_cost() -> None:
             yield act.Suspend(1) if view.now == 3.0 else act.Resume(1, Placement("node", 4))
 
     pausable = Arrival(Job(1, 0.0, 4, stop=Stop.PAUSE), 10.0)
-    world = World(COUNTED, (pausable,), Settings(LinearCosts(pause_s=2.0, go_on_s=1.0)))
+    world = World(COUNTED, (pausable,), SimulationSettings(LinearCosts(pause_s=2.0, go_on_s=1.0)))
     outcome = only(run(Script(say, 3.0, 10.0), world)[0])
     assert outcome.end_s == 18.0 and outcome.overhead_s == 3.0
 
@@ -180,11 +190,11 @@ def test_pause_costs_nothing_and_frees_at_once() -> None:
 def test_estimates_kill_only_where_they_are_limits() -> None:
     arrivals = (
         Arrival(Job(1, 0.0, 1, 5.0), 9.0),
-        Arrival(Job(2, 0.0, 1, 5.0, known=Known.PREDICTED), 9.0),
+        Arrival(Job(2, 0.0, 1, 5.0, estimate_kind=EstimateKind.PREDICTED), 9.0),
     )
     outcomes, _ = run(create("fcfs"), World(COUNTED, arrivals))
     assert [(o.job.id, o.end_s, o.how) for o in outcomes] == [(1, 5.0, "killed"), (2, 9.0, "done")]
-    kept, _ = run(create("fcfs"), World(COUNTED, arrivals, Settings(kill_at_limit=False)))
+    kept, _ = run(create("fcfs"), World(COUNTED, arrivals, SimulationSettings(kill_at_limit=False)))
     assert [o.end_s for o in kept] == [9.0, 9.0]
 
 
@@ -192,7 +202,16 @@ def test_malleable_job_and_power_cap_change_the_speed_and_the_energy() -> None:
     # 1 unit at 30 W: speed 1. From 10 s: 2 units, speed 2. From 20 s: cap 50 W, speed 2 * 1.4.
     # Work 60: 10 + 20 + 2.8 x = 60, so it ends at 20 + 30/2.8.
     cluster = Cluster((Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0)),), 200.0)
-    job = Job(1, 0.0, 1, 60.0, known=Known.EXACT, max_units=4, malleable=True, speed=LinearSpeed(1, 4))
+    job = Job(
+        1,
+        0.0,
+        1,
+        60.0,
+        estimate_kind=EstimateKind.EXACT,
+        max_units=4,
+        malleable=True,
+        speed=LinearSpeed(1, 4),
+    )
 
     def say(view: View, event: Event) -> Iterable[Action]:
         if isinstance(event, Submitted):
@@ -228,20 +247,23 @@ def test_neighbours_slow_each_other_down() -> None:
         if isinstance(event, Submitted):
             yield act.Start(event.job.id, Placement("node", 2, ((0, 2),), binding="packed"))
 
-    outcomes, _ = run(Script(say), World(cluster, arrivals, Settings(interference=twice)))
+    outcomes, _ = run(Script(say), World(cluster, arrivals, SimulationSettings(interference=twice)))
     assert [o.end_s for o in outcomes] == [16.0, 20.0]
     assert outcomes[0].run_s == 16.0
 
 
 def test_failed_unit_of_a_counted_pool_sends_its_job_back_to_the_head() -> None:
-    arrivals = (Arrival(Job(1, 0.0, 4, 10.0, known=Known.EXACT), 10.0), Arrival(Job(2, 1.0, 3, 2.0), 2.0))
+    arrivals = (
+        Arrival(Job(1, 0.0, 4, 10.0, estimate_kind=EstimateKind.EXACT), 10.0),
+        Arrival(Job(2, 1.0, 3, 2.0), 2.0),
+    )
     disturbances = [(4.0, NodeDown("node", 1)), (9.0, NodeUp("node", 1)), (9.0, NodeUp("node", 1))]
-    outcomes, _ = run(create("fcfs"), World(COUNTED, arrivals, Settings(disturbances=disturbances)))
+    outcomes, _ = run(create("fcfs"), World(COUNTED, arrivals, SimulationSettings(disturbances=disturbances)))
     first = next(o for o in outcomes if o.job.id == 1)
     assert (first.start_s, first.end_s, first.failures) == (0.0, 19.0, 1)
     assert first.run_s == 14.0 and first.lost_s == 4.0
     assert starts(outcomes)[2] == 19.0
-    easy, _ = run(create("easy"), World(COUNTED, arrivals, Settings(disturbances=disturbances)))
+    easy, _ = run(create("easy"), World(COUNTED, arrivals, SimulationSettings(disturbances=disturbances)))
     assert starts(easy)[2] == 4.0  # job 1 cannot run on 3 units: job 2 passes
 
 
@@ -260,7 +282,7 @@ def test_failed_node_takes_its_jobs_with_it_and_a_checkpoint_saves_them() -> Non
             assert view.free["node"] == 1 and not view.nodes["node"].fits((0.5,))[1]
             yield act.Start(1, Placement("node", 1, ((0, 1),)))
 
-    settings = Settings(disturbances=[(7.0, NodeDown("node", node=1))])
+    settings = SimulationSettings(disturbances=[(7.0, NodeDown("node", node=1))])
     outcome = only(run(Script(say, 4.0), World(cluster, (Arrival(job, 10.0),), settings))[0])
     assert (outcome.end_s, outcome.run_s, outcome.lost_s, outcome.failures) == (13.0, 13.0, 3.0, 1)
 
@@ -274,7 +296,7 @@ def test_endless_disturbances_end_with_the_last_job() -> None:
             day += 1
 
     arrivals = tuple(Arrival(Job(i, float(i), 1, 3.0), 3.0) for i in range(1, 30))
-    world = World(COUNTED, arrivals, Settings(disturbances=weather(), seed=4))
+    world = World(COUNTED, arrivals, SimulationSettings(disturbances=weather(), seed=4))
     outcomes, summary = run(create("fcfs"), world)
     assert summary.jobs == 29 and sum(o.failures for o in outcomes) > 0
 
@@ -293,14 +315,15 @@ def test_changed_budget_is_told_and_kept() -> None:
 
     job = Arrival(Job(1, 0.0, 2), 10.0)
     script = Script(say)
-    run(script, World(cluster, (job,), Settings(disturbances=[(5.0, BudgetChanged(150.0))])))
+    run(script, World(cluster, (job,), SimulationSettings(disturbances=[(5.0, BudgetChanged(150.0))])))
     assert BudgetChanged in {type(event) for event in script.seen}
 
 
 def test_over_a_lowered_budget_jobs_may_shrink_one_by_one_but_not_grow() -> None:
     cluster = Cluster((Pool("node", 4, base_w=10.0, caps_w=(30.0, 40.0)),), 200.0)
     jobs = tuple(
-        Arrival(Job(i, 0.0, 1, 10.0, known=Known.EXACT, max_units=2, malleable=True), 10.0) for i in (1, 2)
+        Arrival(Job(i, 0.0, 1, 10.0, estimate_kind=EstimateKind.EXACT, max_units=2, malleable=True), 10.0)
+        for i in (1, 2)
     )
     drawn = []
 
@@ -317,7 +340,7 @@ def test_over_a_lowered_budget_jobs_may_shrink_one_by_one_but_not_grow() -> None
 
         return reply
 
-    lowered = Settings(disturbances=[(5.0, BudgetChanged(120.0))])
+    lowered = SimulationSettings(disturbances=[(5.0, BudgetChanged(120.0))])
     run(Script(say(grow=False), 6.0), World(cluster, jobs, lowered))
     assert drawn == [120.0]
     with pytest.raises(RuleBroken, match="the budget of 120 W"):
@@ -343,10 +366,10 @@ def test_events_of_one_instant_come_in_the_documented_order() -> None:
         if isinstance(event, Checkpointed):
             yield act.Resume(2, Placement("node"))
 
-    costs = LinearCosts({"node": Line(0.0, 2.0)})
+    costs = LinearCosts({"node": LinearCost(0.0, 2.0)})
     disturbances = [(9.0, NodeDown("node")), (10.0, NodeUp("node"))]
     script = Script(say, 8.0, 10.0)
-    run(script, World(COUNTED, arrivals, Settings(costs, disturbances=disturbances, seed=1)))
+    run(script, World(COUNTED, arrivals, SimulationSettings(costs, disturbances=disturbances, seed=1)))
     kinds = [type(event) for event in script.seen]
     at = kinds.index(Checkpointed) - 1
     assert kinds[at : at + 6] == [Finished, Checkpointed, Started, NodeUp, Timer, Submitted]
@@ -370,7 +393,7 @@ class Users:
 
 
 def test_closed_loop() -> None:
-    record = Record()
+    record = OutcomeRecorder()
     summary = Simulator(COUNTED, Users(), create("fcfs"), sinks=[record]).run()
     assert summary.jobs == 6 and summary.end_s == 60.0
     assert [o.job.user for o in record.outcomes] == ["a", "b"] * 3

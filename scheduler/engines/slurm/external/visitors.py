@@ -21,8 +21,8 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model import actions as act
 from scheduler.model.events import Event, Finished, Started, Timer
 from scheduler.model.jobs import Placement
-from scheduler.model.state import State
-from scheduler.prediction.run_times import Experience
+from scheduler.model.state import ClusterState
+from scheduler.prediction.run_times import RunTimePredictor
 
 SIZE = ("tasks", "cores", "nodes", "memory_mb")
 log = logging.getLogger("tenbin")
@@ -39,17 +39,17 @@ class Visitors:
     def __init__(
         self,
         past: Iterable[Entry],
-        state: State,
+        state: ClusterState,
         ledger: Ledger,
         lives: Lives,
         bookings: Bookings,
         reception: Reception,
-        experience: Experience,
+        run_times: RunTimePredictor,
         check: Callable[[JobSpec, float], None],
         happen: Happen,
     ) -> None:
         self.state, self.ledger, self.lives, self.bookings = state, ledger, lives, bookings
-        self.reception, self.experience = reception, experience
+        self.reception, self.run_times = reception, run_times
         self._check, self._happen = check, happen
         self._known = {entry.spec.slurm.id: entry.id for entry in past if entry.spec.slurm is not None}
 
@@ -145,7 +145,7 @@ class Visitors:
         blocked = [guest.blocked for guest, _ in fit]
         try:
             entries = self.ledger.take_in(
-                specs, {}, now, predicted=self.experience.expect(specs), blocked=blocked
+                specs, {}, now, predicted=self.run_times.expect(specs), blocked=blocked
             )
         except NoRoom as error:
             log.error("jobs of sbatch wait in Slurm: %s", error)  # and are taken in at a later look

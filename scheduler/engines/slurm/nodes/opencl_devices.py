@@ -22,7 +22,7 @@ from scheduler.engines.slurm.admin.lines import gres_type
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
 from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
-from scheduler.model.costs import FREE, Line, LinearCosts
+from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.profiles import begin_of, lines_of
 
@@ -150,8 +150,8 @@ def costs_of(
     pools: Sequence[Pool], found: Found, home: Path, profile: Profile | None, store: Store
 ) -> LinearCosts:
     """What moving costs on each class: by the newest stored profile of its first node, else ``profile``."""
-    checkpoint: dict[str, Line] = {}
-    restart: dict[str, Line] = {}
+    checkpoint: dict[str, LinearCost] = {}
+    restart: dict[str, LinearCost] = {}
     begin: dict[str, float] = {}
     for pool in pools:
         known = store.of_node(pool.names[0])

@@ -19,7 +19,7 @@ from profiles.job_store import JobStore
 from scheduler.coordinator.rows import read_forecasts
 from scheduler.engines.local.discovery import divide
 from scheduler.model.interference import PACKED, SPREAD
-from scheduler.prediction.predictions import Forecast
+from scheduler.prediction.predictions import TrackedPrediction
 from scheduler.prediction.profiles import ProfiledSlowdowns
 from scheduler.prediction.tracker import overall
 from tenbin.errors import TenbinError
@@ -48,7 +48,7 @@ def job(name: str, command: list[str], **more: Any) -> dict[str, Any]:
     return {"command": command, "name": name, "job_profile": name, "folder": "/", **more}
 
 
-def pairings(up: Up) -> dict[int, Forecast]:
+def pairings(up: Up) -> dict[int, TrackedPrediction]:
     with sqlite3.connect(up.home / "journal.sqlite") as db:
         return {one.job: one for one in read_forecasts(db, None, "pairing", None, False)}
 
@@ -102,7 +102,7 @@ def test_the_slow_down_over_changing_company_is_time_over_work() -> None:
         {"since_s": 0.0, "beside": ["a"], "factor": 2.0},
         {"since_s": 100.0, "beside": [], "factor": 1},
     ]
-    one = Forecast(1, 1, 1, "pairing", 0.0, 2.0, detail={"company": company})
+    one = TrackedPrediction(1, 1, 1, "pairing", 0.0, 2.0, detail={"company": company})
     assert overall(one, 200.0) == pytest.approx(200 / 150)
     assert overall(one, 100.0) == pytest.approx(2.0)
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.model.events import NodeDown, NodeUp
-from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.policies.backfill.conservative import Conservative
 from scheduler.policies.backfill.easy import Easy
 from scheduler.policies.backfill.first_fit import FirstFit
-from scheduler.policies.backfill.multi_pool import EasyOnClasses, FirstFitOnClasses
+from scheduler.policies.backfill.multi_pool import MultiPoolEasy, MultiPoolFirstFit
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
 from tests.support import brute_classes as brute
 from tests.support.schedule_audit import audit, starts
@@ -84,13 +84,13 @@ def test_conservative_is_the_brute_force_at_every_depth(world: World, depth: int
 class EasyForSeveral(Easy):
     def begin(self, view: View) -> None:
         super().begin(view)
-        self._line = EasyOnClasses(["node"])  # nothing waits or runs yet
+        self._queue = MultiPoolEasy(["node"])  # nothing waits or runs yet
 
 
 class FirstFitForSeveral(FirstFit):
     def begin(self, view: View) -> None:
         super().begin(view)
-        self._line = FirstFitOnClasses(["node"])
+        self._queue = MultiPoolFirstFit(["node"])
 
 
 class ConservativeForSeveral(Conservative):
@@ -139,7 +139,7 @@ def test_a_job_that_cannot_start_holds_up_its_own_classes_only() -> None:
     # One of two gpus is down until 50. Under conservative job 2 waits for it, and with it job 4, but not
     # the cpus. Under easy all may pass job 2 while too few units are in service.
     jobs = (1, 1, 10, None), (2, 2, 5, None), (3, 1, 5, 9), (4, 1, 5, None), (5, 1, None, 5)
-    down = Settings(disturbances=((0.5, NodeDown("gpu")), (50.0, NodeUp("gpu"))))
+    down = SimulationSettings(disturbances=((0.5, NodeDown("gpu")), (50.0, NodeUp("gpu"))))
     world = replace(two(2, 2, *jobs), settings=down)
     expected = {1: ("gpu", 1), 2: ("gpu", 50), 3: ("cpu", 3), 4: ("gpu", 55), 5: ("cpu", 5)}
     assert schedule("conservative", world) == expected
@@ -148,7 +148,13 @@ def test_a_job_that_cannot_start_holds_up_its_own_classes_only() -> None:
 
 def test_unknown_run_times_hold_up_their_own_classes_only() -> None:
     # Nobody knows when job 1 ends, so nothing can be said for job 2: the gpus wait for it, the cpus do not.
-    jobs = [Arrival(Job(1, 0, 1, estimates_s={"gpu": math.inf}, known=Known.PREDICTED), 0.0, {"gpu": 30.0})]
+    jobs = [
+        Arrival(
+            Job(1, 0, 1, estimates_s={"gpu": math.inf}, estimate_kind=EstimateKind.PREDICTED),
+            0.0,
+            {"gpu": 30.0},
+        )
+    ]
     more = two(2, 1, (1, 2, 5, None), (2, 1, 5, None), (3, 1, 5, 7)).arrivals
     jobs += [a._replace(job=replace(a.job, id=a.job.id + 1)) for a in more]
     world = World(two(2, 1).cluster, tuple(jobs))
@@ -175,7 +181,7 @@ def test_many_jobs_that_take_longer_than_predicted_all_end() -> None:
     jobs = []
     for i in range(1, 60):
         times = {"gpu": 2.0 + i % 5, "cpu": 3.0 + i % 7}
-        job = Job(i, float(i), 1 + i % 3, estimates_s=times, known=Known.PREDICTED)
+        job = Job(i, float(i), 1 + i % 3, estimates_s=times, estimate_kind=EstimateKind.PREDICTED)
         jobs.append(Arrival(job, 0.0, {pool: time * (1 + i % 4) for pool, time in times.items()}))
     world = World(two(3, 3).cluster, tuple(jobs))
     for policy in POLICIES:

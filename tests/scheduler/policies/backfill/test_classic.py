@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.actions import Action
 from scheduler.model.events import Event
-from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.policies.backfill.conservative import Conservative
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
@@ -137,7 +137,7 @@ def test_who_may_pass_beyond_the_depth() -> None:
 
 def test_jobs_that_take_longer_than_predicted_end_all_the_same() -> None:
     late = [
-        Arrival(Job(i, float(i), 1 + i % 3, 5.0, known=Known.PREDICTED), 5.0 + 10.0 * (i % 4))
+        Arrival(Job(i, float(i), 1 + i % 3, 5.0, estimate_kind=EstimateKind.PREDICTED), 5.0 + 10.0 * (i % 4))
         for i in range(1, 30)
     ]
     for policy in ("fcfs", "easy", "conservative"):

@@ -14,9 +14,9 @@ import pytest
 
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Record
+from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads.logs import swf
 from tests.scheduler.policies.backfill.test_logs import CQSIM, HPC2N, KTH, THETA, cqsim, log
 
@@ -116,9 +116,13 @@ def tenbin(
         arrivals = [arrival for arrival, _ in cqsim()[:most]]
     else:
         arrivals = list(swf.read(log(name), swf.Parameters(limit=most)).arrivals)  # type: ignore[arg-type]
-    record = Record()
+    record = OutcomeRecorder()
     Simulator(
-        Cluster((Pool("node", nodes),)), arrivals, create(policy), Settings(kill_at_limit=kill), [record]
+        Cluster((Pool("node", nodes),)),
+        arrivals,
+        create(policy),
+        SimulationSettings(kill_at_limit=kill),
+        [record],
     ).run()
     return {outcome.job.id: outcome.start_s for outcome in record.outcomes}
 

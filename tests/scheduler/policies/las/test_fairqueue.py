@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
 from scheduler.policies.las.fair_queue import FairShare
-from scheduler.policies.las.node_las import Task
+from scheduler.policies.las.node_las import NodeTask
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support.worlds import World, run
@@ -18,8 +18,8 @@ from tests.support.worlds import World, run
 POOL = Pool("node", 4, resources=("cpu", "memory"), capacity=(1.0, 1.0))
 
 
-def task(number: int, user: str, cpu: float, memory: float) -> Task:
-    return Task(Job(number, 0.0, user=user, demand=(cpu, memory), stop=Stop.PAUSE))
+def task(number: int, user: str, cpu: float, memory: float) -> NodeTask:
+    return NodeTask(Job(number, 0.0, user=user, demand=(cpu, memory), stop=Stop.PAUSE))
 
 
 def test_the_example_of_the_paper_on_fairness() -> None:
@@ -42,7 +42,7 @@ def test_the_example_of_the_paper_on_fairness() -> None:
 
 def test_weights_divide_shares_and_entitlement() -> None:
     queue = FairShare((10.0,), {"A": 3.0})
-    a, b = (Task(Job(i, 0.0, user=user, demand=(3.0,))) for i, user in enumerate("AB"))
+    a, b = (NodeTask(Job(i, 0.0, user=user, demand=(3.0,))) for i, user in enumerate("AB"))
     queue.add(a)
     queue.add(b)
     queue.sent(a)
@@ -61,7 +61,7 @@ def test_the_least_share_comes_first_and_books_balance(rows: list[tuple[str, int
     all_tasks = [task(i, user, cpu, memory) for i, (user, cpu, memory) in enumerate(rows)]
     for each in all_tasks:
         queue.add(each)
-    sent: list[Task] = []
+    sent: list[NodeTask] = []
     while (first := queue.first()) is not None:
         waiting = {t.job.user for t in all_tasks if t not in sent}
         shares = {}
@@ -113,9 +113,9 @@ def test_a_user_who_floods_the_machine_does_not_delay_another() -> None:
 def test_the_youngest_task_in_the_system_states_the_weight() -> None:
     queue = FairShare((10.0,), {"A": 4.0})
     tasks = [
-        Task(Job(i, 0.0, user="A", demand=(1.0,), share=s)) for i, s in enumerate((None, 3.0, None, 2.0))
+        NodeTask(Job(i, 0.0, user="A", demand=(1.0,), share=s)) for i, s in enumerate((None, 3.0, None, 2.0))
     ]
-    other = Task(Job(9, 0.0, user="B", demand=(1.0,)))
+    other = NodeTask(Job(9, 0.0, user="B", demand=(1.0,)))
     queue.add(other)
     weights = [queue.weight("A")]
     for each in (tasks[0], tasks[3], tasks[1], tasks[2]):  # also in another order, as after a restart

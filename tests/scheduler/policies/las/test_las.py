@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import NodeDown, NodeUp, Timer
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
-from scheduler.model.state import State
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
-from scheduler.policies.las.node_las import Levels, Task, fewest, greedy, sparing
+from scheduler.policies.las.node_las import Levels, NodeTask, fewest, greedy, sparing
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support import brute_las
 from tests.support.schedule_audit import audit
@@ -98,11 +98,11 @@ def test_kairos_goes_where_the_fewest_tasks_are_and_fewer_than_q_wait() -> None:
 # -- who gives way ------------------------------------------------------------------------------------
 
 
-def tasks(*demands: tuple[float, ...]) -> list[Task]:
-    return [Task(Job(i, 0.0, demand=demand)) for i, demand in enumerate(demands)]
+def tasks(*demands: tuple[float, ...]) -> list[NodeTask]:
+    return [NodeTask(Job(i, 0.0, demand=demand)) for i, demand in enumerate(demands)]
 
 
-def ids(victims: tuple[Task, ...] | None) -> list[int] | None:
+def ids(victims: tuple[NodeTask, ...] | None) -> list[int] | None:
     return None if victims is None else [task.id for task in victims]
 
 
@@ -229,8 +229,8 @@ def test_what_was_stopped_for_a_job_is_kept_for_it() -> None:
     """Job 2 waits 5 s for the checkpoint of job 1 on node 0; job 3 does not take node 1 from it meanwhile."""
     quiet = world(2, (0, 100, (1, 1)), (10, 20, (1, 1)), (12, 9, (1, 1)), counts=(1, 2, 1))
     arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
-    line = {"node": Line(0.0, 5.0)}
-    costs = Settings(LinearCosts(line, line))
+    line = {"node": LinearCost(0.0, 5.0)}
+    costs = SimulationSettings(LinearCosts(line, line))
     outcomes, _ = run(create("las,load-limit=9"), World(quiet.cluster, arrivals, costs))
     starts = {o.job.id: o.start_s for o in outcomes}
     assert starts[2] == 15 and starts[3] > 15
@@ -340,7 +340,9 @@ def test_a_task_that_fits_no_node_is_refused(policy: str) -> None:
 def test_tasks_outlive_a_node(policy: str) -> None:
     quiet = world(2, (0, 30, (0.6, 0.6)), (0, 30, (0.6, 0.6)), (5, 30, (0.6, 0.6)), (6, 9, (0.6, 0.6)))
     down = ((10.0, NodeDown("node", 1, 0)), (60.0, NodeUp("node", 1, 0)))
-    outcomes, _ = run(create(policy), World(quiet.cluster, quiet.arrivals, Settings(disturbances=down)))
+    outcomes, _ = run(
+        create(policy), World(quiet.cluster, quiet.arrivals, SimulationSettings(disturbances=down))
+    )
     assert len(outcomes) == 4
     assert all(
         segment.placement.nodes[0][0] == 1
@@ -356,8 +358,8 @@ def test_a_checkpoint_is_awaited(policy: str, cost_s: float) -> None:
     """The new task starts when the old one's checkpoint is written; the old one also pays its restart."""
     quiet = world(1, (0, 100, (1, 1)), (10, 20, (1, 1)))
     arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
-    line = {"node": Line(0.0, cost_s)}
-    costs = Settings(LinearCosts(line, line))
+    line = {"node": LinearCost(0.0, cost_s)}
+    costs = SimulationSettings(LinearCosts(line, line))
     outcomes, _ = run(create(policy), World(quiet.cluster, arrivals, costs))
     assert result(outcomes) == {1: (0, 120 + 2 * cost_s, 1), 2: (10 + cost_s, 30 + cost_s, 0)}
 
@@ -429,7 +431,7 @@ def test_counted_pools_are_refused() -> None:
 def test_the_queue_is_told_of_nodes_that_could_take_its_first_task(down: bool, said: str) -> None:
     """An empty node is too small for it."""
     pool = Pool("node", 2, resources=("cpu", "memory"), capacities=((0.2, 0.2), (1.0, 1.0)))
-    state, policy = State(Cluster((pool,))), create("las")
+    state, policy = ClusterState(Cluster((pool,))), create("las")
     state.set_node("node", 1, not down)
     for number in range(1, 4):
         state.submit(Job(number, 0.0, demand=(0.7, 0.7)))
@@ -446,7 +448,11 @@ def test_who_waits_for_a_checkpoint_is_told_so() -> None:
     def ask(view: View) -> None:
         told.extend(policy.why(job, view).sentence for job in view.waiting.values())
 
-    run(policy, World(quiet.cluster, arrivals, Settings(LinearCosts({"node": Line(0.0, 5.0)}, {}))), ask)
+    run(
+        policy,
+        World(quiet.cluster, arrivals, SimulationSettings(LinearCosts({"node": LinearCost(0.0, 5.0)}, {}))),
+        ask,
+    )
     assert told and all(sentence.endswith("job 1 is being stopped there") for sentence in told)
 
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.model.actions import Action
-from scheduler.model.costs import Line, LinearCosts
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import Event, NodeDown, NodeUp
-from scheduler.model.jobs import Cluster, Job, Known, Pool, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import View
 from scheduler.policies.mct.mct import Mct, MctParameters
-from scheduler.policies.mct.plan import Lane, Part, Rules, Task, plan
-from scheduler.policies.mct.plan_state import Planned, task_of
+from scheduler.policies.mct.plan import PoolPlan, RemainingJob, Rules, Stay, plan
+from scheduler.policies.mct.plan_state import PlannedJob, remaining_job
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support.brute_mct import SECOND, Planner
 from tests.support.schedule_audit import audit, starts
@@ -40,7 +40,8 @@ KINDS = {
 }
 FAMILY = ["met", "mct", "mctb", "mctm", "mctbm", "mctbm,literal=true", "mctbm-priced"]
 COSTS = LinearCosts(
-    {"high": Line(0.0, 2.0), "low": Line(0.0, 2.0)}, {"high": Line(0.0, 3.0), "low": Line(0.0, 3.0)}
+    {"high": LinearCost(0.0, 2.0), "low": LinearCost(0.0, 2.0)},
+    {"high": LinearCost(0.0, 3.0), "low": LinearCost(0.0, 3.0)},
 )
 
 
@@ -49,9 +50,13 @@ def two(high: int, low: int, *jobs: tuple[float, int, float, float | None]) -> W
     arrivals = []
     for number, (submit, wanted, fast, slow) in enumerate(jobs, 1):
         times = {"high": fast} if slow is None else {"high": fast, "low": slow}
-        job = Job(number, submit, wanted, known=Known.EXACT, stop=Stop.CHECKPOINT, estimates_s=times)
+        job = Job(
+            number, submit, wanted, estimate_kind=EstimateKind.EXACT, stop=Stop.CHECKPOINT, estimates_s=times
+        )
         arrivals.append(Arrival(job, 0.0, times))
-    return World(Cluster((Pool("high", high, 0), Pool("low", low, 1))), tuple(arrivals), Settings(COSTS))
+    return World(
+        Cluster((Pool("high", high, 0), Pool("low", low, 1))), tuple(arrivals), SimulationSettings(COSTS)
+    )
 
 
 def stays(outcome: Outcome) -> list[tuple[str, float, float]]:
@@ -161,24 +166,26 @@ def test_six_jobs_by_hand() -> None:
     assert found[6] == about(("high", 80, 100), ("high", 113.2, 128.2))
 
 
-def lane(name: str, units: int, *held: tuple[float, float, int]) -> Lane:
+def lane(name: str, units: int, *held: tuple[float, float, int]) -> PoolPlan:
     """Make a class with reservations (from, to, units); the last start of them rules its queue."""
     availability = Availability(units)
     for start, end, wanted in held:
         availability.reserve(start, end, wanted)
-    return Lane(name, units, availability, max((start for start, _, _ in held), default=0.0))
+    return PoolPlan(name, units, availability, max((start for start, _, _ in held), default=0.0))
 
 
-def task(lanes: Sequence[Lane], run_s: Sequence[float], stop_s: float = 2.0, restart_s: float = 3.0) -> Task:
+def task(
+    lanes: Sequence[PoolPlan], run_s: Sequence[float], stop_s: float = 2.0, restart_s: float = 3.0
+) -> RemainingJob:
     n = len(lanes)
-    return Task(1, lanes, run_s, [stop_s] * n, [restart_s] * n, 0.0, 0.0, stoppable=True)
+    return RemainingJob(1, lanes, run_s, [stop_s] * n, [restart_s] * n, 0.0, 0.0, stoppable=True)
 
 
 def test_the_printed_steps_make_a_job_later_that_the_guard_leaves_alone() -> None:
     # High is held until 20, low until 30 and from 90 on. MCT: high 20..60. The printed steps go on to the
     # region 30..90 of low (58 of 400 s) and come back to high at 90.
     lanes = [lane("high", 1, (0, 20, 1)), lane("low", 1, (0, 30, 1), (90, 1e6, 1))]
-    mct = (Part("high", 20.0, math.inf, 60.0),)
+    mct = (Stay("high", 20.0, math.inf, 60.0),)
     assert plan(task(lanes, [40.0, 400.0]), Rules(backfill=True, migrate=True)) == mct
     printed = plan(task(lanes, [40.0, 400.0]), Rules(backfill=True, migrate=True, literal=True))
     assert [(part.pool, part.start_s) for part in printed] == [("low", 30.0), ("high", 90.0)]
@@ -198,12 +205,19 @@ def test_a_region_is_cut_where_one_of_a_better_class_begins_that_is_of_use() -> 
 
 def test_a_pause_is_taken_on_one_class_only() -> None:
     jobs = (
-        Job(1, 0, 1, known=Known.EXACT, estimates_s={"high": 50.0}),
-        Job(2, 0, 2, known=Known.EXACT, estimates_s={"high": 10.0}),
-        Job(3, 0, 1, known=Known.EXACT, stop=Stop.PAUSE, estimates_s={"high": 100.0, "low": 170.0}),
+        Job(1, 0, 1, estimate_kind=EstimateKind.EXACT, estimates_s={"high": 50.0}),
+        Job(2, 0, 2, estimate_kind=EstimateKind.EXACT, estimates_s={"high": 10.0}),
+        Job(
+            3,
+            0,
+            1,
+            estimate_kind=EstimateKind.EXACT,
+            stop=Stop.PAUSE,
+            estimates_s={"high": 100.0, "low": 170.0},
+        ),
     )
     arrivals = tuple(Arrival(job, 0.0, job.estimates_s) for job in jobs)
-    world = World(Cluster((Pool("high", 2, 0), Pool("low", 2, 1))), arrivals, Settings(COSTS))
+    world = World(Cluster((Pool("high", 2, 0), Pool("low", 2, 1))), arrivals, SimulationSettings(COSTS))
     # Paused and resumed on high at no cost: 50 s before job 2, 50 s after it.
     assert schedule("mctbm", world)[3] == about(("high", 0, 50), ("high", 60, 110))
 
@@ -232,7 +246,7 @@ class Watched(Mct):
     """Notes of each job, when it is planned, its own end, and how MCT would let it end."""
 
     def _plan_new(self, job: Job, view: View) -> None:
-        queue = plan(task_of(view, self._lanes, True, Planned(job)), Rules())
+        queue = plan(remaining_job(view, self._pool_plans, True, PlannedJob(job)), Rules())
         super()._plan_new(job, view)
         notes[job.id] = (self._plans[job.id].end_s, queue[-1].end_s)
 
@@ -270,7 +284,7 @@ def troubled(draw: st.DrawFn) -> World:
         wrong = draw(st.sampled_from((0.3, 0.9, 1.0, 1.0, 1.5, 4.0)))
         job = replace(
             arrival.job,
-            known=Known.PREDICTED,
+            estimate_kind=EstimateKind.PREDICTED,
             stop=draw(st.sampled_from(tuple(Stop))),
             estimates_s={name: run_s * wrong for name, run_s in arrival.runs_s.items()},
         )
@@ -286,7 +300,7 @@ def troubled(draw: st.DrawFn) -> World:
     return World(
         world.cluster,
         tuple(arrivals),
-        Settings(costs, planned, disturbances=events, seed=draw(st.integers(0, 3))),
+        SimulationSettings(costs, planned, disturbances=events, seed=draw(st.integers(0, 3))),
     )
 
 
@@ -305,7 +319,7 @@ def test_time_over_estimated_comes_back_at_the_real_end() -> None:
     # Planned with 3 x 5 s of costs: job 2 runs on low until 94 (94/250 done), restarts on high at 100. In
     # truth the restart takes 3 s, not 9: it ends at 103 + 62.4, and job 3 moves up from 171.4 to there.
     world = two(1, 1, (0, 1, 100, None), (0, 1, 100, 250), (1, 1, 10, None))
-    dear = Settings(COSTS, replace(COSTS, factor=3.0))
+    dear = SimulationSettings(COSTS, replace(COSTS, factor=3.0))
     found = schedule("mctbm", World(world.cluster, world.arrivals, dear))
     assert found[2] == about(("low", 0, 96), ("high", 100, 165.4))
     assert found[3] == about(("high", 165.4, 175.4))
@@ -325,7 +339,7 @@ def test_plans_are_rebuilt_after_a_restart(priced: bool) -> None:
                 self.count += 1
                 if self.count == at:
                     super().begin(view)
-                    return self._act(view, *self._dues.collect(view.now))
+                    return self._act(view, *self._due.collect(view.now))
                 return super().decide(view, event)
 
         outcomes, _ = run(Relay(MctParameters(backfill=True, migrate=True, priced=priced)), world)
@@ -359,7 +373,7 @@ def late(world: World, by: dict[int, float]) -> World:
     arrivals = []
     for job, _, runs_s, _ in world.arrivals:
         longer = {pool: seconds * by.get(job.id, 1.0) for pool, seconds in runs_s.items()}
-        arrivals.append(Arrival(replace(job, known=Known.PREDICTED), 0.0, longer))
+        arrivals.append(Arrival(replace(job, estimate_kind=EstimateKind.PREDICTED), 0.0, longer))
     return World(world.cluster, tuple(arrivals), world.settings)
 
 
@@ -380,8 +394,10 @@ def test_a_little_late_is_a_little_worse(policy: str) -> None:
         jobs.append((at, 1, fast, slow))
         at += chance.expovariate(1 / 2.8)
     world = two(1, 1, *jobs)
-    cheap = LinearCosts({"high": Line(0.0, 0.15)}, {"high": Line(0.0, 0.45), "low": Line(0.0, 0.45)})
-    world = World(world.cluster, world.arrivals, Settings(cheap))
+    cheap = LinearCosts(
+        {"high": LinearCost(0.0, 0.15)}, {"high": LinearCost(0.0, 0.45), "low": LinearCost(0.0, 0.45)}
+    )
+    world = World(world.cluster, world.arrivals, SimulationSettings(cheap))
 
     def turnaround(world: World) -> float:
         return statistics.mean(o.end_s - o.job.submit_s for o in run(create(policy), world)[0])
@@ -400,7 +416,7 @@ def test_prices_count_who_waits_also_after_a_restart() -> None:
         def decide(self, view: View, event: Event) -> Sequence[Action]:
             if view.upcoming is None and view.now == 0:
                 self.begin(view)
-                return self._act(view, *self._dues.collect(view.now))
+                return self._act(view, *self._due.collect(view.now))
             return super().decide(view, event)
 
     outcomes, _ = run(Restarted(MctParameters(backfill=True, priced=True)), world)
@@ -429,12 +445,13 @@ def test_moves_that_cost_more_than_believed(policy: str, believed_s: float) -> N
         jobs.append((at, 1, run_s, 3 * run_s))
         at += chance.expovariate(1.1 * (1 + 2 / 3) / run_s)
     real = LinearCosts(
-        {"high": Line(0.0, 0.1), "low": Line(0.0, 0.1)}, {"high": Line(0.0, 0.5), "low": Line(0.0, 0.5)}
+        {"high": LinearCost(0.0, 0.1), "low": LinearCost(0.0, 0.1)},
+        {"high": LinearCost(0.0, 0.5), "low": LinearCost(0.0, 0.5)},
     )
-    line = {"high": Line(0.0, believed_s), "low": Line(0.0, believed_s)}
+    line = {"high": LinearCost(0.0, believed_s), "low": LinearCost(0.0, believed_s)}
     world = two(1, 2, *jobs)
-    exact = turnaround_s(replace(world, settings=Settings(real)), policy)
-    beliefs = Settings(real, planned_costs=LinearCosts(line, line))
+    exact = turnaround_s(replace(world, settings=SimulationSettings(real)), policy)
+    beliefs = SimulationSettings(real, planned_costs=LinearCosts(line, line))
     assert turnaround_s(replace(world, settings=beliefs), policy) < 1.2 * exact
 
 

@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 
 from profiles.errors import BadInput
 from scheduler.model.events import BudgetChanged
-from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.model.speeds import CappedSpeed
 from scheduler.policies.base import View
 from scheduler.policies.power import multiple_choice_knapsack, parm_ga
@@ -25,7 +25,7 @@ from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution,
 from scheduler.policies.power.parm import Parm, ParmParameters
 from scheduler.policies.power.parm_ga import ParmGaParameters, search
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from scheduler.workloads.generators import lublin, power_set2
@@ -249,7 +249,16 @@ def test_malleable_job_shrinks_for_the_next_and_grows_again() -> None:
     def arrival(number: int, submit: float, run_s: float, A: float) -> Arrival:
         speed = CappedSpeed(A, 1.0, 0.05)
         most = int(speed.useful_units)
-        job = Job(number, submit, 1, run_s, known=Known.EXACT, max_units=most, malleable=True, speed=speed)
+        job = Job(
+            number,
+            submit,
+            1,
+            run_s,
+            estimate_kind=EstimateKind.EXACT,
+            max_units=most,
+            malleable=True,
+            speed=speed,
+        )
         return Arrival(job, run_s)
 
     world = World(machine(3, None), (arrival(1, 0.0, 800.0, 2.0), arrival(2, 10.0, 80.0, 1.0)))
@@ -295,7 +304,7 @@ def test_budgets_that_change_are_kept_as_far_as_running_jobs_can(
             assert "cannot draw less" in policy.why(waiting, view).sentence
 
     policy = create(name)
-    outcomes, summary = run(policy, replace(world, settings=Settings(disturbances=changes)), watch)
+    outcomes, summary = run(policy, replace(world, settings=SimulationSettings(disturbances=changes)), watch)
     assert len(outcomes) + sum(summary.refused.values()) == len(world.arrivals) and (drawn or not outcomes)
 
 
@@ -366,7 +375,7 @@ def test_fifo_configurations_are_the_paper_s(level: str, expected: dict[str, tup
 def test_fifo_configurations_are_cut_to_the_budget() -> None:
     # SP wants 39 nodes at 50 W (2340 W). 600 W carry 10 at 50 W; 45 W carry one at 30 W.
     sp = next(p for p in PROGRAMS if p.name == "SP")
-    one = Arrival(Job(1, 0.0, 1, 10.0, known=Known.EXACT, max_units=39, speed=sp.speed), 10.0)
+    one = Arrival(Job(1, 0.0, 1, 10.0, estimate_kind=EstimateKind.EXACT, max_units=39, speed=sp.speed), 10.0)
     for budget, expected in ((600.0, (10, 50.0)), (45.0, (1, 35.0))):
         outcomes, _ = run(create("fifo-max"), World(machine(budget_w=budget), (one,)))
         assert (outcomes[0].segments[0].placement.units, outcomes[0].segments[0].placement.cap_w) == expected

@@ -12,11 +12,11 @@ from profiles.errors import BadInput
 from scheduler.model.actions import Repartition, Start
 from scheduler.model.events import Timer
 from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region
-from scheduler.model.state import Phase, State
+from scheduler.model.state import ClusterState, JobPhase
 from scheduler.policies.base import Policy, View
 from scheduler.policies.regions.region_sizing import (
-    Layout,
-    Work,
+    PastWork,
+    RegionLayout,
     layout,
     region_bounds,
     region_of,
@@ -102,11 +102,11 @@ def test_sizes_are_whole_enough_and_in_proportion(data: st.DataObject) -> None:
 
 
 def test_too_many_regions_become_fewer() -> None:
-    jobs = [Work(1, 1.0), Work(4, 16.0)]
+    jobs = [PastWork(1, 1.0), PastWork(4, 16.0)]
     assert layout(jobs, 4, 3, 9216).bounds == (1, 2, 4)
-    assert layout(jobs, 4, 5, 14) == Layout((2, 4), (5, 9))
-    assert layout(jobs, 4, 5, 13) == Layout((4,), (13,))
-    assert layout([], 1, 5, 8) == Layout((1,), (8,))  # jobs of one unit only: nothing to tell apart
+    assert layout(jobs, 4, 5, 14) == RegionLayout((2, 4), (5, 9))
+    assert layout(jobs, 4, 5, 13) == RegionLayout((4,), (13,))
+    assert layout([], 1, 5, 8) == RegionLayout((1,), (8,))  # jobs of one unit only: nothing to tell apart
     assert region_of(99, (2, 4)) == 1
 
 
@@ -224,7 +224,7 @@ class Brute:
             if a.job.submit_s >= self.since:
                 over = a.job.id in self.started and self.end_of(a) <= second
                 work.append(
-                    Work(
+                    PastWork(
                         a.job.units,
                         a.job.units * (brute.run_time(a) if over else int(a.job.estimate_s or 0)),
                     )
@@ -232,7 +232,7 @@ class Brute:
         if not work:
             return
         new = layout(work, max(a.job.units for a in self.seen), count, self.units)
-        if new == Layout(tuple(self.bounds), tuple(self.sizes)):
+        if new == RegionLayout(tuple(self.bounds), tuple(self.sizes)):
             return
         self.moves += 1
         self.bounds, self.sizes = list(new.bounds), list(new.sizes)
@@ -323,18 +323,18 @@ def test_after_a_restart_the_machine_is_cut_as_is_said_now(
     units: int, text: str, layout_now: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
     """Before the restart there was one region of 20 units."""
-    before, after = (State(Cluster((Pool("node", size),))) for size in (20, units))
+    before, after = (ClusterState(Cluster((Pool("node", size),))) for size in (20, units))
     book(before, create("regions"))
     after.repartition("node", before.regions["node"])
     after.submit(Job(1, 0.0, 1, 5.0))
     book(after, create(text))
     regions = after.regions["node"]
     assert (tuple(r.max_units for r in regions), tuple(r.units for r in regions)) == layout_now
-    assert after.state(1).phase is Phase.RUNNING
+    assert after.state(1).phase is JobPhase.RUNNING
     assert (regions == before.regions["node"]) == (layout_now[1] == (20,))
 
 
-def book(state: State, policy: Policy) -> None:
+def book(state: ClusterState, policy: Policy) -> None:
     """Begin the policy and let it decide once."""
     policy.begin(state)
     for action in policy.decide(state, Timer(0.0)):
@@ -370,7 +370,7 @@ def test_a_reason_names_the_region() -> None:
 @pytest.mark.parametrize("units", [20, 24])
 def test_a_job_from_before_the_last_move_is_found_again(units: int) -> None:
     """Its region is no more; it keeps its units. On a machine that has grown it is taken for nobody's own."""
-    before, after = (State(Cluster((Pool("node", size),))) for size in (20, units))
+    before, after = (ClusterState(Cluster((Pool("node", size),))) for size in (20, units))
     before.repartition("node", (Region("6.1", 20, 8),))
     before.submit(Job(1, 0.0, 6, 5.0))
     before.start(1, Placement("node", 6, region="6.1"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.policies.base import View
 from scheduler.policies.regions.soft_regions import SoftRegions, SoftRegionsParameters
 from scheduler.policies.registry import create
@@ -124,7 +124,7 @@ def test_a_reason_names_the_latest_start() -> None:
 def test_unknown_and_late_jobs_and_failing_units_leave_nobody_waiting_for_ever() -> None:
     unknown = tuple(Arrival(Job(i, float(i), 1 + i % 4), 3.0 + i % 5) for i in range(1, 30))
     late = tuple(
-        Arrival(Job(i, float(i), 1 + i % 3, 5.0, known=Known.PREDICTED), 5.0 + 10.0 * (i % 4))
+        Arrival(Job(i, float(i), 1 + i % 3, 5.0, estimate_kind=EstimateKind.PREDICTED), 5.0 + 10.0 * (i % 4))
         for i in range(1, 30)
     )
     for arrivals in (unknown, late):

@@ -16,16 +16,16 @@ import scheduler
 from profiles.errors import BadInput
 from scheduler.model.interference import (
     BESIDE,
-    Disturbed,
     PairTable,
     Pressure,
     PressureModel,
+    SharedNodeInterference,
     load_pairs,
 )
 from scheduler.model.jobs import Job, Placement
 from scheduler.policies.sharing.pairing import (
-    Choice,
-    Group,
+    Grouping,
+    JobGroup,
     best_bindings,
     best_choice,
     by_counters,
@@ -50,13 +50,13 @@ def printed() -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def named(choice: Choice) -> list[tuple[str, str, str, str]]:
+def named(choice: Grouping) -> list[tuple[str, str, str, str]]:
     """Pairs of the ten jobs: programs, then bindings."""
     return sorted((TEN[g.members[0]], TEN[g.members[1]], *g.bindings) for g in choice)  # type: ignore[misc]
 
 
-def spread(choice: Choice) -> Choice:
-    return [Group(g.members, ("spread", "spread")) for g in choice]
+def spread(choice: Grouping) -> Grouping:
+    return [JobGroup(g.members, ("spread", "spread")) for g in choice]
 
 
 # -- the tables ---------------------------------------------------------------------------------------
@@ -136,13 +136,13 @@ def test_rule_by_hand() -> None:
     c, d = Pressure(3.0), Pressure(4.0, near_percent=12.0)
     assert excluded(a, d) and excluded(d, a) and not excluded(b, d)
     assert by_probes([a, b, c, d]) == [
-        Group((0, 2), ("spread", "spread")),
-        Group((1, 3), ("spread", "spread")),
+        JobGroup((0, 2), ("spread", "spread")),
+        JobGroup((1, 3), ("spread", "spread")),
     ]
     # Three: the middle one is alone. Two that exclude each other: the one that talks lies near.
-    assert by_probes([b, c, a]) == [Group((2, 1), ("spread", "spread")), Group((0,), ("packed",))]
-    assert by_probes([d, a]) == [Group((1, 0), ("near", "far"))]
-    assert ends_inwards([], lambda a, b: False) == [] and by_probes([d]) == [Group((0,), ("packed",))]
+    assert by_probes([b, c, a]) == [JobGroup((2, 1), ("spread", "spread")), JobGroup((0,), ("packed",))]
+    assert by_probes([d, a]) == [JobGroup((1, 0), ("near", "far"))]
+    assert ends_inwards([], lambda a, b: False) == [] and by_probes([d]) == [JobGroup((0,), ("packed",))]
 
 
 def test_high_and_much_begin_at_10_and_5_percent() -> None:
@@ -248,8 +248,8 @@ def test_several_neighbours_add_up_and_the_worst_node_counts() -> None:
         (Job(3, 0.0, program="FT"), Placement("node", 1, ((1, 1),))),
         (Job(4, 0.0, program="MG"), Placement("node", 1, ((7, 1),))),
     ]
-    assert Disturbed(TABLE)(job, here, beside) == TABLE.factor("CG", "spread", ["FT"])
-    assert Disturbed(TABLE)(job, here, []) == alone
+    assert SharedNodeInterference(TABLE)(job, here, beside) == TABLE.factor("CG", "spread", ["FT"])
+    assert SharedNodeInterference(TABLE)(job, here, []) == alone
 
 
 def test_nothing_is_said_of_unknown_programs_and_whole_nodes() -> None:

@@ -14,9 +14,16 @@ from profiles.errors import BadInput
 from scheduler.model.actions import Start
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.events import Timer
-from scheduler.model.interference import BESIDE, PACKED, Disturbed, PairTable, Pressure, load_pairs
-from scheduler.model.jobs import Cluster, Job, Known, Pool, instant
-from scheduler.model.state import State
+from scheduler.model.interference import (
+    BESIDE,
+    PACKED,
+    PairTable,
+    Pressure,
+    SharedNodeInterference,
+    load_pairs,
+)
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, instant
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.policies.sharing.pairing import (
@@ -29,7 +36,7 @@ from scheduler.policies.sharing.pairing import (
 )
 from scheduler.policies.sharing.sharing import Shape, place, shape
 from scheduler.simulator.metrics import Accumulator
-from scheduler.simulator.settings import Settings
+from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
@@ -54,13 +61,23 @@ def world(nodes: int, *programs: str, table: PairTable = TABLE, gap_s: float = 0
     """Jobs of 8 tasks, all at once or ``gap_s`` apart, that run as the table says."""
     arrivals = tuple(
         Arrival(
-            Job(i, gap_s * (i - 1), 8, table.base_s[p], known=Known.PREDICTED, demand=(1.0,), program=p),
+            Job(
+                i,
+                gap_s * (i - 1),
+                8,
+                table.base_s[p],
+                estimate_kind=EstimateKind.PREDICTED,
+                demand=(1.0,),
+                program=p,
+            ),
             table.base_s[p],
         )
         for i, p in enumerate(programs, 1)
     )
     cluster = Cluster((Pool("node", nodes, resources=("cores",), capacity=(4.0,)),))
-    return World(cluster, arrivals, Settings(interference=Disturbed(table), slowdowns=table))
+    return World(
+        cluster, arrivals, SimulationSettings(interference=SharedNodeInterference(table), slowdowns=table)
+    )
 
 
 def where(outcomes: list[Outcome]) -> dict[int, tuple[float, str, tuple[int, ...]]]:
@@ -183,7 +200,9 @@ def test_no_job_is_passed_too_often(name: str, passes: int) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_programs_that_nobody_measured_are_alone(name: str) -> None:
     arrivals = tuple(
-        Arrival(Job(i, 0.0, 4, 10.0, known=Known.PREDICTED, demand=(1.0,), program="new"), 10.0)
+        Arrival(
+            Job(i, 0.0, 4, 10.0, estimate_kind=EstimateKind.PREDICTED, demand=(1.0,), program="new"), 10.0
+        )
         for i in range(1, 6)
     )
     outcomes, _ = run(create(name), World(parse_cluster("2xnode[cores=4]"), arrivals))
@@ -194,7 +213,7 @@ def test_programs_that_nobody_measured_are_alone(name: str) -> None:
 def test_nobody_joins_on_a_node_that_is_out_of_service(name: str) -> None:
     """A node that is drained keeps its job; its set takes another only when the node is back."""
     ep, mg = (arrival.job for arrival in world(4, "EP", "MG").arrivals)
-    policy, state = create(name), State(world(4).cluster, slowdowns=TABLE)
+    policy, state = create(name), ClusterState(world(4).cluster, slowdowns=TABLE)
     policy.begin(state)
     for job, up, joins in ((ep, True, True), (mg, False, False), (mg, True, True)):
         if job.id not in state.waiting:
@@ -211,7 +230,7 @@ def test_nobody_joins_on_a_node_that_is_out_of_service(name: str) -> None:
 def test_the_first_job_is_told_when_there_should_be_room(name: str) -> None:
     """The third needs both nodes, and they are empty when the second has ended."""
     jobs = [
-        Job(i, 0.0, units, run_s, known=Known.PREDICTED, demand=(1.0,), program="new")
+        Job(i, 0.0, units, run_s, estimate_kind=EstimateKind.PREDICTED, demand=(1.0,), program="new")
         for i, (units, run_s) in enumerate(((4, 10.0), (4, 30.0), (8, 5.0)), 1)
     ]
     policy, told = create(name), []

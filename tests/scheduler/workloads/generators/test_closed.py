@@ -14,7 +14,7 @@ from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads.generators.closed import Closed, capacity, offered_load, stretched
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -82,7 +82,7 @@ def test_units_are_the_load_of_a_counted_pool_whatever_the_jobs_demand() -> None
 
 def test_drives_the_simulator_to_the_end() -> None:
     """Two units, jobs of one unit and 10 s, load 2: always four in the system, so two wait 10 s each time."""
-    cluster, record, seen = Cluster((Pool("node", 2),)), Record(), []
+    cluster, record, seen = Cluster((Pool("node", 2),)), OutcomeRecorder(), []
     loop = Closed((Arrival(Job(i, 99.0), 10.0) for i in range(1, 21)), cluster, 2.0, Counter())
 
     def look(view: View) -> None:

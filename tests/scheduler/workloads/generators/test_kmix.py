@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, Known, Pool
-from scheduler.policies.regions.region_sizing import Work, layout
+from scheduler.model.jobs import Cluster, EstimateKind, Pool
+from scheduler.policies.regions.region_sizing import PastWork, layout
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from scheduler.workloads.generators.kmix import CLASSES, HOUR_S, MIXES
@@ -51,7 +51,7 @@ def test_any_mix_is_like_the_printed_ones() -> None:
 
 def test_the_rule_gives_table_3_from_the_mixes_work() -> None:
     """The classes were read off table 3; the rule leads back to it, row by row, on twenty weeks' work."""
-    work = [Work(a.job.units, a.job.units * a.run_s) for a in jobs(",periods=20")]
+    work = [PastWork(a.job.units, a.job.units * a.run_s) for a in jobs(",periods=20")]
     printed = {2: [193, 9023], 3: [19, 1081, 8116], 4: [11, 190, 1487, 7528], 5: [7, 66, 636, 1252, 7255]}
     for k, sizes in printed.items():
         got = layout(work, 1000, k, 9216)
@@ -78,7 +78,7 @@ def test_other_distributions_and_machines() -> None:
     assert np.median(log_uniform) == pytest.approx(22, rel=0.4)
     small = jobs(",largest=100,estimate=none", cluster=Cluster((Pool("node", 922),)))
     assert max(a.job.units for a in small) <= 100 and small[0].job.estimate_s is None
-    assert all(a.job.known is Known.EXACT for a in jobs(",estimate=exact,days=1"))
+    assert all(a.job.estimate_kind is EstimateKind.EXACT for a in jobs(",estimate=exact,days=1"))
 
 
 @pytest.mark.parametrize(

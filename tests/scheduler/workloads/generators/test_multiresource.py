@@ -12,7 +12,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Stop
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import load
 from scheduler.workloads.generators.closed import offered_load
 
@@ -55,7 +55,7 @@ def test_users_submit_as_one_over_k() -> None:
 
 def test_a_closed_loop_keeps_the_load() -> None:
     workload = load("generator:multiresource,jobs=3000,like=alibaba", CLUSTER, 1)
-    record = Record()
+    record = OutcomeRecorder()
     Simulator(CLUSTER, workload.arrivals, create("las"), workload.settings, [record]).run()
     assert len(record.outcomes) == 3000
     last = max(outcome.job.submit_s for outcome in record.outcomes)

@@ -14,7 +14,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Record
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import Workload, load
 from scheduler.workloads.generators.closed import Closed, offered_load
 from scheduler.workloads.generators.resample import correlated, correlation, cv, with_cv
@@ -109,7 +109,7 @@ def test_drawn_jobs_offer_the_load() -> None:
 
 
 def test_closed_loop_runs_to_the_end() -> None:
-    cluster, record = Cluster((Pool("node", 8),)), Record()
+    cluster, record = Cluster((Pool("node", 8),)), OutcomeRecorder()
     workload = load(f"generator:resample,trace={EXCERPT};limit=20,jobs=60,closed_load=1.5", cluster, 2)
     assert isinstance(workload.arrivals, Closed)
     Simulator(cluster, workload.arrivals, create("fcfs"), sinks=[record]).run()

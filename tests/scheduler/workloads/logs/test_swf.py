@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, Job, Known, Pool
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
 from scheduler.workloads.logs import swf
@@ -124,7 +124,7 @@ def test_fields(tmp_path: Path) -> None:
     assert first.job == Job(1, 0.0, 3, None, "7", 3072.0, program="3")
     assert second.job.memory_mb == 2048.0 and second.job.estimate_s == 20.0
     exact, _ = read(tmp_path, line(), estimate="exact")
-    assert exact[0].job.estimate_s == 10.0 and exact[0].job.known is Known.EXACT
+    assert exact[0].job.estimate_s == 10.0 and exact[0].job.estimate_kind is EstimateKind.EXACT
     assert read(tmp_path, line(), estimate="none")[0][0].job.estimate_s is None
     assert len(read(tmp_path, "".join(line(i, i) for i in range(1, 9)), limit=3)[0]) == 3
 

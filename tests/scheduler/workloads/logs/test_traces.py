@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.model.clusters import parse_cluster
-from scheduler.model.jobs import Cluster, Known, Pool, Stop
-from scheduler.model.state import State
+from scheduler.model.jobs import Cluster, EstimateKind, Pool, Stop
+from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
 from scheduler.workloads.logs.tasks import chosen
@@ -84,8 +84,8 @@ def test_google_worked_by_hand(tmp_path: Path) -> None:
     assert (first.demand, first.user, first.estimate_s, first.stop) == ((0.25, 0.5), "u", None, Stop.PAUSE)
     several, rest = read(path + ",ends=any,estimate=exact,stop=never")
     assert len(several) == len(found) + 2 and not any("it " in reason for reason in rest.skipped)
-    assert {(a.job.estimate_s == a.run_s, a.job.known, a.job.stop) for a in several} == {
-        (True, Known.EXACT, Stop.NEVER)
+    assert {(a.job.estimate_s == a.run_s, a.job.estimate_kind, a.job.stop) for a in several} == {
+        (True, EstimateKind.EXACT, Stop.NEVER)
     }
 
 
@@ -223,7 +223,7 @@ def test_alibaba_gpu_nodes_are_a_cluster(tmp_path: Path) -> None:
     assert pool.capacities == ((32.0, 1048.576, 0.0), (8.0, 2097.152, 2.0))
     path = written(tmp_path, "pod_list.csv", PODS + "p,8000,1000,2,1000,,LS,Running,10,110,20\n")
     (arrival,) = load(path, cluster).arrivals  # type: ignore[misc]
-    assert State(cluster).misfit(arrival.job) == ""
+    assert ClusterState(cluster).misfit(arrival.job) == ""
     for text, message in [
         (rows.replace("gpu", "cards"), "line 1: no column gpu"),
         (rows + "c,8000,,1,\n", "line 4: memory_mib is no number"),
