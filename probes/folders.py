@@ -7,21 +7,19 @@ may not even be killed; the caller of ``inspect_folder`` then goes on without it
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import stat
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from profiles import direct_io
 from profiles.errors import Unavailable
 
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
 GONE_S = 1.0
-PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def _inspect(folder: Path) -> FolderState:
         space = os.statvfs(there)
         size_bytes, free_bytes = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     writable = is_folder is not False and os.access(there, os.W_OK | os.X_OK)
-    return FolderState(is_folder, str(there), size_bytes, free_bytes, writable, direct_io_works(there))
+    return FolderState(is_folder, str(there), size_bytes, free_bytes, writable, _direct_io_works(there))
 
 
 def _is_folder(path: Path) -> bool | None:
@@ -85,16 +83,10 @@ def _is_folder(path: Path) -> bool | None:
         return None
 
 
-def direct_io_works(folder: Path) -> bool:
-    """Whether a page may be written past the page cache, tried with a file that is removed again."""
+def _direct_io_works(folder: Path) -> bool:
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tenbin-") as file, mmap.mmap(-1, PAGE) as page:
-            handle = os.open(file.name, os.O_RDWR | os.O_DIRECT)
-            try:
-                return os.pwrite(handle, page, 0) == PAGE
-            finally:
-                os.close(handle)
-    except OSError:  # not writable, no room, or EINVAL: a file system without direct I/O
+        return direct_io.try_write(folder) == "direct"
+    except OSError:  # not writable, or no room
         return False
 
 

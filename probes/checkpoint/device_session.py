@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
+from numpy.typing import NDArray
 
 from probes.opencl import devices
 from profiles import direct_io
-from profiles.direct_io import Bytes
 
 # ``pattern`` writes data that no storage can compress; ``digest`` sums a hash of every word and its place, so
 # that a single changed, lost or misplaced byte shows. ``tick`` is a kernel with next to no work, ``spin`` one
@@ -48,6 +48,8 @@ __kernel void spin(__global ulong *cell, ulong rounds) {
     cell[0] = x;
 }
 """
+
+Bytes = NDArray[np.uint8]
 
 WORD = 8  # bytes; sizes are whole words
 MAX_PIECE = 1 << 30  # bytes of one buffer; drivers seldom give more than a quarter of the memory at once
@@ -136,7 +138,7 @@ class DeviceSession:
             self.queue.finish()
         except cl.MemoryError as error:  # drivers may allocate at the first use only
             raise DeviceMemoryTooSmall(str(error)) from error
-        self.slots = [direct_io.touched(slot) for slot in self._stage(direct_io.layout(size))]
+        self.slots = [_touched(slot) for slot in self._stage(direct_io.layout(size))]
 
     def digest(self, size: int) -> int:
         """A checksum of the first ``size`` bytes of the data, computed where they are."""
@@ -288,7 +290,7 @@ class DeviceSession:
             cl.enqueue_map_buffer(self.queue, buffer, access, 0, (length,), np.dtype(np.uint8))[0]
             for buffer in self._pinned
         ]
-        return [direct_io.aligned(view)[: layout.chunk] for view in views]
+        return [_aligned(view)[: layout.chunk] for view in views]
 
     def _slots_for(self, size: int) -> list[Bytes]:
         """The touched staging, cut for a file of ``size`` bytes."""
@@ -327,6 +329,17 @@ def list_devices() -> dict[str, Any]:
         "duplicates": devices.duplicate_platforms(found),
         "overlooked": devices.overlooked(),
     }
+
+
+def _touched(memory: Bytes) -> Bytes:
+    """Write to every page once: a first touch costs microseconds, later ones nothing."""
+    memory[:: direct_io.ALIGNMENT] = 0
+    return memory
+
+
+def _aligned(memory: Bytes) -> Bytes:
+    """Cut ``memory`` to begin at its first aligned address."""
+    return memory[-memory.ctypes.data % direct_io.ALIGNMENT :]
 
 
 def _nothing(view: Bytes, offset: int) -> None:

@@ -12,18 +12,18 @@ import mmap
 import os
 import struct
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiles import direct_io
+else:  # by a name that no module of a user's program has
+    from tenbin._profiles import direct_io
 
 MAGIC, VERSION = b"TENBINCP", 1
-ALIGNMENT = 4096
-CHUNK = 32 << 20
-THREADS = 4
+CHUNK = direct_io.CHUNK
 Transfer = Callable[[memoryview, int], None]  # fill, or take, the bytes of a part from an offset on
 
 
@@ -63,27 +63,25 @@ def write(
     """
     first = _lay_out(parts, len(_header(program, state, parts, whole=False)))
     aside = path.with_name(aside_name(path))
-    end = max([first, *(part.offset + _padded(part.bytes) for part in parts)])
+    end = max([first, *(part.offset + direct_io.padded(part.bytes) for part in parts)])
     try:
         # Readable: where the file system cannot preallocate, the C library reads and writes in each block.
         plain = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        descriptor = -1
         try:
             os.posix_fallocate(plain, 0, end)
-            descriptor = _open(aside, os.O_WRONLY)
-            with _pipeline() as pipe:
-                for part, move in zip(parts, fill, strict=True):
-                    part.crc = [0] * -(-part.bytes // CHUNK)
-                    for number, (at, size) in enumerate(_chunks(part)):
-                        slot = pipe.free()
-                        move(slot[:size], at)
-                        pipe.submit(slot, _write_chunk, descriptor, part, number, slot, at, size)
+            for part in parts:
+                part.crc = [0] * -(-part.bytes // CHUNK)
+            with direct_io.opened(aside, os.O_WRONLY) as file:
+                steps = (
+                    _write_step(file, part, place, move)
+                    for part, move in zip(parts, fill, strict=True)
+                    for place in direct_io.chunks(part.bytes, CHUNK)
+                )
+                direct_io.write_steps(steps, _slots())
             os.pwrite(plain, _header(program, state, parts), 0)
             os.fsync(plain)
         finally:
             os.close(plain)
-            if descriptor >= 0:
-                os.close(descriptor)
         last_look()
         aside.replace(path)
     finally:
@@ -134,95 +132,51 @@ def read(path: Path, parts: Sequence[Part], take: Sequence[Transfer]) -> None:
     Raises:
         CheckpointError: a chunk is damaged.
     """
-    descriptor = _open(path, os.O_RDONLY)
-    try:
-        with _pipeline() as pipe:
-            under_way: deque[tuple[memoryview, Transfer, int, int, Future[None]]] = deque()
-            for part, move in zip(parts, take, strict=True):
-                for number, (at, size) in enumerate(_chunks(part)):
-                    if not pipe.slots:
-                        _take_next(pipe, under_way)
-                    slot = pipe.slots.pop()
-                    job = pipe.pool.submit(_read_chunk, descriptor, path, part, number, slot, at, size)
-                    under_way.append((slot, move, at, size, job))
-            while under_way:
-                _take_next(pipe, under_way)
-    finally:
-        os.close(descriptor)
+    with direct_io.opened(path, os.O_RDONLY) as file:
+        steps = (
+            _read_step(file, path, part, place, take=move)
+            for part, move in zip(parts, take, strict=True)
+            for place in direct_io.chunks(part.bytes, CHUNK)
+        )
+        direct_io.read_steps(steps, _slots())
 
 
-class _Pipe:
-    """Threads, and aligned memory for the chunks under way."""
-
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self.pool = pool
-        self.slots = [memoryview(mmap.mmap(-1, CHUNK)) for _ in range(THREADS + 2)]
-        self._busy: deque[tuple[memoryview, Future[None]]] = deque()
-
-    def free(self) -> memoryview:
-        """Memory for one more chunk; waits for one that is under way."""
-        if not self.slots:
-            slot, job = self._busy.popleft()
-            job.result()
-            self.slots.append(slot)
-        return self.slots.pop()
-
-    def submit(self, slot: memoryview, work: Callable[..., None], *arguments: Any) -> None:
-        self._busy.append((slot, self.pool.submit(work, *arguments)))
-
-    def finish(self) -> None:
-        while self._busy:
-            self._busy.popleft()[1].result()
+def _slots() -> list[memoryview]:
+    return [memoryview(mmap.mmap(-1, CHUNK)) for _ in range(direct_io.THREADS + 2)]
 
 
-@contextmanager
-def _pipeline() -> Iterator[_Pipe]:
-    with ThreadPoolExecutor(THREADS) as pool:
-        pipe = _Pipe(pool)
-        yield pipe
-        pipe.finish()
+def _write_step(
+    file: direct_io.DirectFile, part: Part, place: tuple[int, int], fill: Transfer
+) -> direct_io.Step[memoryview]:
+    at, size = place
+
+    def put(slot: memoryview) -> None:
+        part.crc[at // CHUNK] = zlib.crc32(slot[:size])
+        file.put(slot[: direct_io.padded(size)], part.offset + at)
+
+    return direct_io.Step(lambda slot: fill(slot[:size], at), put)
 
 
-def _take_next(pipe: _Pipe, under_way: deque[tuple[memoryview, Transfer, int, int, Future[None]]]) -> None:
-    slot, move, at, size, job = under_way.popleft()
-    job.result()
-    move(slot[:size], at)
-    pipe.slots.append(slot)
+def _read_step(
+    file: direct_io.DirectFile, path: Path, part: Part, place: tuple[int, int], take: Transfer
+) -> direct_io.Step[memoryview]:
+    at, size = place
 
-
-def _write_chunk(descriptor: int, part: Part, number: int, slot: memoryview, at: int, size: int) -> None:
-    part.crc[number] = zlib.crc32(slot[:size])
-    whole = slot[: _padded(size)]
-    done = 0
-    while done < len(whole):
-        done += os.pwrite(descriptor, whole[done:], part.offset + at + done)
-
-
-def _read_chunk(
-    descriptor: int, path: Path, part: Part, number: int, slot: memoryview, at: int, size: int
-) -> None:
-    done = 0
-    while done < size:
-        got = os.preadv(descriptor, [slot[done : _padded(size)]], part.offset + at + done)
-        if not got:
+    def get(slot: memoryview) -> None:
+        if file.get(slot[: direct_io.padded(size)], part.offset + at, size) < size:
             raise CheckpointError(f"{path} is cut short in {part.name}; remove it to begin anew")
-        done += got
-    if zlib.crc32(slot[:size]) != part.crc[number]:
-        raise CheckpointError(f"{path} is damaged in {part.name}; remove it to begin anew")
+        if zlib.crc32(slot[:size]) != part.crc[at // CHUNK]:
+            raise CheckpointError(f"{path} is damaged in {part.name}; remove it to begin anew")
 
-
-def _chunks(part: Part) -> Iterator[tuple[int, int]]:
-    """(offset, size) of each chunk of a part."""
-    for at in range(0, part.bytes, CHUNK):
-        yield at, min(CHUNK, part.bytes - at)
+    return direct_io.Step(lambda slot: take(slot[:size], at), get)
 
 
 def _lay_out(parts: Sequence[Part], header: int) -> int:
     """Give each part its offset; where the first begins."""
-    first = offset = _padded(header)
+    first = offset = direct_io.padded(header)
     for part in parts:
         part.offset = offset
-        offset += _padded(part.bytes)
+        offset += direct_io.padded(part.bytes)
     return first
 
 
@@ -246,14 +200,3 @@ def _plain(value: Any) -> Any:
     raise CheckpointError(
         f"state holds a {type(value).__name__}; keep numbers, texts and lists there, and arrays by array()"
     )
-
-
-def _padded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _open(path: Path, flags: int) -> int:
-    """Open for direct I/O, where the file system has it."""
-    with suppress(OSError):
-        return os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600)
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

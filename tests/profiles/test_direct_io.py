@@ -14,22 +14,25 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from probes.scratch import scratch
 from profiles import direct_io
-from profiles.direct_io import ALIGNMENT, Bytes
+from profiles.direct_io import ALIGNMENT
 from profiles.errors import Unavailable
 from tests.support.components import require
 
+Bytes = NDArray[np.uint8]
 
-def save(path: Path, data: Bytes, slots: list[Bytes]) -> direct_io.Io:
+
+def save(path: Path, data: Bytes, slots: list[memoryview]) -> direct_io.Io:
     def fill(view: Bytes, offset: int) -> None:
         view[:] = data[offset : offset + len(view)]
 
     return direct_io.write(path, len(data), slots, fill)
 
 
-def load(path: Path, size: int, slots: list[Bytes]) -> Bytes:
+def load(path: Path, size: int, slots: list[memoryview]) -> Bytes:
     data = np.zeros(size, dtype=np.uint8)
 
     def take(view: Bytes, offset: int) -> None:
