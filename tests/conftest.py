@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.mpi.launchers import MpiInstall, find_mpi
+from probes.mpi.detection import find_mpi
+from probes.mpi.launchers import MpiInstall
 from profiles.errors import Unavailable
 from tests.support.components import require
 from tests.support.machines import Pristine, Tree

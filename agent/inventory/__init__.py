@@ -25,7 +25,7 @@ from agent.inventory.system import (
     read_tuning,
     read_virtualisation,
 )
-from probes.mpi.launchers import find_mpi
+from probes.mpi.detection import find_mpi
 from probes.power.powercap import zones
 from profiles.errors import Unavailable, UserError
 from profiles.inventory import Inventory, Missing, Mpi, PowerZone, Storage

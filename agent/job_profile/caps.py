@@ -25,7 +25,7 @@ from agent.job_profile.trial import Ended, Trial
 from agent.journal import Journal
 from agent.lock import node_lock
 from agent.paths import state_dir
-from probes.mpi.launchers import find_mpi
+from probes.mpi.detection import find_mpi
 from probes.power.caps import Caps, find_caps
 from probes.power.loads import MARK
 from probes.power.meters import Meter, Reading, choose_meter

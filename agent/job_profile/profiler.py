@@ -27,7 +27,7 @@ from agent.node_profile.conditions import Watch
 from agent.node_profile.node_kind import node_kind
 from probes.memory.plan import NotMeasured, choose_area
 from probes.memory.pool import Spot, WriterPool
-from probes.mpi.launchers import find_mpi
+from probes.mpi.detection import find_mpi
 from probes.topology import Topology, free_memory_mb, read_topology
 from profiles.errors import BadInput, Unavailable
 from profiles.fits.job import Fitted, fit

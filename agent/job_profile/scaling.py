@@ -19,7 +19,8 @@ from agent.job_profile.network import cores_of
 from agent.job_profile.start import Start, as_ranks, plain
 from agent.job_profile.trial import Ended, Trial
 from agent.lock import node_lock
-from probes.mpi.launchers import MpiInstall, find_mpi
+from probes.mpi.detection import find_mpi
+from probes.mpi.launchers import MpiInstall
 from profiles.errors import BadInput, UserError
 from profiles.models import downey
 from profiles.records import Model

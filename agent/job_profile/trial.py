@@ -141,7 +141,7 @@ def main() -> int:
 def _last_words(lines: list[str], code: int) -> str:
     """The last line; where guards of ranks reported, which rank died and of what."""
     if ends := [end for line in lines if (end := RankEnd.from_line(line))]:
-        return describe_failure(code, lines, ends, len(ends) + 1, ())
+        return describe_failure(code, lines, ends, ranks=len(ends) + 1)
     words = [line.strip() for line in lines if line.strip() and not LAUNCHER_LINE.search(line)]
     return words[-1] if words else ""
 

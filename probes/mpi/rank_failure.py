@@ -1,11 +1,10 @@
-"""Who died of what, when ranks did not end well: from their guards' reports, else from mpiexec's account.
+"""Failures of ranks: the rank that failed first, from the guards' reports, else from mpiexec's account.
 
-A guard's report is of a rank that no launcher ended (``probes.mpi.rank_guard``). Where several ranks report,
-the
-others may have followed the first: an MPI that loses a peer aborts, or crashes. None is killed by that, so a
-rank that was killed is the cause. Else the earliest is; and where the clocks do not tell, a doubt is said, as
-it is of a lone report that may be such a consequence: a rank killed together with its guard goes unreported.
-Where no guard could report, mpiexec's account is all there is.
+A guard reports a rank that no launcher ended (``probes.mpi.rank_guard``). Where several ranks report, the
+others may have followed the first, because an MPI that loses a peer aborts or crashes. Losing a peer kills
+no rank, so a rank that was killed is the cause; else the earliest is. A doubt is stated where the clocks do
+not tell, and where a lone report may be such a consequence: a rank killed together with its guard goes
+unreported. Where no guard could report, mpiexec's account is all there is.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _LOST_PEER = re.compile(r"MPI_ERRORS_ARE_FATAL|Fatal error in|mpi4py\.MPI\.Excep
 
 
 def describe_failure(
-    code: int, errors: Sequence[str], ends: Sequence[RankEnd], ranks: int, hosts: Sequence[str]
+    code: int, errors: Sequence[str], ends: Sequence[RankEnd], *, ranks: int, hosts: Sequence[str] = ()
 ) -> str:
-    """What to say of ranks that ended badly.
+    """Name the rank that failed first, how it ended, and its last words.
 
     Args:
         code: mpiexec's exit code.
-        errors: what mpiexec and ranks wrote to standard error.
-        ends: what the guards reported.
-        ranks: how many there were; of one alone there is no doubt who was first.
-        hosts: where the ranks were, one on each; empty: on this node.
+        errors: lines of mpiexec and ranks on standard error.
+        ends: reports of the guards.
+        ranks: their number; of a single rank there is no doubt which was first.
+        hosts: the host of each rank; empty: all on this node.
     """
     text = "\n".join(errors)
     if ends:
@@ -55,7 +54,7 @@ def _who(rank: int | None, node: str, hosts: Sequence[str]) -> str:
 def _from_guards(
     ends: Sequence[RankEnd], text: str, hosts: Sequence[str]
 ) -> tuple[int | None, str, str, str]:
-    """Rank, node, how and doubt."""
+    """Tell rank, node, how the rank ended, and a doubt."""
     in_order = cause_first(ends)
     first, doubt = in_order[0], ""
     for other in in_order[1:]:
@@ -71,7 +70,7 @@ def _from_guards(
 
 
 def cause_first(ends: Sequence[RankEnd]) -> list[RankEnd]:
-    """Reports, that of the likely cause first: who was killed, then by time."""
+    """Sort reports, the likely cause first: killed ranks, then by time."""
     return sorted(ends, key=lambda end: (not _was_killed(end), end.unix_s))
 
 
@@ -85,7 +84,7 @@ def _crashed(end: RankEnd) -> bool:
 
 
 def _from_launcher(code: int, text: str, hosts: Sequence[str]) -> tuple[int | None, str, str, str]:
-    """Rank, node, how and doubt, from the families' ways of saying so."""
+    """Tell rank, node, how the rank ended, and a doubt, from the words of each family."""
     rank, node, how, doubt = None, "", f"exit code {code}", ""
     ended_too = " (or another rank: MPICH ended the rest by signal too)"
     dead = _dead_ranks(text)
@@ -105,9 +104,9 @@ def _from_launcher(code: int, text: str, hosts: Sequence[str]) -> tuple[int | No
 
 
 def _dead_ranks(text: str) -> list[tuple[int, str, int]]:
-    """Rank, node and wait status, from MPICH's ``Exit codes: [node] status,status [node] status``.
+    """Read rank, node and wait status from MPICH's ``Exit codes: [node] status,status [node] status``.
 
-    After one death MPICH ends the other ranks by signal: those that ended otherwise come alone, if any.
+    MPICH ends the other ranks by signal after one death, so ranks that ended otherwise come alone, if any.
     """
     match = re.search(r"Exit codes: (.*)", text)
     nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1]) if match else []
@@ -121,7 +120,7 @@ def _as_mpich_ends(wait_status: int) -> bool:
 
 
 def how_ended(wait_status: int) -> str:
-    """``exit code 3``, ``signal 9 (SIGKILL)``."""
+    """Say how a process ended: ``exit code 3``, ``signal 9 (SIGKILL)``."""
     number = os.waitstatus_to_exitcode(wait_status)
     if number >= 0:
         return f"exit code {number}"
@@ -130,7 +129,7 @@ def how_ended(wait_status: int) -> str:
 
 
 def last_words(errors: Sequence[str]) -> str:
-    """The last lines of stderr that are not the launcher's own (Open MPI puts its own between dashes)."""
+    """Give the last lines of stderr without the launcher's own (Open MPI puts its own between dashes)."""
     text = re.sub(r"^-{20,}\n.*?^-{20,}$", "", "\n".join(errors), flags=re.MULTILINE | re.DOTALL)
     words = [line.strip("\0 ") for line in text.splitlines() if not LAUNCHER_LINE.search(line)]
     words = [word for word in words if word]

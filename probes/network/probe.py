@@ -25,7 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from probes.mpi.launchers import MpiInstall, RanksFailed, find_mpi, run_ranks
+from probes.mpi.detection import find_mpi
+from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.hosts import greet
 from probes.network.rank import AllToAllPlan
 from probes.run import Run

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from probes.mpi.launchers import library_name
+from probes.mpi.detection import library_name
 from probes.topology import usable_cores
 from profiles.stats import narrow_enough
 

@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from probes.mpi.launchers import MpiInstall, RanksFailed, run_ranks
+from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.probe import path_doubts
 from probes.network.streamer import StreamPlan
 from profiles.errors import Unavailable, UserError

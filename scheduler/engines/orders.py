@@ -59,7 +59,7 @@ class Orders:
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         """Look for an MPI if one of the jobs needs it; Unavailable if there is none that works."""
         if self._mpi is None and any(spec.mpi for spec in specs):
-            from probes.mpi.launchers import find_mpi
+            from probes.mpi.detection import find_mpi
 
             found = find_mpi()
             write_whole(self._mpi_file, json.dumps([str(found.launcher), found.family, found.library]))

@@ -21,7 +21,8 @@ from agent.job_profile.pool import pooled
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.session import JobOrder
 from agent.job_profile.start import as_ranks
-from probes.mpi.launchers import MpiInstall, find_mpi
+from probes.mpi.detection import find_mpi
+from probes.mpi.launchers import MpiInstall
 from probes.topology import usable_cores
 from profiles.jobs import JobProfile
 from profiles.models.neighbours import slowdown_beside

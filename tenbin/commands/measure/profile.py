@@ -178,7 +178,7 @@ def _check_hosts(settings: Settings, emulate: str) -> None:
     Raises:
         BadInput, Unavailable: the list is none, a host cannot be reached, or there is no MPI.
     """
-    from probes.mpi.launchers import find_mpi
+    from probes.mpi.detection import find_mpi
     from probes.network.hosts import check_names, greet
 
     if emulate or (settings.only and "network" not in settings.only):

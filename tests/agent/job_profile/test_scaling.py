@@ -13,7 +13,7 @@ import pytest
 
 from agent.job_profile import scaling
 from agent.job_profile.scaling import Scaling, ScalingFailed, check_counts, measure
-from probes.mpi.launchers import find_mpi
+from probes.mpi.detection import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.loads import LOADS, cg, common, ep, ft, lu, mg, most_ranks, prepare, sizes
-from probes.mpi.launchers import MpiInstall, run_ranks
+from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import run_ranks
 from profiles.errors import BadInput
 
 RUN = [sys.executable, "-P", "-m", "probes.loads"]

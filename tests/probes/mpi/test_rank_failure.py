@@ -118,7 +118,7 @@ def test_a_report_survives_its_way() -> None:
     assert RankEnd.from_line("something else") is None
     alone = RankEnd(None, 9, 1.5e9, "4325ce5f-ab67", "node7")  # under a launcher of another MPI
     assert RankEnd.from_line(alone.to_line()) == alone
-    assert describe_failure(1, [], [alone], 2, []) == "a rank on node7 ended with signal 9 (SIGKILL)"
+    assert describe_failure(1, [], [alone], ranks=2) == "a rank on node7 ended with signal 9 (SIGKILL)"
 
 
 LOST = " (or its MPI lost another rank before, together with the guard that would have told)"
@@ -158,17 +158,17 @@ ABORTED = ["[a:0] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will 
     ],
 )
 def test_guards_tell_who_died_first(ends: list[RankEnd], errors: Sequence[str], words: str) -> None:
-    assert describe_failure(255, errors, ends, 2, ["a", "b"]) == words
+    assert describe_failure(255, errors, ends, ranks=2, hosts=["a", "b"]) == words
 
 
 def test_guards_know_more_than_the_launcher() -> None:
     account = "[mpiexec@vm] Exit codes: [a] 9 [b] 0"  # seen when rank 1 had been killed
     assert (
-        describe_failure(9, [account], [end(1, 9, 0.0)], 2, ["a", "b"])
+        describe_failure(9, [account], [end(1, 9, 0.0)], ranks=2, hosts=["a", "b"])
         == "rank 1 on b ended with signal 9 (SIGKILL)"
     )
     assert (
-        describe_failure(9, [account], [], 2, ["a", "b"])
+        describe_failure(9, [account], [], ranks=2, hosts=["a", "b"])
         == f"rank 0 on a ended with signal 9 (SIGKILL){DOUBT}"
     )
 
@@ -226,10 +226,9 @@ MPICH_KILLED_AND_OTHERS_ENDED = f"{MPICH_KILLED_ON_A_HOST}\n[mpiexec@vm] Exit co
     ],
 )
 def test_both_families_tell_who_died(text: str, hosts: list[str], words: str) -> None:
-    assert describe_failure(1, text.splitlines(), [], 2, hosts) == words
+    assert describe_failure(1, text.splitlines(), [], ranks=2, hosts=hosts) == words
 
 
 def test_one_rank_leaves_no_doubt() -> None:
-    assert (
-        describe_failure(9, ["Exit codes: [vm] 9"], [], 1, []) == "rank 0 on vm ended with signal 9 (SIGKILL)"
-    )
+    failure = describe_failure(9, ["Exit codes: [vm] 9"], [], ranks=1)
+    assert failure == "rank 0 on vm ended with signal 9 (SIGKILL)"

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 import probes.network.hosts
 import probes.network.probe
-from probes.mpi.launchers import MpiInstall, RanksFailed, run_ranks
+from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.hosts import greet
 from probes.network.probe import SIZES, Listener, check_path, measure
 from probes.network.rank import AllToAllPlan, bytes_sent, identity

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probes.mpi.launchers import run_ranks
+from probes.mpi.runner import run_ranks
 from probes.network.probe import GRACE_S, SIZES, Listener
 from probes.network.rank import AllToAllPlan
 from probes.run import Event, Run
@@ -30,7 +30,7 @@ BUDGET_S = {True: (5.0, 2.0), False: (30.0, 8.0)}  # quick or full: among all, o
 
 @dataclass(frozen=True)
 class SrunLauncher:
-    """Ranks on nodes of an allocation, one on each, for ``probes.mpi.launchers.run_ranks``."""
+    """Ranks on nodes of an allocation, one on each, for ``probes.mpi.runner.run_ranks``."""
 
     allocation: Allocation
     nodes: tuple[SlurmNode, ...]
