@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ PAGE = ROOT / "docs" / "run-jobs.md"
 FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"RAPL", "Slurm"}
 MARK = "=== block "
+VARIES = re.compile(r"(\.\.\.|\d+\.\d+(?:e[-+]\d+)?)")
 
 
 class Block(NamedTuple):
@@ -48,8 +50,14 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def matches(prints: str, printed: str) -> bool:
-    """Compare with the page's text; ``...`` stands for anything, and spaces count as one."""
-    pattern = r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*") for word in prints.split())
+    """Compare with the page's text.
+
+    ``...`` stands for anything, a decimal number for any number, and spaces count as one.
+    """
+    parts = VARIES.split(" ".join(prints.split()))
+    plain = [re.escape(part).replace(r"\ ", r"\s+") for part in parts[::2]]
+    varying = [".*" if part == "..." else r"[-+.e\d]+" for part in parts[1::2]]
+    pattern = "".join(chain.from_iterable(zip_longest(plain, varying, fillvalue="")))
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 
 
@@ -58,6 +66,7 @@ def test_a_page_is_read_as_it_is_written() -> None:
     first, second = Block("one\n", "1 ... 2\n"), Block("python3 - <<'END'\nthree\nEND\n", None)
     assert list(blocks(page)) == [first, second]
     assert matches("1 ... 2", "1  x\ny 2\n") and matches("...", "") and not matches("1 ... 2", "1 x 3")
+    assert matches("1.5 s", "2.0e-05 s") and not matches("1.5 s", "2 MB") and not matches("2 s", "3 s")
 
 
 @pytest.mark.measures
