@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.supervisor import tree
+from agent.processes import tree
 from probes.mpi.launchers import MpiInstall
 from tests.support.components import require
 from tests.support.paths import EXAMPLES

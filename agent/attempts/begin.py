@@ -11,9 +11,9 @@ import os
 import time
 from types import SimpleNamespace
 
-from agent.attempts.fast_imports import parse, signal
 from agent.attempts.launch import launch
-from agent.supervisor import tree
+from agent.processes import tree
+from agent.processes.fast_imports import parse, signal
 from profiles.errors import UserError
 from profiles.files import read_plain, try_lock
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from agent.attempts.folder import Order
+    from agent.attempts.records import Order
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 BEFOREHAND = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts")  # of an order: prepared by the supervisor

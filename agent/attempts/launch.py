@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import os
 
-from agent.attempts.fast_imports import signal, suppress
-from agent.supervisor import tree
+from agent.processes import tree
+from agent.processes.fast_imports import signal, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import SimpleNamespace
 
-    from agent.attempts.folder import Order
+    from agent.attempts.records import Order
 
 NO_READER = "nobody reads this pipe; start its reader first, or name a file"
 DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
@@ -56,7 +56,7 @@ def cpus_for(order: Order | SimpleNamespace, places: tuple[int, ...]) -> tuple[i
     """Numbers of the logical CPUs that the job is bound to now; empty: to none."""
     if not order.places:
         return tuple(order.cores)
-    from agent.supervisor.binding import cpus_of  # few jobs share nodes that are not this machine
+    from agent.processes.binding import cpus_of  # few jobs share nodes that are not this machine
 
     return cpus_of(places)
 

@@ -32,7 +32,7 @@ import psutil
 from agent.attempts.folder import Attempt
 from agent.emulation.machines import Machine, build, cores_of, parse, zone_folders
 from agent.emulation.persistent import abandoned, sign_of_life
-from agent.supervisor.tree import MARK as JOB_MARK
+from agent.processes.tree import MARK as JOB_MARK
 from probes.power.loads import MARK
 from probes.power.powercap import read_int
 

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from agent.supervisor import tree
-from agent.supervisor.samples import look
+from agent.processes import tree
+from agent.processes.samples import look
 from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure
 from probes.mpi.rank_guard import RankEnd
 

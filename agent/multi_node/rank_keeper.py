@@ -19,8 +19,8 @@ from agent.multi_node import ranks
 from agent.multi_node.lease import LEASE_S, Lease
 from agent.multi_node.node_name import here
 from agent.multi_node.spread import Board, Wish, Word, of_this_node
-from agent.supervisor import tree
-from agent.supervisor.samples import Sampler
+from agent.processes import tree
+from agent.processes.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
 
 LOOKS_S = 0.2

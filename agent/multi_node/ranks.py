@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from agent.supervisor import tree
+from agent.processes import tree
 from probes.mpi import rank_guard
 from probes.mpi.rank_guard import RankEnd
 from profiles.files import read_plain

@@ -22,7 +22,8 @@ from typing import Literal, get_args
 
 from agent.attempts import checked
 from agent.attempts.checked import Broken
-from agent.attempts.folder import Attempt, Order, Result, Usage
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order, Result, Usage
 from agent.multi_node.lease import LEASE_S, MARGIN_S
 from agent.multi_node.node_name import here
 from agent.multi_node.ranks import REPORTS

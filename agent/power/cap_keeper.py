@@ -25,7 +25,7 @@ from agent.journal import Journal, restore_leftovers
 from agent.multi_node.node_name import here
 from agent.paths import node_journal
 from agent.power.energy import Energy
-from agent.supervisor import tree
+from agent.processes import tree
 from probes.power.caps import find_caps
 from profiles.errors import Busy, UserError
 

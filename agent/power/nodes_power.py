@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from agent.attempts.begin import LOG
-from agent.attempts.folder import Attempt, Order
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order
 from agent.multi_node.node_name import here
 from agent.power import caps
 from agent.power.cap_keeper import CapKeeper

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from agent.attempts.folder import Attempt, Result
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Result
 from agent.supervisor.supervisor import supervise
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attempts.begin import AWAITED, Begun, GivenUp, begin
-from agent.attempts.folder import Attempt, How, Request, Result, RunState, Usage, as_order, until_it_can
+from agent.attempts.folder import Attempt, until_it_can
 from agent.attempts.launch import cpus_for
+from agent.attempts.records import How, Request, Result, RunState, Usage, as_order
 from agent.multi_node import ranks
 from agent.multi_node.node_name import here
-from agent.supervisor import limits, tree
-from agent.supervisor.samples import Sampler
+from agent.processes import limits, tree
+from agent.processes.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import UserError
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from agent.attempts.folder import Result
+from agent.attempts.records import Result
 from profiles.errors import BadInput
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.dispatcher import Bookings

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from functools import partial
 
-from agent.attempts.folder import Want
+from agent.attempts.records import Want
 from scheduler.coordinator.job_table import Ledger
 from scheduler.coordinator.journal import Entry, Journal, Stage
 from scheduler.engines import Engine

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.attempts.folder import Want
+from agent.attempts.records import Want
 from profiles.errors import BadInput
 from scheduler.coordinator import journal_file as file
 from scheduler.coordinator.jobs_on_disk import job_folders

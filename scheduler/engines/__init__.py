@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from agent.attempts.folder import Result, RunState, Want
 from agent.attempts.phases import Phase
-from agent.supervisor.samples import Sample
+from agent.attempts.records import Result, RunState, Want
+from agent.processes.samples import Sample
 from scheduler.coordinator.journal import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from agent.attempts.folder import Result
+from agent.attempts.records import Result
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 

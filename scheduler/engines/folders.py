@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from agent.attempts import phases
-from agent.attempts.folder import Attempt, RunState
-from agent.supervisor.samples import Sample, read
+from agent.attempts.folder import Attempt
+from agent.attempts.records import RunState
+from agent.processes.samples import Sample, read
 from scheduler.coordinator.journal import Entry
 from scheduler.engines.external_jobs import Reception
 from scheduler.engines.orders import Files

@@ -8,7 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.attempts.folder import JOB_KEY, Attempt, Order
+from agent.attempts.folder import JOB_KEY, Attempt
+from agent.attempts.records import Order
 from agent.multi_node import ranks, reach
 from probes.mpi import rank_guard
 from profiles.errors import Unavailable

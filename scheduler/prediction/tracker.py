@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from agent.attempts.folder import Result, RunState
 from agent.attempts.phases import Phase
+from agent.attempts.records import Result, RunState
 from scheduler.coordinator.journal import Entry
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import EstimateKind, Job, Stop

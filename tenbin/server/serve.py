@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import uvicorn
 
-from agent.attempts import umask
 from agent.node_profile.node_kind import node_kind
+from agent.processes import umask
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.supervisor import tree
+from agent.processes import tree
 from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.support.programs import TENBIN

@@ -22,9 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.attempts import umask
-from agent.attempts.folder import Attempt, Request, Want
-from agent.supervisor import limits, tree
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Request, Want
+from agent.processes import limits, tree, umask
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import Unavailable
 from scheduler.coordinator.journal import Entry

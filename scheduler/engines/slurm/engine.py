@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from agent.attempts.folder import Request, Want
+from agent.attempts.records import Request, Want
 from profiles.errors import Unavailable
 from profiles.files import write_whole
 from scheduler.coordinator.journal import Entry

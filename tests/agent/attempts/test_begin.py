@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agent
-from agent.attempts.fast_imports import parse, suppress
+from agent.processes.fast_imports import parse, suppress
 
 LONG = {"signal", "enum", "json", "re", "contextlib", "functools", "pathlib", "typing", "dataclasses"}
 TEXT = st.text(st.characters(codec=None))  # with halves of pairs, as environments have them
@@ -46,7 +46,7 @@ def test_only_what_is_meant_is_suppressed() -> None:
 
 def test_nothing_that_takes_long_is_imported_before_a_command() -> None:
     root = Path(agent.__file__).parents[1]
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import agent.multi_node.allocation_reuse\n"
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import agent.supervisor.allocation_reuse\n"
     program += "print(*sorted(sys.modules))"
     words = [sys.executable, "-I", "-S", "-c", program, str(root)]
     imported = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()

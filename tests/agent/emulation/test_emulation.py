@@ -15,7 +15,7 @@ import pytest
 
 from agent.emulation.emulated_tree import Tree
 from agent.emulation.machines import FAULTS, MACHINES, build, emulated_node, parse, truth
-from agent.supervisor.tree import MARK as JOB_MARK
+from agent.processes.tree import MARK as JOB_MARK
 from probes.power.loads import MARK, Loads
 from probes.power.powercap import capped, metered, zones
 from profiles.errors import BadInput

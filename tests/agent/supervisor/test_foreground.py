@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts.folder import Attempt, Order
-from agent.supervisor import tree
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order
+from agent.processes import tree
 from tests.agent.supervisor.test_supervisor import Running
 from tests.support.programs import TENBIN
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts.folder import Attempt, Order, Request, Result
-from agent.supervisor import limits, tree
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order, Request, Result
+from agent.processes import limits, tree
 
 Start = Callable[..., "Running"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.supervisor import tree
+from agent.processes import tree
 from tests.support.coordinator import Up
 
 REMOVES = 'rm -rf "$TENBIN_JOB_FOLDER/attempt-1"'

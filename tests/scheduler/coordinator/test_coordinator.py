@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.supervisor import limits
+from agent.processes import limits
 from profiles.errors import BadInput, Busy
 from profiles.store import Store
 from scheduler.coordinator.coordinator import Coordinator

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts.folder import Attempt, Order
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal import Journal, Stage

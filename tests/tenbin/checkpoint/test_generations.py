@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.attempts.folder import Attempt, Order
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order
 from tenbin.checkpoint.file import CheckpointError, Part, read_header
 from tenbin.checkpoint.generations import Generations, Superseded
 from tests.support.interleaving import CALLS, Stepped

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.supervisor import tree
+from agent.processes import tree
 from tenbin.checkpoint.file import CHUNK, CheckpointError, Part, read, read_header, write
 from tests.support.components import require
 from tests.support.coordinator import Up

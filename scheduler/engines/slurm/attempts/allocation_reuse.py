@@ -1,6 +1,6 @@
 """Slurm jobs whose job has just ended: the next one of the same size on the same node can have their place.
 
-``agent.multi_node.allocation_reuse`` is what waits there. Such an attempt has no Slurm job of its own: it is
+``agent.supervisor.allocation_reuse`` is what waits there. Such an attempt has no Slurm job of its own: it is
 found by the comment of the one that it was passed on to, which lies in its folder before it is.
 """
 
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from agent.attempts import checked
 from agent.attempts.checked import Broken
-from agent.attempts.folder import Attempt, Result
-from agent.multi_node import allocation_reuse
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Result
+from agent.supervisor import allocation_reuse
 from scheduler.engines.slurm.attempts.attempt import Watched
 from scheduler.engines.slurm.client.tools import Batch
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from agent.attempts.folder import Attempt, Want
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Want
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.tools import Batch
 from scheduler.engines.slurm.nodes.heartbeats import Key

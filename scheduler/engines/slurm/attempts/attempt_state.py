@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.attempts.folder import How, Result
+from agent.attempts.records import How, Result
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines import Report, spoiled
 from scheduler.engines.slurm.attempts.attempt import Watched

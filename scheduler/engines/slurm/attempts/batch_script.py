@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.attempts.begin import LOG
-from agent.multi_node import lease, relay_process
+from agent.multi_node import lease
+from agent.supervisor import batch_process
 from probes.power.loads import MARK as LOAD
 from scheduler.coordinator.journal import Entry
 from scheduler.engines.orders import Files, Orders
@@ -65,7 +66,7 @@ class Papers:
         most = max(watched.cpus.values())
         each = job.spec.cores * self.site.threads
         each = each if most % each == 0 else most
-        words = [sys.executable, "-I", "-S", relay_process.__file__, str(folder)]
+        words = [sys.executable, "-I", "-S", batch_process.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
         return Batch(

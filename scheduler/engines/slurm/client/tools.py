@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.attempts import umask
+from agent.processes import umask
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.parse import SlurmJob, SlurmNode

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agent.attempts.folder import How, Result, Usage, Want
+from agent.attempts.records import How, Result, Usage, Want
 from scheduler.coordinator.journal import Entry
 from scheduler.engines import Report
 from scheduler.engines.external_jobs import Guest

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.supervisor import tree
+from agent.processes import tree
 from tests.support.coordinator import Up
 
 RANK = """

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from agent.attempts import begin, phases
 from agent.attempts.checked import Broken
-from agent.attempts.folder import Attempt, How, Request, Result, RunState, Usage
-from agent.multi_node.allocation_reuse import _was_short
+from agent.attempts.folder import Attempt
+from agent.attempts.records import How, Request, Result, RunState, Usage
 from agent.multi_node.lease import beat_file
 from agent.multi_node.spread import FOLDER, Board, Word
 from agent.power import caps, power
-from agent.supervisor import samples
+from agent.processes import samples
+from agent.supervisor.allocation_reuse import _was_short
 from scheduler.engines.slurm.attempts.allocation_reuse import BY, passed_on_to
 from scheduler.engines.slurm.nodes.heartbeats import Sign
 from scheduler.engines.slurm.nodes.heartbeats import _look as look_for_beat

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts.folder import Attempt, Order, Request
-from agent.multi_node import allocation_reuse, relay_process
-from agent.supervisor import tree
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Order, Request
+from agent.processes import tree
+from agent.supervisor import allocation_reuse, batch_process
 from tests.support.coordinator import Up
 from tests.support.slurm_lab import SlurmLab
 
@@ -32,7 +33,7 @@ def placed(folder: Path, script: str, /, **more: object) -> Attempt:
 
 
 def carry(attempt: Attempt) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-I", "-S", relay_process.__file__, str(attempt.path)])
+    return subprocess.Popen([sys.executable, "-I", "-S", batch_process.__file__, str(attempt.path)])
 
 
 def until(condition: object) -> None:

@@ -211,7 +211,7 @@ def supervises(process: Path, home: Path) -> bool:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return any(word.endswith(b"agent/multi_node/relay_process.py") for word in words) and words[
+    return any(word.endswith(b"agent/supervisor/batch_process.py") for word in words) and words[
         -2
     ].startswith(bytes(home))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.node_profile.node_kind import node_kind
-from agent.supervisor.binding import cpus_of
+from agent.processes.binding import cpus_of
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.job_store import JobStore

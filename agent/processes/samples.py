@@ -13,14 +13,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.attempts.checked import MOST
-from agent.supervisor import tree
+from agent.processes import tree
 from profiles.files import read_plain
 
 FIRST_S, LATER_S = 0.1, 1.0  # the first look, and how far apart they are when doubling has come to an end
 SHARE = 0.005  # of a core that looking may take: a large tree is looked at less often
 MOST_ROWS = 1000  # then every two rows become one, and rows come half as often
 MOST_BYTES = 1 << 20  # of a file that is read; all that a sampler writes is less
+MOST_COUNTED = 1e18  # no sum of a job is larger
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -170,7 +170,7 @@ def read(file: Path) -> list[Sample]:
                 at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
                 counts = int(processes), int(threads), float(energy) if energy.strip() else None
                 row = Sample(float(at), float(cpu), float(memory), float(read_mb), float(written), *counts)
-                known = all(value is None or 0.0 <= value <= MOST for value in row)
+                known = all(value is None or 0.0 <= value <= MOST_COUNTED for value in row)
                 rows += [row] if known and line.endswith("\n") else []
     return rows
 

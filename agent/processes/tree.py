@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 
-from agent.attempts.fast_imports import signal, suppress
+from agent.processes.fast_imports import signal, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import sys
 import time
 
 from agent.attempts.begin import LOG, begin
-from agent.attempts.fast_imports import parse, signal, suppress
-from agent.supervisor import tree
+from agent.processes import tree
+from agent.processes.fast_imports import parse, signal, suppress
 from profiles.files import read_plain
 
 TYPE_CHECKING = False
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from agent.attempts.folder import Attempt, Result
+    from agent.attempts.folder import Attempt
+    from agent.attempts.records import Result
 
 ELSEWHERE = 3  # exit code: somebody else runs it, or it was given up
 NEXT = "next"

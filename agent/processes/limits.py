@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
-from agent.supervisor import tree
+from agent.processes import tree
 
 PREFIX = "tenbin-"
 UNLIMITED = "max"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.supervisor import samples, tree
-from agent.supervisor.samples import Sample, Sampler
+from agent.processes import samples, tree
+from agent.processes.samples import Sample, Sampler
 from tests.agent.supervisor.test_supervisor import Start, start
 from tests.support.coordinator import Up
 
