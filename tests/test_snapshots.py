@@ -172,7 +172,7 @@ def schedule(policy: str, workload: str, cluster: Cluster) -> str:
     if workload.endswith(".gz"):
         arrivals = islice(cast(Iterable[Arrival], arrivals), 3000)
     record = OutcomeRecorder()
-    Simulator(cluster, arrivals, create(policy, 1), work.settings, [record]).run()
+    Simulator(cluster, arrivals, create(policy, 1), work.settings, sinks=[record]).run()
     parts = [
         (one.job.id, one.how, kind, at.pool, at.units, at.nodes, at.cap_w, start, end)
         for one in record.outcomes

@@ -236,7 +236,7 @@ class Lives:
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
-        self.tracker.left(entry, state.job, before.pool, ended_s, self.state.now)
+        self.tracker.left(entry, state.job, before.pool, ended_s, now=self.state.now)
         self.state.end_stop(state)
         return self._left(entry, state, before, "checkpointed")
 

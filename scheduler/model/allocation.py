@@ -46,7 +46,7 @@ class Allocation:
         self._has_power = any(pool.has_power for pool in self.cluster.pools)
 
     def misfit(self, job: Job) -> str:
-        """Why the job can never run on this cluster, as a clause; "" if it can."""
+        """Say why the job can never run on this cluster, as a clause; "" if it can."""
         if job.units <= self._surely and not job.estimates_s:
             return ""
         reasons = []
@@ -85,12 +85,12 @@ class Allocation:
         self.in_service[pool] -= units
 
     def up(self, pool: str, units: int) -> None:
-        """Units of a counted pool come back."""
+        """Bring units of a counted pool back."""
         self.free[pool] += units
         self.in_service[pool] += units
 
     def set_node(self, pool: str, node: int, up: bool) -> None:
-        """A node leaves service, or comes back; jobs that are on it stay charged until they leave."""
+        """Take a node out of service or bring it back; jobs on it stay charged until they leave."""
         nodes = self.nodes[pool]
         if bool(nodes.up[node]) != up:
             nodes.set_up(node, up)
@@ -116,7 +116,7 @@ class Allocation:
             self.broken(job.id, rule, f"the job cannot run on {placement.pool}")
 
     def obstacle(self, job: Job, placement: Placement, drew_w: float = 0.0) -> str:
-        """Why the units of ``placement`` cannot be had now, as a clause; "" if they can.
+        """Say why the units of ``placement`` cannot be had now, as a clause; "" if they can.
 
         ``drew_w`` is what the job has just drawn: drawing no more than that is allowed over any budget.
         """

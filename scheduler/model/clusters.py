@@ -31,7 +31,7 @@ NODE_LIST = {"cpu_milli": ("cpu", 1e-3), "memory_mib": ("memory_mb", 2**20 / 1e6
 
 
 def parse_cluster(text: str) -> Cluster:
-    """The cluster that ``text`` describes.
+    """Read the cluster that ``text`` describes.
 
     Raises:
         BadInput: it describes none, or contradicts itself.
@@ -103,7 +103,10 @@ def _from_node_list(path: Path) -> Cluster:
                     raise BadInput(f"cluster {path}, line 1: no column {column}", "name a list of nodes")
             for row in table:
                 rows.append(
-                    {name: _scaled(row, c, by, path, table.line_num) for c, (name, by) in NODE_LIST.items()}
+                    {
+                        name: _scaled(row, c, by, path, line=table.line_num)
+                        for c, (name, by) in NODE_LIST.items()
+                    }
                 )
     except OSError as error:
         raise BadInput(f"cluster {path}: {error.strerror}", REMEDY) from error
@@ -116,7 +119,7 @@ def _from_node_list(path: Path) -> Cluster:
     )
 
 
-def _scaled(row: Mapping[str, str | None], column: str, by: float, path: Path, line: int) -> float:
+def _scaled(row: Mapping[str, str | None], column: str, by: float, path: Path, *, line: int) -> float:
     try:
         value = float(row[column] or "")
     except ValueError as error:
@@ -162,7 +165,7 @@ def _pool(given: Mapping[str, Any], rank: int, where: str) -> Pool:
 def _resources(
     given: Mapping[str, Any], units: int, at: str
 ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[tuple[float, ...], ...]]:
-    """Names, common capacity, and the capacity of each node where nodes differ."""
+    """Read resource names, the common capacity, and the capacity of each node where nodes differ."""
     rows = given.get("capacities", [])
     if "capacity" in given and rows:
         raise BadInput(f"{at} has both capacity and capacities", "give one of them")
@@ -192,7 +195,7 @@ def _number(value: Any, name: str, at: str) -> float:
 
 
 def checked(pools: tuple[Pool, ...], budget_w: float | None, where: str) -> Cluster:
-    """The cluster of these pools.
+    """Make a cluster of these pools.
 
     Raises:
         BadInput: it contradicts itself; ``where`` says who described it.

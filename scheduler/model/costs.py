@@ -14,16 +14,16 @@ class Costs(Protocol):
     """Seconds during which a job holds its units without getting on."""
 
     def stop_s(self, job: Job, pool: str) -> float:
-        """To suspend the job on that class: a checkpoint, or a mere pause."""
+        """Predict how long it takes to suspend the job on that class, by a checkpoint or a mere pause."""
 
     def restart_s(self, job: Job, pool: str) -> float:
-        """To get the job going again on that class."""
+        """Predict how long the job takes to compute again on that class."""
 
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
-        """To change the number of units."""
+        """Predict how long a change of the number of units takes."""
 
     def cap_s(self, job: Job, placement: Placement) -> float:
-        """To change the power cap."""
+        """Predict how long a change of the power cap takes."""
 
 
 @record

@@ -60,13 +60,13 @@ class Slowdowns(Protocol):
     """What is known of programs that share a node; predicted for policies, the truth in a simulation."""
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
-        """Run time of ``program``, bound so, beside those on its node, over its run time on whole nodes.
+        """Return run time of ``program``, bound so, beside those on its node / run time on whole nodes.
 
         1 where nothing is known of it.
         """
 
     def pressure(self, program: str) -> Pressure | None:
-        """What the program does to others; None: it was never measured."""
+        """Return what the program does to others; None if it was never measured."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class PairTable:
         return tuple(self.base_s)
 
     def change(self, program: str, binding: str, beside: str) -> float:
-        """Run time beside one other / run time on whole nodes - 1.
+        """Return run time beside one other / run time on whole nodes - 1.
 
         Raises:
             KeyError: that was not measured.
@@ -149,7 +149,7 @@ class PressureModel:
 
     @classmethod
     def fit(cls, table: PairTable) -> PressureModel:
-        """The weights that explain best what each measured neighbour adds to running alone."""
+        """Fit the weights that explain best what each measured neighbour adds to running alone."""
         bindings = [binding for binding in table.times_s if binding in BESIDE]
         return cls(
             table.pressures,
@@ -173,7 +173,7 @@ class PressureModel:
 
 
 def products(own: Pressure, other: Pressure) -> tuple[float, float]:
-    """Memory with memory, and the other's pressure on the network with the own share of communication."""
+    """Multiply both memory pressures, and the other's network pressure with the own communication."""
     return (
         own.memory_percent * other.memory_percent,
         other.near_percent * own.communication_percent,
@@ -207,7 +207,7 @@ class SharedNodeInterference:
 
 
 def load_pairs(name: str) -> PairTable:
-    """The pairs of a file, or of a built-in table.
+    """Read the pairs of a file, or of a built-in table.
 
     Raises:
         BadInput: there is no such file or table, or it lacks something.

@@ -26,7 +26,7 @@ FAR = 1e14  # microseconds; up to there a float of them is off by less than 0.01
 
 
 def instant(time_s: float) -> float:
-    """``time_s`` on the grid of one microsecond that events lie on.
+    """Round ``time_s`` to the grid of one microsecond that events lie on.
 
     A planned time meets the event it was planned for only if both were rounded: plan with ``instant``.
     """
@@ -107,11 +107,11 @@ class Job:
     share: float | None = None
 
     def runs_on(self, pool: str) -> bool:
-        """Whether the job can run on that class of resource."""
+        """Tell if the job can run on that class of resource."""
         return not self.estimates_s or pool in self.estimates_s
 
     def reference_s(self, pool: str) -> float:
-        """Believed run time on that class at speed 1 (fewest units, lowest cap); infinite when unknown.
+        """Return the believed run time on that class at speed 1 (fewest units, lowest cap), or infinity.
 
         Raises:
             KeyError: the job cannot run on that class.
@@ -121,7 +121,7 @@ class Job:
         return math.inf if self.estimate_s is None else self.estimate_s
 
     def estimate_on(self, pool: str, units: int | None = None, cap_w: float | None = None) -> float:
-        """Believed run time of the whole job in seconds; infinite when unknown.
+        """Return the believed run time of the whole job in seconds, or infinity if unknown.
 
         Raises:
             KeyError: the job cannot run on that class.
@@ -157,7 +157,7 @@ class Placement:
 
 @cache
 def counted(pool: str, units: int) -> Placement:
-    """The placement on units without identity; most are asked for again and again."""
+    """Return the placement on units without identity, cached because most are asked for repeatedly."""
     return Placement(pool, units)
 
 
@@ -204,15 +204,15 @@ class Pool:
         return bool(self.base_w or self.peak_w or self.caps_w)
 
     def name_of(self, node: int) -> str:
-        """What people call a node."""
+        """Return the name of a node for people."""
         return self.names[node] if self.names else f"{self.name}{node}"
 
     def capacity_of(self, node: int) -> tuple[float, ...]:
-        """Capacity of one node, in the order of ``resources``."""
+        """Return the capacity of one node, in the order of ``resources``."""
         return self.capacities[node] if self.capacities else self.capacity
 
     def power_w(self, units: int, cap_w: float | None) -> float:
-        """Power of ``units`` units in use."""
+        """Compute the power of ``units`` units in use."""
         return units * (self.base_w + (self.peak_w if cap_w is None else cap_w))
 
 

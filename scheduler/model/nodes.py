@@ -36,16 +36,16 @@ class Nodes:
         self.jobs: list[dict[int, int]] = [{} for _ in range(pool.units)]
 
     def fits(self, demand: tuple[float, ...], units: int = 1) -> NDArray[np.bool_]:
-        """For each node whether ``units`` units of ``demand`` fit on it now."""
+        """Tell for each node if ``units`` units of ``demand`` fit on it now."""
         mask: NDArray[np.bool_] = (self._free >= np.multiply(demand, units) - EPSILON).all(axis=1) & self._up
         return mask
 
     def room(self, demand: tuple[float, ...]) -> NDArray[np.int64]:
-        """For each node how many units of ``demand`` fit on it now."""
+        """Count for each node how many units of ``demand`` fit on it now."""
         return rooms(self._free, demand) * self._up
 
     def misfit(self, job: Job) -> str:
-        """Why the job fits on no set of empty nodes, as a clause; "" if it does."""
+        """Say why the job fits on no set of empty nodes, as a clause; "" if it does."""
         if job.units == 1 and job.demand and self._holds_one(job.demand):
             return ""
         name, resources = self.pool.name, self.pool.resources
@@ -59,14 +59,14 @@ class Nodes:
         return f"it needs {job.units} times {_vector(job.demand)}, {name} has room for {room}"
 
     def _holds_one(self, demand: tuple[float, ...]) -> bool:
-        """Whether one unit fits on the first node: the usual case, and quick to see."""
+        """Tell if one unit fits on the first node, because that is the usual case and a quick check."""
         first = self.pool.capacity_of(0)
         return len(demand) == len(first) and min(demand) >= 0 < max(demand) and all(map(le, demand, first))
 
     def refusal(  # noqa: PLR0911 (one line a rule)
         self, job: Job, placement: Placement
     ) -> str:
-        """Why the placement is impossible now, as a clause; "" if it is possible."""
+        """Say why the placement is impossible now, as a clause; "" if it is possible."""
         if len(job.demand) != len(self.pool.resources):
             return f"the job states no demand of {', '.join(self.pool.resources)}"
         placed = 0
@@ -116,7 +116,7 @@ class Nodes:
         return emptied
 
     def set_up(self, node: int, up: bool) -> None:
-        """A node goes down or comes up; jobs that are on it stay charged until they are given back."""
+        """Mark a node as up or down; jobs on it stay charged until they are given back."""
         self._up[node] = up
         self._set_free(node)
 
@@ -126,12 +126,12 @@ class Nodes:
             self._free[node, r] = capacity - held if up else 0.0
 
     def neighbours(self, job_id: int, placement: Placement) -> set[int]:
-        """Other jobs on any node of the placement."""
+        """Return the other jobs on any node of the placement."""
         return {other for node, _ in placement.nodes for other in self.jobs[node] if other != job_id}
 
 
 def rooms(free: NDArray[np.float64], demand: tuple[float, ...]) -> NDArray[np.int64]:
-    """For each node how many units of ``demand`` fit into what is ``free`` there."""
+    """Count for each node how many units of ``demand`` fit into what is ``free`` there."""
     needed = np.asarray(demand)
     wanted = needed > 0
     if not wanted.any():

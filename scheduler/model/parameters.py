@@ -26,7 +26,7 @@ BOOLEANS = {
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> BadInput:
-    """The error for a name that does not exist: says which one was probably meant, and all there are."""
+    """Make the error for an unknown name; it lists near misses and all known names."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -34,7 +34,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> BadInput:
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """``"name,k=v,k=v"`` as name and pairs.
+    """Split ``"name,k=v,k=v"`` into name and pairs.
 
     Raises:
         BadInput: a part is not ``k=v``, or a key comes twice.
@@ -53,7 +53,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def fill(kind: type[P], given: dict[str, str], what: str) -> P:
-    """An instance of the dataclass ``kind`` with the ``given`` fields; the others keep their defaults.
+    """Make an instance of the dataclass ``kind`` from ``given`` fields; the others keep their defaults.
 
     Raises:
         BadInput: an unknown name, or a value that is not of the field's type.
@@ -74,7 +74,7 @@ def fill(kind: type[P], given: dict[str, str], what: str) -> P:
 
 
 def _value(hint: Any, text: str, where: str) -> Any:
-    """``text`` as a bool, int, float, str, one of a Literal, or None where that is allowed."""
+    """Read ``text`` as a bool, int, float, str, one of a Literal, or None where that is allowed."""
     options = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         if text not in options:

@@ -36,7 +36,7 @@ class Sockets:
         return "the cores that this process may use are of one socket and one NUMA node"
 
     def lay(self, bindings: Sequence[str], cores: Sequence[int]) -> list[tuple[int, ...]] | None:
-        """The CPUs of jobs with so many cores each that lie so on one node; None: no room for that."""
+        """Choose the CPUs of jobs with these bindings and core counts on one node; None: no room."""
         free = [list(of_node) for of_node in self.cores]
         laid = []
         for binding, count in zip(bindings, cores, strict=True):
@@ -51,7 +51,7 @@ class Sockets:
 
 
 def sockets_of(topology: Topology, cards: Iterable[NetworkInterface]) -> Sockets:
-    """The NUMA nodes that have cores, first that of the fastest network card of which it is known."""
+    """List the NUMA nodes that have cores, first the node of the fastest network card."""
     known = [one for one in cards if one.numa_node is not None]
     card = max(known, key=lambda one: one.speed_mbit or 0.0).numa_node if known else None
     nodes = sorted({cpu.node for cpu in topology.cores}, key=lambda node: (node != card, node))
@@ -60,6 +60,6 @@ def sockets_of(topology: Topology, cards: Iterable[NetworkInterface]) -> Sockets
 
 
 def _in_turns(free: Sequence[Sequence[int]]) -> list[int]:
-    """A core of each socket after the other."""
+    """Take a core of each socket in turn."""
     longest = max((len(cores) for cores in free), default=0)
     return [cores[i] for i in range(longest) for cores in free if i < len(cores)]

@@ -14,5 +14,5 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(kind: type[T]) -> type[T]:
-    """A dataclass with slots, equality and a hash of its fields, that nobody assigns to."""
+    """Make a dataclass with slots, equality and a hash of its fields, to which no code assigns."""
     return dataclass(slots=True, unsafe_hash=True)(kind)

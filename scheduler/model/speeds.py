@@ -76,11 +76,11 @@ class TabulatedSpeed:
 
 @lru_cache(maxsize=1 << 17)
 def scaling(parallelism: float, variance: float, units: int) -> float:
-    """Downey's S(n)."""
+    """Compute Downey's S(n)."""
     return units if math.isinf(parallelism) else float(downey.speedup(units, parallelism, variance))
 
 
 def under_cap(cap_w: float | None, slope_per_w: float, lowest_w: float, knee_w: float) -> float:
-    """Speed under a cap (None: uncapped), equation 4.5."""
+    """Compute the speed under a cap (None: uncapped), equation 4.5."""
     cap = knee_w if cap_w is None else min(max(cap_w, lowest_w), knee_w)
     return 1.0 + (cap - lowest_w) * slope_per_w

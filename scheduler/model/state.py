@@ -69,26 +69,26 @@ class JobState:
     failures: int = 0
 
     def attained_s(self, now: float) -> float:
-        """Attained service: seconds in which the job got on."""
+        """Return the attained service in seconds, the time in which the job made progress."""
         if self.phase is RUNNING and now > self.works_from_s:
             return self.served_s + now - self.works_from_s
         return self.served_s
 
     def done_by(self, now: float) -> float:
-        """Believed share of the work done, 0 to 1; what was ``done`` for a job of unknown run time."""
+        """Return the believed share of the work done, 0 to 1; ``done`` for a job of unknown run time."""
         if self.phase is not RUNNING or now <= self.works_from_s:
             return self.done
         done = self.done + (now - self.works_from_s) / self.whole_s if self.whole_s > 0 else 1.0
         return done if done < 1.0 else 1.0
 
     def remaining_s(self, now: float, pool: str | None = None) -> float:
-        """Believed time still needed at speed 1 on ``pool`` (default: where it is); infinite: unknown."""
+        """Return the believed time left at speed 1 on ``pool`` (default: the job's own), or infinity."""
         where = pool or (self.placement.pool if self.placement else "")
         return (1.0 - self.done_by(now)) * self.job.reference_s(where)
 
 
 def estimate_under(job: Job, placement: Placement) -> float:
-    """Believed run time of the whole job under a placement."""
+    """Return the believed run time of the whole job under a placement."""
     return job.estimate_on(placement.pool, placement.units, placement.cap_w)
 
 
@@ -122,7 +122,7 @@ class ClusterState(Allocation):
     # -- jobs come and go -----------------------------------------------------------------------------
 
     def submit(self, job: Job) -> JobState:
-        """A new job waits."""
+        """Let a new job wait."""
         if job.id in self._jobs:
             self.broken(job.id, "submit", "a job of this number is already in the system")
         if job.priority or self._ranked:
@@ -132,7 +132,7 @@ class ClusterState(Allocation):
         return state
 
     def start(self, job_id: int, placement: Placement) -> JobState:
-        """A waiting job starts; what an earlier checkpoint kept of it has to be restarted."""
+        """Start a waiting job; work that a checkpoint kept of it needs a restart."""
         job = self.waiting.get(job_id)
         if job is None:
             self._not("start", job_id, "waiting")
@@ -147,7 +147,7 @@ class ClusterState(Allocation):
         return state
 
     def resume(self, job_id: int, placement: Placement) -> JobState:
-        """A suspended job goes on."""
+        """Resume a suspended job."""
         state = self.suspended.get(job_id)
         if state is None:
             self._not("resume", job_id, "suspended")
@@ -167,7 +167,7 @@ class ClusterState(Allocation):
         return state
 
     def check_stop(self, rule: str, job_id: int, least: Stop = PAUSE) -> JobState:
-        """The running job, if it may be stopped."""
+        """Return the running job if it may be stopped, else refuse."""
         state = self.running.get(job_id)
         if state is None:
             self._not(rule, job_id, "running")
@@ -182,14 +182,14 @@ class ClusterState(Allocation):
         return state
 
     def begin_stop(self, state: JobState) -> None:
-        """The running job gets on no more, but still holds its units."""
+        """Mark the running job as stopping: it makes no progress but holds its units."""
         self._settle(state)
         state.phase = STOPPING
         state.since_s = self.now
         state.expected_end_s = math.inf
 
     def end_stop(self, state: JobState) -> None:
-        """The job's units are free; it is suspended."""
+        """Suspend the job and free its units."""
         if state.phase is RUNNING:
             self._settle(state)
         self._leave(state)
@@ -200,20 +200,20 @@ class ClusterState(Allocation):
         self.suspended[state.job.id] = state
 
     def finish(self, state: JobState) -> None:
-        """The job has ended and leaves the books."""
+        """Remove a job that has ended."""
         if state.phase is RUNNING and self.now > state.works_from_s:
             state.served_s += self.now - state.works_from_s
         self._leave(state)
         del self._jobs[state.job.id]
 
     def withdraw(self, job_id: int) -> None:
-        """A job that waits or is suspended leaves the books."""
+        """Remove a job that waits or is suspended."""
         del self._jobs[job_id]
         if self.waiting.pop(job_id, None) is None:
             del self.suspended[job_id]
 
     def reconsider(self, job: Job) -> None:
-        """More is known of a job that waits or runs; it keeps its place. Let the policy ``begin`` anew."""
+        """Replace what is known of a job that waits or runs; the policy must ``begin`` again."""
         state = self._jobs[job.id]
         state.job = job
         if state.phase is WAITING:
@@ -222,7 +222,7 @@ class ClusterState(Allocation):
             self.expect(state, state.works_from_s)
 
     def restore(self, state: JobState) -> None:
-        """After a restart: a job is again what it was; one that runs is charged its units."""
+        """Enter a job after a restart as it was; a running job is charged its units."""
         job, phase = state.job, state.phase
         self._jobs[job.id] = state
         if phase is WAITING:
@@ -250,7 +250,7 @@ class ClusterState(Allocation):
         self.overtaken = True
 
     def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
-        """The job was lost and waits ahead of its priority, with the share of its work that was kept."""
+        """Let a lost job wait ahead of its priority, with the share of its work that was kept."""
         if state.phase is SUSPENDED:
             del self.suspended[state.job.id]
         else:
@@ -276,7 +276,7 @@ class ClusterState(Allocation):
         self.overtaken = False
 
     def _rank(self, job: Job) -> None:
-        """The job is about to wait behind all others; ``overtaken`` if it should not."""
+        """Set ``overtaken`` if the job that is about to wait belongs before others."""
         if job.priority or self._ranked:
             self._ranked = True
             last = next(reversed(self.waiting.values()), None)
@@ -286,7 +286,7 @@ class ClusterState(Allocation):
     # -- changes of running jobs ----------------------------------------------------------------------
 
     def resize(self, state: JobState, placement: Placement) -> None:
-        """A running malleable job gets other units."""
+        """Give a running malleable job other units."""
         job, before, job_id = state.job, state.placement, state.job.id
         assert before is not None
         if not job.malleable and placement.units != before.units:
@@ -302,7 +302,7 @@ class ClusterState(Allocation):
         self._run(state, placement, False)
 
     def set_cap(self, state: JobState, cap_w: float | None) -> None:
-        """A running job's units get another power cap."""
+        """Give a running job's units another power cap."""
         before, job_id = state.placement, state.job.id
         assert before is not None
         after = Placement(before.pool, before.units, before.nodes, cap_w, before.region, before.binding)
@@ -315,14 +315,14 @@ class ClusterState(Allocation):
         self._run(state, after, False)
 
     def check_running(self, rule: str, job_id: int) -> JobState:
-        """The job, if it runs and is not being stopped."""
+        """Return the job if it runs and is not being stopped, else refuse."""
         state = self.running.get(job_id)
         if state is None or state.phase is not RUNNING:
             self._not(rule, job_id, "running")
         return state
 
     def expect(self, state: JobState, works_from_s: float) -> None:
-        """The job gets on from ``works_from_s``; its believed end follows from its estimate."""
+        """Let the job make progress from ``works_from_s``; its believed end follows from its estimate."""
         placement = state.placement
         assert placement is not None
         state.works_from_s = works_from_s

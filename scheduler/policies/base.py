@@ -87,7 +87,7 @@ class View(Protocol):
     def profiles(self) -> Mapping[str, Profile]: ...
 
     def state(self, job_id: int) -> JobState:
-        """What is known of a job that waits, runs or is suspended; KeyError for any other."""
+        """Return what is known of a job that waits, runs or is suspended; KeyError for any other."""
 
 
 class Reason(NamedTuple):
@@ -137,26 +137,26 @@ class Policy(ABC):
         return False
 
     def begin(self, view: View) -> None:  # noqa: B027 (a default, not a duty)
-        """Called before the first event, and when all derived is void; ``view`` may already hold jobs."""
+        """Prepare before the first event, and when all derived is void; ``view`` may already hold jobs."""
 
     def revise(self, jobs: Sequence[Job]) -> None:  # noqa: B027 (a default, not a duty)
-        """More is known of these jobs, which wait and keep their places; called only where it ``revises``."""
+        """Replace what is known of these waiting jobs, which keep their places; only if ``revises``."""
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
-        """Why this policy can never run the job, as a clause ("it needs 8 units"); "" if it can."""
+        """Say why this policy can never run the job, as a clause ("it needs 8 units"); "" if it can."""
         return ""
 
     @abstractmethod
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        """What to do now that ``event`` has happened (the view already shows it)."""
+        """Choose actions now that ``event`` has happened (the view already shows it)."""
 
     def why(self, job: Job, view: View) -> Reason:
-        """Why the waiting ``job`` waits."""
+        """Explain why the waiting ``job`` waits."""
         return Reason(f"waits for {units(job)}; {free(view)} free")
 
 
 def counted_pools(view: View, policy: str) -> tuple[str, ...]:
-    """Names of the cluster's pools, best first.
+    """List the names of the cluster's pools, best first.
 
     Raises:
         BadInput: the nodes of one have identity.
@@ -185,17 +185,17 @@ def only_counted_pool(view: View, policy: str) -> str:
 
 
 def units(job: Job) -> str:
-    """``"8 units"``, ``"1 unit"``, ``"4 to 16 units"``."""
+    """Write ``"8 units"``, ``"1 unit"`` or ``"4 to 16 units"``."""
     if job.max_units is not None and job.max_units != job.units:
         return f"{job.units} to {job.max_units} units"
     return f"{job.units} unit{'s' * (job.units != 1)}"
 
 
 def fits_now(job: Job, view: View) -> bool:
-    """Whether its units are free on a counted pool that it can run on."""
+    """Tell if the job's units are free on a counted pool that it can run on."""
     return any(job.units <= left and job.runs_on(pool) for pool, left in view.free.items())
 
 
 def free(view: View) -> str:
-    """``"3 of gpu, 0 of cpu"``."""
+    """Write ``"3 of gpu, 0 of cpu"``."""
     return ", ".join(f"{view.free[pool.name]} of {pool.name}" for pool in view.cluster.pools)

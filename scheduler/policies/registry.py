@@ -19,7 +19,7 @@ class PolicyEntry:
     preset: dict[str, str] = field(default_factory=dict)
 
     def load(self) -> type[Policy]:
-        """The class; imported only here, because policies may need heavy libraries."""
+        """Import the class, only here because policies may need heavy libraries."""
         policy: type[Policy] = getattr(import_module(self.module), self.name)
         return policy
 
@@ -127,7 +127,7 @@ POLICIES = {
 
 
 def create(text: str, seed: int = 0) -> Policy:
-    """The policy that ``"name"`` or ``"name,k=v,k=v"`` describes.
+    """Make the policy that ``"name"`` or ``"name,k=v,k=v"`` describes.
 
     Raises:
         BadInput: no such policy or parameter, or a value of the wrong type; near misses are named.

@@ -106,7 +106,7 @@ class History:
             self.add(run)
 
     def add(self, run: PastRun) -> None:
-        """A run has ended."""
+        """Learn from a run that has ended."""
         self._asked_for.clear()
         self._named.clear()
         self._by_user.clear()
@@ -119,17 +119,17 @@ class History:
         last.append(run.run_s)
 
     def programs(self) -> list[str]:
-        """Whose runs are known."""
+        """List the programs whose runs are known."""
         return sorted(self._of_program)
 
     def proved(self, user: str) -> bool:
-        """Whether the mean of the user's last two jobs has told the next ones well enough to plan with."""
+        """Tell if the mean of the user's last two jobs predicted the next ones well enough for plans."""
         errors = list(self._errors[user])[-RECENT:]
         right = sum(abs(error) <= ONE_RUN for error in errors)
         return len(errors) >= ENOUGH and right >= PROVED * len(errors)
 
     def predict(self, asked: JobSignature, quantity: Quantity = "run_s") -> HistoryPrediction | None:
-        """What the next run will need; None if nothing is known."""
+        """Predict a quantity of the next run; None if nothing is known."""
         if asked.program not in self._of_program:
             return self._of_user(asked.user) if quantity == "run_s" else None
         alike = self._alike(asked, quantity)
@@ -139,7 +139,7 @@ class History:
         return self._of_user(asked.user) if found is None and quantity == "run_s" else found
 
     def _alike(self, asked: JobSignature, quantity: Quantity) -> _Alike:
-        """Runs of its program, size and class of device; for all that ask before the next run ends."""
+        """Return the runs of its program, size and class of device, cached until the next run ends."""
         key = asked.program, asked.size, asked.pool, quantity
         if key not in self._asked_for:
             values = self._values(asked.program, quantity)
@@ -158,7 +158,7 @@ class History:
         return self._named[key]
 
     def _values(self, program: str, quantity: Quantity) -> list[tuple[PastRun, float]]:
-        """The program's runs of which it is known."""
+        """List the program's runs of which the quantity is known."""
         runs = ((run, getattr(run, quantity)) for run in self._of_program.get(program, ()))
         return [(run, value) for run, value in runs if value is not None and value > 0]
 
@@ -183,14 +183,13 @@ class History:
 
 
 def shape_of(arguments: Sequence[str]) -> tuple[str, ...] | None:
-    """What arguments are beside their numbers; None where no law can go by these (none, or not above 0)."""
+    """Replace the numbers in arguments; None if no law can go by them (none, or not above 0)."""
     shape, numbers = _numbers(arguments)
     return shape if numbers and min(numbers) > 0 else None
 
 
 def program_of(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The program that a command runs, by its file's name, and its arguments; of an interpreter the script
-    (or the text of ``-c``) is the program."""
+    """Split a command into its program, by file name, and arguments; scripts count, not interpreters."""
     first, rest = command[0].rpartition("/")[2] or command[0], list(command[1:])
     if not INTERPRETERS.fullmatch(first):
         return first, tuple(rest)
@@ -203,7 +202,7 @@ def program_of(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _of_values(values: Sequence[float], basis: Basis, rule: str) -> HistoryPrediction:
-    """Quantiles of the next value after these."""
+    """Predict quantiles of the next value after these."""
     if len(values) >= ENOUGH:
         low, middle, high = _quantiles(values)
         return HistoryPrediction(low, middle, high, len(values), basis, rule)
@@ -220,8 +219,10 @@ def _of_values(values: Sequence[float], basis: Basis, rule: str) -> HistoryPredi
 
 
 def _quantiles(values: Iterable[float]) -> list[float]:
-    """Of the next value: of n values the k-th is exceeded with probability 1 - k / (n + 1), whatever their
-    distribution; on straight lines between them."""
+    """Compute quantiles of the next value on straight lines between order statistics.
+
+    The k-th of n values is exceeded with probability 1 - k / (n + 1), whatever their distribution.
+    """
     ordered = np.sort(np.fromiter(values, float))
     places = np.arange(1, len(ordered) + 1) / (len(ordered) + 1)
     return [float(value) for value in np.interp(LEVELS, places, ordered)]
@@ -243,7 +244,7 @@ class _Alike:
 
     @cached_property
     def _points(self) -> dict[tuple[str, ...], list[tuple[list[float], float]]]:
-        """(numbers, value) by what the arguments are beside their numbers."""
+        """Group (numbers, value) by the shape of the arguments."""
         points = defaultdict(list)
         for arguments, value in self._runs:
             shape, numbers = _numbers(arguments)
@@ -251,7 +252,7 @@ class _Alike:
         return points
 
     def scaled(self, arguments: tuple[str, ...]) -> HistoryPrediction | None:
-        """Along the numbers among the arguments; None where they do not explain the values."""
+        """Predict along the numbers among the arguments; None where they do not explain the values."""
         shape, wanted = _numbers(arguments)
         if not wanted or min(wanted) <= 0:
             return None
@@ -280,7 +281,7 @@ class _Law(NamedTuple):
     n: int
 
     def at(self, x: np.ndarray) -> HistoryPrediction | None:
-        """The next value and its interval; None where x lies too far off."""
+        """Predict the next value and its interval; None where x lies too far off."""
         room = math.log(BEYOND)
         if ((x < self.low - room) | (x > self.high + room) | ((x != self.low) & ~self.varies)).any():
             return None
@@ -295,7 +296,7 @@ class _Law(NamedTuple):
 
 
 def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
-    """By least squares, from (numbers, value) each; None if the mean is as good."""
+    """Fit a law by least squares to (numbers, value) pairs; None if the mean is as good."""
     if len(points) < 3 or min(min(numbers) for numbers, _ in points) <= 0:
         return None
     every, y = np.log([numbers for numbers, _ in points]), np.log([value for _, value in points])
@@ -323,14 +324,14 @@ def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
 
 
 def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:
-    """What the arguments are beside their numbers, and the numbers."""
+    """Split arguments into their shape without numbers, and the numbers."""
     shape = tuple(NUMBER.sub("#", argument) for argument in arguments)
     return shape, [float(found) for argument in arguments for found in NUMBER.findall(argument)]
 
 
 @lru_cache(maxsize=KEPT)
 def _student(freedom: int) -> float:
-    """The 90 % quantile of Student's t, by bisection of the angle whose tangent is t / sqrt(freedom).
+    """Compute the 90 % quantile of Student's t, by bisection of the angle of t / sqrt(freedom).
 
     scipy has it, but a coordinator that imports scipy stands still for a quarter of a second.
     """
@@ -345,8 +346,7 @@ def _student(freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """Probability that Student's t lies between -sqrt(freedom) tan(angle) and sqrt(freedom) tan(angle)
-    (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Compute the probability that |t| < sqrt(freedom) tan(angle) (Abramowitz and Stegun, 26.7.3, 26.7.4)."""
     odd, squared = freedom % 2, math.cos(angle) ** 2
     term, series = math.cos(angle) ** odd, 0.0
     for power in range(odd, freedom - 1, 2):

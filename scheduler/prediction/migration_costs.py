@@ -79,7 +79,7 @@ class LearnedMigrationCosts:
     # -- the parts ------------------------------------------------------------------------------------
 
     def stop_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
-        """Seconds of each part of a checkpoint on that class."""
+        """Predict the seconds of each part of a checkpoint on that class."""
         line = self.profile.checkpoint.get(pool)
         waiting = self._typical("reach", self._is(job), self._like(job))
         if waiting is None:  # asked at any instant: half of the way between two safe points
@@ -93,7 +93,7 @@ class LearnedMigrationCosts:
         }
 
     def restart_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
-        """Seconds of each part of a restart on that class."""
+        """Predict the seconds of each part of a restart on that class."""
 
         def here(seen: PartTime) -> bool:
             return seen.pool == pool
@@ -116,35 +116,35 @@ class LearnedMigrationCosts:
         }
 
     def pause_s(self) -> float:
-        """To stop a job where it is and to let it go on, without the time between."""
+        """Predict the seconds to stop a job in place and to let it go on, without the time between."""
         return median(self._pauses) if self._pauses else 0.0
 
     def memory_mb(self, job: Job) -> float | None:
-        """What the job has registered, or else its limit."""
+        """Return what the job has registered, or else its limit."""
         return self._memory_mb.get(job.id, job.memory_mb)
 
     def program(self, job: Job) -> str:
-        """What the job calls itself in its checkpoints, or else its command."""
+        """Return the name of the job in its checkpoints, or else its command."""
         return self._programs.get(job.id, job.program)
 
     # -- learning -------------------------------------------------------------------------------------
 
     def introduce(self, job: Job, program: str, mb: float) -> None:
-        """The job has said what it is, and how much of it is to survive."""
+        """Note the name of a job and the memory that its checkpoints hold."""
         self._programs[job.id], self._memory_mb[job.id] = program, mb
         self._sums.clear()
 
     def learn(self, job: Job, pool: str, parts: Mapping[str, float]) -> None:
-        """So long the parts took."""
-        self._note(job.id, self.program(job), pool, parts, self.memory_mb(job) or 0.0)
+        """Learn how long parts took."""
+        self._note(job.id, self.program(job), pool, parts, mb=self.memory_mb(job) or 0.0)
 
-    def _note(self, job_id: int, program: str, pool: str, parts: Mapping[str, float], mb: float) -> None:
+    def _note(self, job_id: int, program: str, pool: str, parts: Mapping[str, float], *, mb: float) -> None:
         for part, seconds in parts.items():
             self._seen[part].append(PartTime(job_id, program, pool, seconds, mb))
         self._sums.clear()
 
     def learn_pause(self, seconds: float) -> None:
-        """So long a job took to be stopped, and to go on."""
+        """Learn how long a job took to be stopped and to go on."""
         self._pauses.append(seconds)
 
     def recall(self, forecast: TrackedPrediction) -> None:
@@ -153,11 +153,11 @@ class LearnedMigrationCosts:
         if forecast.kind == "suspension" and detail.get("how") == "pause" and forecast.measured is not None:
             self.learn_pause(forecast.measured)
         if forecast.kind in ("checkpoint", "restart") and "measured" in detail:
-            where = (detail["program"], detail["pool"], detail["measured"], detail["mb"])
-            self._note(forecast.job, *where)
+            program, pool = detail["program"], detail["pool"]
+            self._note(forecast.job, program, pool, detail["measured"], mb=detail["mb"])
 
     def forget(self, job_id: int) -> None:
-        """A job has ended."""
+        """Drop a job that has ended."""
         self._memory_mb.pop(job_id, None)
         self._programs.pop(job_id, None)
         self._sums.clear()
@@ -171,7 +171,7 @@ class LearnedMigrationCosts:
         return self._sums[key]
 
     def _moving(self, part: CostPart, line: LinearCost | None, job: Job, pool: str) -> float:
-        """A part that takes as long as there is memory to move; with no line: proportional to it."""
+        """Predict a part that moves memory, by its line, or in proportion to the memory without a line."""
         base = line or LinearCost(1.0, 0.0)
         here = [(s, base.slope * s.mb + base.offset) for s in self._seen[part] if s.pool == pool]
         mb = self.memory_mb(job) or 0.0
@@ -183,7 +183,7 @@ class LearnedMigrationCosts:
     def _typical(
         self, part: str, *tests: Filter, of: Callable[[list[float]], float] = median
     ) -> float | None:
-        """Of those that pass the first test that any passes; None if there are none."""
+        """Return the median of times that pass the first filter that any passes; None if there are none."""
         for test in tests:
             found = [seen.seconds for seen in self._seen[part] if test(seen)]
             if found:

@@ -59,12 +59,12 @@ class TrackedPrediction:
         return self.kind == "run-time" and self.detail.get("rests_on", STATED) == STATED
 
     def told(self) -> dict[str, Any]:
-        """As JSON knows it: what its owner stated is not called a prediction."""
+        """Return the prediction as JSON knows it; what the owner stated is not called a prediction."""
         return apart(asdict(self), self.is_stated)
 
 
 def apart(values: dict[str, Any], is_stated: bool) -> dict[str, Any]:
-    """``predicted`` of these as what tenbin predicted, or what the user stated; the other one is None."""
+    """Tell ``predicted`` as what tenbin predicted, or as what the user stated; the other is None."""
     said = values["predicted"]
     return {**values, "predicted": None if is_stated else said, "stated": said if is_stated else None}
 
@@ -90,12 +90,12 @@ class OpenPredictions:
         attempt: int,
         now: float,
         kind: Kind,
-        value: float,
         *,
+        value: float,
         emulated: bool = False,
         **detail: Any,
     ) -> TrackedPrediction:
-        """A decision rests on this; journalled together with it."""
+        """Enter a prediction that a decision rests on; it is journalled with the decision."""
         self.void(job, "predicted anew", kind)
         self._last += 1
         one = TrackedPrediction(self._last, job, attempt, kind, now, value, emulated=emulated, detail=detail)
@@ -104,7 +104,7 @@ class OpenPredictions:
         return one
 
     def measure(self, job: int, kind: Kind, value: float, **detail: Any) -> TrackedPrediction | None:
-        """The outcome of the open prediction of that kind, if there is one; ``detail`` joins what it has."""
+        """Enter the outcome of the open prediction of that kind, if there is one; ``detail`` is added."""
         one = self._open.pop((job, kind), None)
         if one is not None:
             one.measured = value
@@ -113,7 +113,7 @@ class OpenPredictions:
         return one
 
     def void(self, job: int, why: str, *kinds: Kind) -> None:
-        """No outcome will come of the job's open predictions (of these kinds; none named: of all)."""
+        """Close the job's open predictions (of these kinds, or all) without an outcome."""
         for kind in kinds or UNITS:
             one = self._open.pop((job, kind), None)
             if one is not None:
@@ -121,19 +121,19 @@ class OpenPredictions:
                 self._changed[one.number] = one
 
     def of(self, job: int, kind: Kind) -> TrackedPrediction | None:
-        """The job's open prediction of a kind."""
+        """Return the job's open prediction of a kind."""
         return self._open.get((job, kind))
 
     def touch(self, one: TrackedPrediction) -> None:
-        """Its ``detail`` has changed."""
+        """Mark a prediction whose ``detail`` has changed."""
         self._changed[one.number] = one
 
     def changed(self) -> list[TrackedPrediction]:
-        """What the journal does not have yet."""
+        """List what the journal does not have yet."""
         return list(self._changed.values())
 
     def committed(self) -> None:
-        """The journal has all of it."""
+        """Note that the journal has all changes."""
         self._changed.clear()
 
 
@@ -175,30 +175,30 @@ class AccuracyRow:
     is_stated: bool = False
 
     def told(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """Return the row as JSON knows it."""
         values = asdict(self)
         return apart(values, values.pop("is_stated"))
 
 
 def error_of(forecast: TrackedPrediction) -> float | None:
-    """(predicted - measured) / measured; None if nothing was predicted, or nothing is measured."""
+    """Compute (predicted - measured) / measured; None without a prediction or a measurement."""
     if not forecast.measured or forecast.predicted <= 0:
         return None
     return (forecast.predicted - forecast.measured) / forecast.measured
 
 
 def summary(forecasts: Sequence[TrackedPrediction]) -> list[AccuracyRow]:
-    """One row for each kind and place; emulated ones apart, and what users stated."""
+    """Make one row for each kind and place; emulated outcomes and users' statements apart."""
     groups: dict[tuple[str, str, bool, bool], list[TrackedPrediction]] = defaultdict(list)
     for one in forecasts:
         groups[one.kind, _place(one), one.emulated, one.is_stated].append(one)
     order = list(UNITS)
     keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1:]))  # type: ignore[arg-type]
-    return [_row(*key, groups[key]) for key in keys]
+    return [_row(*key, forecasts=groups[key]) for key in keys]
 
 
 def _row(
-    kind: str, place: str, emulated: bool, is_stated: bool, forecasts: list[TrackedPrediction]
+    kind: str, place: str, emulated: bool, is_stated: bool, *, forecasts: list[TrackedPrediction]
 ) -> AccuracyRow:
     import numpy as np  # here, because the journal imports this file, and numpy takes a tenth of a second
 
@@ -231,8 +231,10 @@ def _row(
 
 
 def parts(forecasts: Sequence[TrackedPrediction]) -> list[tuple[str, int, float, float]]:
-    """(part, n, median predicted, median measured) in seconds, of checkpoints and restarts whose program
-    notes its phases; in the order in which they follow each other."""
+    """List (part, n, median predicted, median measured) in seconds, for programs that note their phases.
+
+    The parts of checkpoints and restarts are in the order in which they follow each other.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
     for one in forecasts:
         if one.kind in ("checkpoint", "restart"):
@@ -245,8 +247,10 @@ def parts(forecasts: Sequence[TrackedPrediction]) -> list[tuple[str, int, float,
 
 
 def samples(forecasts: Sequence[TrackedPrediction], storage: str) -> list[dict[str, Any]]:
-    """What jobs' checkpoints showed, as rows that the checkpoint probe would have recorded: see
-    ``profiles.fits.checkpoint``. What belongs to a program's start and end is not in them."""
+    """Turn the outcomes of jobs' checkpoints into rows of the checkpoint probe.
+
+    The rows leave out the start and the end of programs (``profiles.fits.checkpoint``).
+    """
     rows: list[dict[str, Any]] = []
     for one in forecasts:
         took, mb = one.detail.get("measured"), one.detail.get("mb", 0.0)

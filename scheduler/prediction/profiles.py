@@ -49,7 +49,7 @@ class MeasuredCluster:
 def measured_cluster(
     cluster: Cluster, profiles: Mapping[str, Profile], folder: Path | None = None
 ) -> MeasuredCluster:
-    """The cluster with what the profiles (by name of pool) say about its classes.
+    """Add what the profiles (by name of pool) say about its classes to a cluster.
 
     Args:
         folder: where checkpoints will lie; of several storages that were measured, the one it is on.
@@ -87,7 +87,7 @@ def measured_cluster(
 def lines_of(
     profile: Profile, pool: str, alone: bool, folder: Path | None = None
 ) -> tuple[tuple[LinearCost, LinearCost] | None, str]:
-    """Checkpoint and restart of a class (None: the profile has none), and what was taken or is lacking."""
+    """Read checkpoint and restart of a class (None: not measured), and a note on what was taken or lacks."""
     device = device_of(profile, pool, alone)
     models = [m for m in profile.models if m.quantity == "checkpoint_s" and m.labels["device"] == device]
     out = max(models, key=lambda model: _nearness(model.labels["storage"], folder), default=None)
@@ -110,7 +110,7 @@ def lines_of(
 
 
 def begin_of(profile: Profile, pool: str, alone: bool) -> float:
-    """What a restart on a class takes beside restoring: context and K of the probe's program."""
+    """Read what a restart takes beside restoring: context and K of the probe's program."""
     device = device_of(profile, pool, alone)
     context = None if device is None else profile.find("context_s", device=device)
     kernels = None if device is None else profile.find("compile_s", device=device, cache="warm")
@@ -118,7 +118,7 @@ def begin_of(profile: Profile, pool: str, alone: bool) -> float:
 
 
 def device_of(profile: Profile, pool: str, alone: bool) -> str | None:
-    """The measured device that a class stands for; None: it cannot be said.
+    """Choose the measured device that a class stands for; None if that cannot be said.
 
     That of the class's name or one identical to it, else the first of that kind (cpu, gpu), else, for a
     single class, the only one.
@@ -136,7 +136,7 @@ def device_of(profile: Profile, pool: str, alone: bool) -> str | None:
 
 
 def _nearness(storage: str, folder: Path | None) -> int:
-    """How far a measured folder stands for another: 2: it contains it, 1: on the same file system, 0: not."""
+    """Rank a storage for a folder: 2 if it contains it, 1 on the same file system, else 0."""
     if folder is None:
         return 0
     if folder.is_relative_to(storage):
@@ -150,7 +150,7 @@ def _nearness(storage: str, folder: Path | None) -> int:
 
 
 def with_power(pool: Pool, profile: Profile) -> tuple[Pool, str]:
-    """The pool with the node's power, and what was taken or is lacking."""
+    """Add the node's power to the pool; return a note on what was taken or is lacking."""
     if pool.has_power:
         return pool, "power as the cluster's description states it"
     rest, beside = profile.find("W_base"), profile.find("beside_packages_w")
@@ -189,7 +189,7 @@ def caps_of(profile: Profile) -> tuple[float, ...]:
 
 
 def _devices(profile: Profile) -> list[str]:
-    """Devices whose checkpoints were measured."""
+    """List the devices whose checkpoints were measured."""
     found = (model.labels["device"] for model in profile.models if model.quantity == "checkpoint_s")
     return list(dict.fromkeys(found))
 
@@ -199,12 +199,12 @@ def _told(line: LinearCost) -> str:
 
 
 def _least_0(model: Model, name: str) -> float:
-    """A coefficient of a time: the fit may be below 0 where the truth is nearly 0."""
+    """Read a coefficient of a time, at least 0, because a fit may be below 0 near 0."""
     return max(0.0, model[name].value)
 
 
 def _doubts(*models: Model) -> str:
-    """What is to be said against the numbers; empty if nothing."""
+    """List what speaks against the numbers; empty if nothing."""
     poor = [c.name for model in models for c in model.coefficients if c.quality is Quality.POOR]
     doubts = [f"poor: {', '.join(dict.fromkeys(poor))}"] if poor else []
     if any(model.emulated for model in models):
@@ -225,7 +225,7 @@ class ProfiledSlowdowns:
         self._factor = lru_cache(maxsize=4096)(self._predict)
 
     def introduce(self, names: Iterable[str]) -> None:
-        """Jobs of these job profiles come: the newest ones of this kind of node are used from now on.
+        """Use the newest job profiles of these names on this kind of node from now on.
 
         Raises:
             BadInput: there is none of a name, or it says nothing about sharing.
@@ -237,7 +237,7 @@ class ProfiledSlowdowns:
                 self._factor.cache_clear()
 
     def recall(self, names: Iterable[str]) -> None:
-        """After a restart: as ``introduce``; of jobs whose profile is gone nothing is known."""
+        """Do as ``introduce`` after a restart, but pass over names whose profile is gone."""
         for name in set(names):
             with suppress(BadInput):
                 self.introduce([name])
@@ -253,7 +253,7 @@ class ProfiledSlowdowns:
         return found
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
-        """All bindings on a shared node are the same here: the job has cores of its own."""
+        """Predict alike for all bindings on a shared node, because jobs have cores of their own."""
         return 1.0 if binding == PACKED or not beside else self._factor(program, tuple(sorted(beside)))
 
     def pressure(self, program: str) -> Pressure | None:
@@ -261,7 +261,7 @@ class ProfiledSlowdowns:
         return None if known is None else pressure_of(known)
 
     def alone_s(self, program: str) -> float | None:
-        """Its run time alone, as measured."""
+        """Return the measured run time of the program alone."""
         known = self._known.get(program)
         run = known.need("run_s") if known is not None else None
         return None if run is None else run.value
@@ -274,7 +274,7 @@ class ProfiledSlowdowns:
 
 
 def pressure_of(job: JobProfile) -> Pressure | None:
-    """What a job presses with, in the terms of the paper's rule; None if it was not measured.
+    """Read the pressure of a job in the terms of the paper's rule; None if it was not measured.
 
     Of a job on one host: it presses on no network. comprobe's place is the core next to the job's: near.
     """
@@ -311,19 +311,19 @@ class ProfiledJobs:
                 self._store.find(name, self._kind.key)
 
     def runs(self, name: str) -> list[PastRun]:
-        """The profile's median and both ends of its interval, a run each; empty: there is none."""
+        """Make a run each of the profile's median and both ends of its interval; empty without a profile."""
         found = self._find(name)
         return [] if found is None else runs_of(found)
 
     def scaling(self, name: str) -> tuple[float, float] | None:
-        """Downey's A and sigma; None: not measured, or over namespaces only."""
+        """Return Downey's A and sigma; None: not measured, or over namespaces only."""
         found = self._find(name)
         if found is None or found.scaling is None or found.scaling.emulated:
             return None
         return found.scaling["A"].value, found.scaling["sigma"].value
 
     def caps(self, name: str, emulated: str) -> tuple[float, float] | None:
-        """Knee in watts of a package, and the share of speed lost by each watt below; None: not measured.
+        """Return the knee in watts of a package and the speed lost by each watt below; None: not measured.
 
         Args:
             emulated: the machine whose packages are meant; empty: the real one.
@@ -346,7 +346,7 @@ class ProfiledJobs:
 
 
 def runs_of(job: JobProfile) -> list[PastRun]:
-    """See ``ProfiledJobs.runs``."""
+    """Make runs of a profile (``ProfiledJobs.runs``)."""
     took = job.need("run_s")
     if took is None:
         return []

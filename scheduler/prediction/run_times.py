@@ -55,7 +55,7 @@ class RunTimePredictor:
             self.ended(entry)
 
     def watch(self, entry: Entry) -> None:
-        """A job that has not begun: ``ended`` names it when it may be predicted better than it is."""
+        """Watch a job that has not begun, so that ``ended`` names it when it may be predicted better."""
         if entry.attempt or says_itself(entry.spec):
             return
         level = self._level(entry.predicted)
@@ -66,7 +66,7 @@ class RunTimePredictor:
                 self._unsure[key].pop(entry.id, None)
 
     def forget(self, entry: Entry) -> None:
-        """The job is over."""
+        """Drop a job that is over."""
         for key in _keys(asked_of(entry.spec, self.user)):
             if key is not None and key in self._unsure:
                 self._unsure[key].pop(entry.id, None)
@@ -74,7 +74,7 @@ class RunTimePredictor:
                     del self._unsure[key]
 
     def ended(self, entry: Entry) -> list[int]:
-        """A job has ended; the numbers of those that may be predicted better now.
+        """Learn from a job that has ended; return the numbers of jobs that may be predicted better now.
 
         That is so for jobs of the same program, or with the same arguments, when it is the first such; for
         jobs that differ in numbers only with each new kind, where many of these wait with the first, second,
@@ -103,7 +103,7 @@ class RunTimePredictor:
         return count.bit_count() == 1 or count % (alike // AT_ONCE + 1) == 0
 
     def _level(self, told: Told | None) -> int:
-        """The place in ``ORDER`` that the prediction goes by on each device; -1: there is none."""
+        """Return the place in ``ORDER`` that the prediction goes by on every device; -1: there is none."""
         if told is None:
             return -1
         levels = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
@@ -161,7 +161,7 @@ class RunTimePredictor:
 
 
 def says_itself(spec: JobSpec) -> bool:
-    """True if the job's owner says how long the job runs."""
+    """Tell if the job's owner says how long the job runs."""
     return spec.time_s is not None or bool(spec.expect_s)
 
 
@@ -197,7 +197,7 @@ def run_of(entry: Entry, user: str) -> PastRun | None:
 
 
 def better(new: Told, old: Told | None) -> bool:
-    """True if the new prediction goes by something better than the old one."""
+    """Tell if the new prediction goes by something better than the old one."""
     return old is None or _rank(new) > _rank(old)
 
 

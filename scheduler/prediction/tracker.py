@@ -54,7 +54,7 @@ class PredictionTracker:
         self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
 
     def recover(self, entry: Entry) -> None:
-        """After a restart: a job that may have noted something meanwhile."""
+        """Take up after a restart what a job may have noted meanwhile."""
         if entry.spec.checkpoint_signal is None or not entry.attempt:
             return
         job = self.ledger.job(entry)
@@ -67,7 +67,7 @@ class PredictionTracker:
     # -- decisions ------------------------------------------------------------------------------------
 
     def starts(self, entry: Entry, state: JobState, now: float) -> None:
-        """A new attempt is to be started."""
+        """Predict a new attempt that is about to start."""
         job, placement = state.job, state.placement
         assert placement is not None
         if entry.spec.checkpoint_signal is not None:
@@ -97,7 +97,7 @@ class PredictionTracker:
             self.forecasts.void(entry.id, "it goes on elsewhere", "suspension")
 
     def stops(self, entry: Entry, job: Job, pool: str, now: float) -> None:
-        """It is asked for a checkpoint, or to pause where it is."""
+        """Predict a checkpoint, or a pause, that is about to be requested."""
         if job.stop is Stop.PAUSE:
             self.pauses(entry, pool, now)
             return
@@ -115,11 +115,11 @@ class PredictionTracker:
             self._predict(entry, now, "suspension", cost, pool=pool, how="checkpoint", **about)
 
     def pauses(self, entry: Entry, pool: str, now: float) -> None:
-        """It is to pause where it is."""
+        """Predict a pause that is about to be requested."""
         self._predict(entry, now, "suspension", self.learned.pause_s(), pool=pool, how="pause")
 
     def unpauses(self, entry: Entry, now: float) -> None:
-        """It is to go on where it was."""
+        """Note that a paused job is about to go on."""
         paused = self.forecasts.of(entry.id, "suspension")
         if paused is not None and "stop_s" in paused.detail:
             paused.detail["resumed_s"] = now
@@ -128,20 +128,20 @@ class PredictionTracker:
             self.forecasts.void(entry.id, "it went on before it had paused", "suspension")
 
     def recaps(self, entry: Entry) -> None:
-        """A running job gets another power cap."""
+        """Drop the prediction for a power cap that is changed."""
         self.forecasts.void(entry.id, "its cap was changed", "cap")
 
     # -- outcomes -------------------------------------------------------------------------------------
 
     def began(self, entry: Entry, began_s: float) -> None:
-        """Its process has begun; a program that notes no phases tells no more of its restart than that."""
+        """Learn how long a launch took; programs without phases tell no more of a restart."""
         one = self.forecasts.of(entry.id, "restart")
         if one is not None and entry.placement is not None:
             launch_s = max(0.0, began_s - one.at_s)
             self.learned.learn(self.ledger.job(entry), entry.placement.pool, {"launch": launch_s})
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
-        """The supervisor has carried a request out: a job is paused, or goes on."""
+        """Note that the supervisor carried a request out: a job is paused, or goes on."""
         paused = self.forecasts.of(entry.id, "suspension")
         if paused is None or request != entry.request or paused.detail["how"] != "pause":
             return
@@ -153,8 +153,8 @@ class PredictionTracker:
             self.forecasts.measure(entry.id, "suspension", took)
             self.learned.learn_pause(took)
 
-    def left(self, entry: Entry, job: Job, pool: str, ended_s: float, now: float) -> None:
-        """A checkpoint is written and the job has left; its process ended at ``ended_s``."""
+    def left(self, entry: Entry, job: Job, pool: str, ended_s: float, *, now: float) -> None:
+        """Measure a checkpoint after which the job has left; its process ended at ``ended_s``."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
         self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "pairing", "cap")
@@ -176,7 +176,7 @@ class PredictionTracker:
                 self.forecasts.touch(whole)
 
     def look_around(self) -> None:
-        """Whether jobs that were started have come so far that they compute."""
+        """Take up the phases of all started jobs that do not compute yet."""
         for job_id in list(self._awaited):
             entry = self.ledger.entries.get(job_id)
             if entry is None or not entry.alive:
@@ -200,16 +200,16 @@ class PredictionTracker:
             awaited.remove(phase.phase)
             if phase.phase == "ready":
                 self.learned.introduce(job, phase.program or job.program, phase.bytes / 1e6)
-                self._ready(entry, job, pool, phases, began, phase.at_s)
+                self._ready(entry, job, pool, phases, began=began, ready=phase.at_s)
             else:
                 self.learned.learn(job, pool, {"pace": phase.time_s})
         if not awaited:
             del self._awaited[entry.id]
 
     def _ready(
-        self, entry: Entry, job: Job, pool: str, phases: list[Phase], began: float, ready: float
+        self, entry: Entry, job: Job, pool: str, phases: list[Phase], *, began: float, ready: float
     ) -> None:
-        """It computes: for the first time, or again."""
+        """Measure the start or restart of an attempt that now computes."""
         one = self.forecasts.of(entry.id, "restart")
         parts = restart_parts(phases, began if one is None else one.at_s, began, ready)
         if one is None:
@@ -229,7 +229,7 @@ class PredictionTracker:
                 self.forecasts.measure(entry.id, kind, whole.detail["stop_s"] + took, measured=parts, **about)
 
     def ended(self, entry: Entry, result: Result) -> None:
-        """An attempt has come to an end by itself, and the job with it."""
+        """Measure an attempt that ended by itself, and the job with it."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
         self._sum_up(entry, result)
@@ -259,7 +259,7 @@ class PredictionTracker:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _predict(self, entry: Entry, now: float, kind: Kind, value: float, **detail: Any) -> None:
-        self.forecasts.predict(entry.id, entry.attempt, now, kind, value, **detail)
+        self.forecasts.predict(entry.id, entry.attempt, now, kind, value=value, **detail)
 
     def _about(self, job: Job) -> dict[str, Any]:
         return {"program": self.learned.program(job), "mb": self.learned.memory_mb(job) or 0.0}
@@ -296,11 +296,11 @@ class CoLocationTracker:
             elif placement.binding != PACKED:
                 entry = self.ledger.entries[running.job.id]
                 self.ledger.forecasts.predict(
-                    entry.id, entry.attempt, state.now, "pairing", factor, company=[met]
+                    entry.id, entry.attempt, state.now, "pairing", value=factor, company=[met]
                 )
 
     def ended(self, entry: Entry, result: Result) -> None:
-        """An attempt has come to its end: if with success, its slow-down is known."""
+        """Measure the slow-down of an attempt that has ended with success."""
         one = self.ledger.forecasts.of(entry.id, "pairing")
         alone_s = self.profiles.alone_s(entry.spec.job_profile)
         if one is None:
@@ -314,7 +314,7 @@ class CoLocationTracker:
 
 
 def overall(one: TrackedPrediction, end_s: float) -> float:
-    """The predicted slow-down over all the company that it had until ``end_s``."""
+    """Compute the predicted slow-down over all co-locations until ``end_s``."""
     met = one.detail["company"]
     ends = [*(after["since_s"] for after in met[1:]), max(end_s, met[-1]["since_s"])]
     spent = [max(end - there["since_s"], 0.0) for there, end in zip(met, ends, strict=True)]
@@ -323,7 +323,7 @@ def overall(one: TrackedPrediction, end_s: float) -> float:
 
 
 def _beside(running: JobState, state: ClusterState) -> list[str]:
-    """Programs of the jobs on its nodes, in alphabetical order."""
+    """List the programs of the jobs on its nodes, in alphabetical order."""
     assert running.placement is not None
     nodes = {node for node, _ in running.placement.nodes}
     others = (other for other in state.running.values() if other is not running and other.placement)
@@ -349,7 +349,7 @@ def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, 
 
 
 def restart_parts(phases: Sequence[Phase], decided: float, began: float, ready: float) -> dict[str, float]:
-    """Seconds of each part of a restart: decided, its process begun, computing again at these times."""
+    """Divide a restart into parts, by when it was decided, the process began and it computes."""
     parts = dict.fromkeys(("context", "compile", "restore"), 0.0)
     for phase in phases:
         if phase.phase in parts and phase.at_s <= ready:

@@ -43,7 +43,7 @@ class WaitBreakdown:
             changes.extend((-placement.units, placement.units))
 
     def means(self) -> tuple[float, float]:
-        """Mean wait A and B over all jobs, in seconds."""
+        """Return mean wait A and B over all jobs, in seconds."""
         if not self._jobs:
             return 0.0, 0.0
         times, free = self._free()
@@ -60,7 +60,7 @@ class WaitBreakdown:
         return tuple(name for name in self._units if job.runs_on(name))
 
     def _free(self) -> tuple[NDArray[np.float64], dict[str, NDArray[np.int64]]]:
-        """Every time of a change, and the free units of each class from then on."""
+        """Return every time of a change, and the free units of each class from then on."""
         columns = {name: (np.array(t), np.array(c, np.int64)) for name, (t, c) in self._changes.items()}
         waits = [np.frombuffer(w) for w in self._waits.values() if w]
         times = np.unique(np.concatenate([t for t, _ in columns.values()] + waits))

@@ -73,13 +73,13 @@ class EventQueue:
         self._fetch_arrival()
 
     def push(self, at: float, order: int, what: object, version: int = 0) -> None:
-        """Something is to happen; an end of a job is void if its version has changed by then."""
+        """Enter what is to happen; an end of a job is void if its version has changed by then."""
         heappush(self.heap, (at, order, next(self._sequence), what, version))
         if len(self.heap) > self._room:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Throw out what is void, whenever there is twice as much as was left the last time."""
+        """Throw out void entries, whenever there are twice as many entries as were left the last time."""
         self.heap[:] = [
             entry for entry in self.heap if type(entry[3]) is not SimulatedJob or entry[3].version == entry[4]
         ]
@@ -87,14 +87,14 @@ class EventQueue:
         self._room = 2 * len(self.heap) + LEAST_ROOM
 
     def wake(self, at: float, tag: object) -> None:
-        """A timer, unless there is the same already."""
+        """Enter a timer, unless there is the same already."""
         timer = at, tag
         if timer not in self._timers:
             self._timers.add(timer)
             self.push(at, TIMER, tag, 0)
 
     def pop(self) -> QueueEntry | None:
-        """What happens next; None: nothing."""
+        """Take what happens next; None: nothing."""
         heap, submit = self.heap, self.submit_s
         while heap and heap[0][0] <= submit:
             entry = heappop(heap)
@@ -114,7 +114,7 @@ class EventQueue:
         return submit, SUBMIT, 0, arrival, 0
 
     def upcoming(self, now: float) -> type[Event] | None:
-        """Kind of what happens next, if that is at this very instant."""
+        """Return the kind of what happens next, if that is at this very instant."""
         heap = self.heap
         while heap and heap[0][0] <= now:
             _, order, _, what, version = heap[0]
@@ -125,7 +125,7 @@ class EventQueue:
         return Submitted if self.submit_s <= now else None
 
     def add_arrivals(self, now: float, arrivals: Iterable[Arrival]) -> None:
-        """A closed loop submits jobs at ``now``."""
+        """Append jobs that a closed loop submits at ``now``."""
         self._last_submit_s = now
         self._queued.extend(arrivals)
         if self.arrival is None:

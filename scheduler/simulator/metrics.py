@@ -64,7 +64,7 @@ class Metrics:
     machine_energy_j: float
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Names with units, and values."""
+        """Return names with units, and values."""
         return asdict(self)
 
 
@@ -125,12 +125,12 @@ class Accumulator:
         self._jobs += len(end)
 
     def _nodes_worth(self, placement: Placement, job: Job) -> float:
-        """How many whole nodes the placement amounts to, by the first resource."""
+        """Count how many whole nodes the placement amounts to, by the first resource."""
         pool = self._pools[placement.pool]
         return sum(n * job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
     def metrics(self) -> Metrics:
-        """The figures of all jobs so far."""
+        """Compute the figures of all jobs so far."""
         self._book()
         n = self._jobs
         makespan = self._last - self._first if n else 0.0
@@ -173,7 +173,7 @@ class Accumulator:
 
 
 def _quantiles(values: array[float]) -> tuple[float | None, ...]:
-    """Mean, median, 95 %, 99 %, 99.9 % and maximum; None of nothing."""
+    """Return mean, median, 95 %, 99 %, 99.9 % and maximum; None of nothing."""
     if not values:
         return (None,) * 6
     data = np.frombuffer(values)

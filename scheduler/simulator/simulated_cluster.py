@@ -72,14 +72,14 @@ class SimulatedCluster:
     # -- what happens ---------------------------------------------------------------------------------
 
     def submit(self, arrival: Arrival) -> Submitted:
-        """A new job waits."""
+        """Let a new job wait."""
         job, jobs = arrival.job, self.jobs
         jobs[job.id] = SimulatedJob(arrival, self.state.submit(job))
         self.most = max(self.most, len(jobs))
         return Submitted(job)
 
     def finish(self, simulated: SimulatedJob) -> tuple[Finished, Outcome]:
-        """A job ends."""
+        """End a job."""
         job, placement, now = simulated.job, simulated.state.placement, self.state.now
         assert placement is not None
         if (
@@ -94,11 +94,11 @@ class SimulatedCluster:
         return Finished(job, placement, outcome.how), outcome
 
     def started(self, event: Started) -> Started | None:
-        """A job gets on from now on; None: it was stopped before."""
+        """Tell the policy of a job that runs from now on; None if it was stopped before."""
         return event if event.job.id in self.state.running else None
 
     def stopped(self, simulated: SimulatedJob | Checkpointed) -> Checkpointed:
-        """A checkpoint is done, now or, where it cost nothing, when it was asked for."""
+        """End a checkpoint, now or, where it cost nothing, when it was requested."""
         if isinstance(simulated, Checkpointed):
             return simulated
         before = self._release(simulated)
@@ -109,7 +109,7 @@ class SimulatedCluster:
         return Checkpointed(simulated.job, before, resumed)
 
     def _release(self, simulated: SimulatedJob) -> Placement:
-        """The job is suspended; where it was."""
+        """Suspend the job; return where it was."""
         before = simulated.state.placement
         assert before is not None
         simulated.close(self.state.now, self._powered.get(before.pool))
@@ -120,7 +120,7 @@ class SimulatedCluster:
         return before
 
     def disturb(self, event: NodeDown | NodeUp | BudgetChanged) -> None:
-        """Nodes fail or come back, or the budget changes."""
+        """Fail nodes, bring them back, or change the budget."""
         if isinstance(event, BudgetChanged):
             self.state.budget_w = event.budget_w
         elif event.node is not None:
@@ -137,7 +137,7 @@ class SimulatedCluster:
         self.ready.append(event)
 
     def _lose_unit(self, pool: str) -> None:
-        """One unit of a counted pool fails, each as likely; the job on it fails."""
+        """Fail one unit of a counted pool, each as likely, and the job on it."""
         state = self.state
         if state.in_service[pool] < 1:
             return
@@ -153,7 +153,7 @@ class SimulatedCluster:
         state.down(pool, 1)
 
     def _fail(self, simulated: SimulatedJob) -> None:
-        """The job loses its units."""
+        """Take the job's units away."""
         before = simulated.state.placement
         assert before is not None
         simulated.close(self.state.now, self._powered.get(before.pool))
@@ -173,7 +173,7 @@ class SimulatedCluster:
         self._begin(self.jobs[action.job_id], state, True)
 
     def _begin(self, simulated: SimulatedJob, state: JobState, restart: bool) -> None:
-        """The job holds its units from now on."""
+        """Let the job hold its units from now on."""
         now, placement = self.state.now, state.placement
         assert placement is not None
         self.idle = 0
@@ -233,7 +233,7 @@ class SimulatedCluster:
         self._change(simulated, planned, self._costs.cap_s(simulated.job, before))
 
     def _change(self, simulated: SimulatedJob, planned_s: float, actual_s: float) -> None:
-        """The job goes on otherwise than before, after a pause (and after the rest of a restart)."""
+        """Let the job go on otherwise, after a pause (and after the rest of a restart)."""
         now = self.state.now
         rest = max(0.0, simulated.work_began_s - now)
         self.state.expect(simulated.state, instant(now + rest + planned_s))
@@ -264,7 +264,7 @@ class SimulatedCluster:
         return interference(simulated.job, placement, beside)
 
     def _disturb_neighbours(self, job_id: int, placement: Placement) -> None:
-        """Jobs on these nodes go at another speed from now on."""
+        """Change the speed of jobs on these nodes."""
         if not placement.nodes:
             return
         for other in sorted(self.state.nodes[placement.pool].neighbours(job_id, placement)):

@@ -56,12 +56,12 @@ class SimulatedJob:
         self.moving_to: Placement | None = None
 
     def set_out(self, now: float, cost_s: float) -> None:
-        """A segment begins: ``cost_s`` of restart or change, then work."""
+        """Begin a segment: ``cost_s`` of restart or change, then work."""
         self.began_s = now
         self.work_began_s = self.works_from_s = instant(now + cost_s) if cost_s else now
 
     def plan(self, kill_at_limit: bool, factor: float) -> float:
-        """When the job will end as things are; ``factor`` is what its neighbours do to its run time."""
+        """Compute when the job ends as things are; neighbours multiply its run time by ``factor``."""
         state, full = self.state, self.alone_s
         placement = state.placement
         assert placement is not None
@@ -87,7 +87,7 @@ class SimulatedJob:
             self.works_from_s = now
 
     def close(self, now: float, powered: Pool | None) -> None:
-        """The segment under way ends here: what it did and cost is booked.
+        """End the current segment, and enter its work and its costs.
 
         ``powered`` is the pool it ran on, if anything is known of its power.
         """
@@ -110,16 +110,16 @@ class SimulatedJob:
         state.works_from_s = self.work_began_s  # the books may have believed in another restart time
 
     def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:
-        """A segment in which the job does not get on."""
+        """Enter a segment without progress."""
         self.segments.append(made(Segment, (kind, placement, begin, end)))
         self.overhead_s += end - begin
 
     def keep(self) -> None:
-        """All that was done is safe from now on: the job was checkpointed."""
+        """Note that all that was done is safe, because the job was checkpointed."""
         self.saved, self.saved_service_s = self.progress, self.state.served_s
 
     def fall_back(self) -> float:
-        """What was done since the last checkpoint is lost; the share that the books may show as done."""
+        """Drop the work since the last checkpoint; return the share that policies may see as done."""
         self.version += 1
         self.moving_to = None
         self.progress = self.saved
@@ -127,7 +127,7 @@ class SimulatedJob:
         return self.saved if known else 0.0
 
     def outcome(self, now: float) -> Outcome:
-        """What became of the job, which has just left the books; closed, or it just ran on from its start."""
+        """Return the outcome of a job that has just ended; closed, or it just ran on from its start."""
         state = self.state
         assert state.start_s is not None
         if not self.segments:

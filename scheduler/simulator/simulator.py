@@ -32,7 +32,7 @@ COLLECT_EVERY = 100_000  # objects
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """Python seldom looks for garbage in cycles: a simulation makes many objects, and hardly a cycle."""
+    """Let Python seldom look for garbage in cycles, because a simulation makes hardly any."""
     every, *others = gc.get_threshold()
     gc.set_threshold(max(every, COLLECT_EVERY) if every else 0, *others)  # 0: never, as somebody wants it
     try:
@@ -57,6 +57,7 @@ class Simulator:
         arrivals: Iterable[Arrival] | ClosedLoop,
         policy: Policy,
         settings: SimulationSettings | None = None,
+        *,
         sinks: Sequence[Sink] = (),
         progress: Callable[[int, float], None] | None = None,
         observer: Callable[[View], None] | None = None,
@@ -139,7 +140,7 @@ class Simulator:
         return SimulationSummary(self._jobs, dict(queue.refused), state.now, events, decisions, wall, most)
 
     def _begin_anew(self) -> Timer | None:
-        """A waiting job goes before others: what the policy is told once all of this instant has happened."""
+        """Let the policy begin again at the end of this instant, because a waiting job passed others."""
         if self.state.upcoming is not None:
             return None
         self.state.arrange()
@@ -147,20 +148,20 @@ class Simulator:
         return Timer(self.state.now)
 
     def _wake(self, tag: object) -> Timer:
-        """The policy has asked to be woken now."""
+        """Wake the policy as it asked."""
         if not self.state.running:
             self._mind_idleness()
         return Timer(self.state.now, tag)
 
     def _disturb(self, what: NodeDown | NodeUp | BudgetChanged) -> Event:
-        """Nodes or the budget change; of what follows, the first."""
+        """Change nodes or the budget; return the first event that follows."""
         if not self.state.running:
             self._mind_idleness()
         self._cluster.disturb(what)
         return self._cluster.ready.popleft()
 
     def _finish(self, simulated: SimulatedJob) -> Finished:
-        """A job ends."""
+        """End a job, and hand its outcome to the sinks."""
         event, outcome = self._cluster.finish(simulated)
         for sink in self.sinks:
             sink.add(outcome)
@@ -172,11 +173,11 @@ class Simulator:
         return event
 
     def _refuses(self, job: Job) -> str:
-        """Why the job can never run."""
+        """Say why the job can never run."""
         return self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
 
     def _look_on(self) -> None:
-        """The event has been dealt with."""
+        """Show the state after an event to observer and closed loop."""
         if self.observer is not None:
             self.observer(self.state)
         if not self._cluster.ready:
@@ -190,7 +191,7 @@ class Simulator:
             self._ended.clear()
 
     def _mind_idleness(self) -> None:
-        """A policy that only wakes itself, while its jobs wait for nothing, would never end."""
+        """Stop a policy that only wakes itself while its jobs wait, because that would never end."""
         if self._queue.arrival is None:
             self._cluster.idle += 1
             if self._cluster.idle > MOST_IDLE:

@@ -25,7 +25,7 @@ class ClosedLoop(Protocol):
     """A source whose submissions depend on what has ended (a user who waits for results)."""
 
     def due(self, now: float, ended: Sequence[Job]) -> Iterable[Arrival]:
-        """What is submitted at ``now``, after the jobs ``ended`` left at this instant; asked first at 0 s.
+        """Return what is submitted at ``now``, after the jobs ``ended`` left; called first at 0 s.
 
         The jobs' ``submit_s`` must be ``now``. Nothing due and nothing in the system ends the simulation.
         """

@@ -264,7 +264,7 @@ def simulate(
         for number, (at, kind) in enumerate(arrivals)
     ]
     Simulator(
-        Cluster(machine.cluster.pools), stream, create(policy), SimulationSettings(costs), [record]
+        Cluster(machine.cluster.pools), stream, create(policy), SimulationSettings(costs), sinks=[record]
     ).run()
     return sorted(record.outcomes, key=lambda outcome: outcome.job.id)
 

@@ -87,7 +87,7 @@ def test_seconds_for_the_papers_jobs(policy: str, mix: str) -> None:
     workload = load(f"generator:migration,jobs={JOBS},mix={mix}", CLUSTER, 1)
     metrics = Accumulator(CLUSTER)
     began = time.process_time()
-    Simulator(CLUSTER, workload.arrivals, create(policy), workload.settings, [metrics]).run()
+    Simulator(CLUSTER, workload.arrivals, create(policy), workload.settings, sinks=[metrics]).run()
     seconds = time.process_time() - began
     found = metrics.metrics()
     print(f"BENCH {policy} {mix}: {JOBS} jobs in {seconds:.1f} s, {found.migrations} migrations")

@@ -73,7 +73,7 @@ def test_five_hundred_jobs_on_forty_thousand_nodes() -> None:
             a.job
             for a in load("generator:power-set2,jobs=500,spread=0,source=lublin", cluster, seed).arrivals
         ]  # type: ignore[union-attr]
-        tables = [considered(job, cluster.pools[0], 1.0, 64, True) for job in jobs]
+        tables = [considered(job, cluster.pools[0], 1.0, 64, watts_matter=True) for job in jobs]
         widest = 1 + max(map(len, tables))
         values, taken = np.full((500, widest), -np.inf), np.zeros((2, 500, widest))
         values[:, 0] = 0.0
@@ -97,5 +97,5 @@ def test_superfluous_configurations() -> None:
     left = []
     for program in PROGRAMS:
         job = Job(1, 0.0, 1, program.run_s, max_units=64, speed=program.speed)
-        left.append(len(considered(job, pool, 1.0, 64, True)) / len(every(job, pool, 1.0, 64)))
+        left.append(len(considered(job, pool, 1.0, 64, watts_matter=True)) / len(every(job, pool, 1.0, 64)))
     print(f"BENCH parm, configurations kept / all ratio {statistics.mean(left):.3f}")

@@ -188,7 +188,7 @@ def simulated(policy: str, jobs: list[Sleeper], begins_s: float, machine: Machin
         )
         arrivals.append(Arrival(known, 0.0, runs_s))
     Simulator(
-        Cluster(machine.cluster.pools), arrivals, create(policy), SimulationSettings(costs), [record]
+        Cluster(machine.cluster.pools), arrivals, create(policy), SimulationSettings(costs), sinks=[record]
     ).run()
     outcomes = record.outcomes
     return Course(

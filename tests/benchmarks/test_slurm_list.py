@@ -264,7 +264,7 @@ def simulated(policy: str, jobs: list[Sleeper], alone: Alone, machine: Machine) 
     settings = SimulationSettings(costs, kill_at_limit=False)
     if machine.job_profiles is not None:
         settings = SimulationSettings(costs, kill_at_limit=False, slowdowns=machine.job_profiles)
-    Simulator(machine.cluster, arrivals, create(policy), settings, [record]).run()
+    Simulator(machine.cluster, arrivals, create(policy), settings, sinks=[record]).run()
     outcomes = sorted(record.outcomes, key=lambda outcome: outcome.job.id)
     turnarounds = [outcome.end_s - outcome.job.submit_s for outcome in outcomes]
     return Course(turnarounds, max(outcome.end_s for outcome in outcomes))

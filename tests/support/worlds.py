@@ -43,7 +43,7 @@ def run(
     """Run the world under the policy; return the outcome of each job, in the order of the ends."""
     record = OutcomeRecorder()
     simulator = Simulator(
-        world.cluster, iter(world.arrivals), policy, world.settings, [record], observer=observer
+        world.cluster, iter(world.arrivals), policy, world.settings, sinks=[record], observer=observer
     )
     return record.outcomes, simulator.run()
 

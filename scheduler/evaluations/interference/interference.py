@@ -81,7 +81,7 @@ def simulate(case: SharingCase) -> SharingResult:
     work = load(f"generator:kernels,{more}", cluster, case.seed)
     metrics, record = Accumulator(cluster), OutcomeRecorder()
     policy = create(case.policy, case.seed)
-    Simulator(cluster, work.arrivals, policy, work.settings, [metrics, record]).run()
+    Simulator(cluster, work.arrivals, policy, work.settings, sinks=[metrics, record]).run()
     seconds: dict[str, float] = {}
     for outcome in record.outcomes:
         job = outcome.job

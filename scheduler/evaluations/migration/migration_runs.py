@@ -63,7 +63,9 @@ def simulate(case: MigrationCase) -> MigrationResult:
     """Run one case."""
     workload = load(case.text(), CLUSTER, case.seed)
     metrics, waits = Accumulator(CLUSTER), WaitBreakdown(CLUSTER)
-    Simulator(CLUSTER, workload.arrivals, create(case.policy), workload.settings, [metrics, waits]).run()
+    Simulator(
+        CLUSTER, workload.arrivals, create(case.policy), workload.settings, sinks=[metrics, waits]
+    ).run()
     found = metrics.metrics()
     assert found.mean_turnaround_s is not None and found.mean_run_s is not None
     assert found.mean_overhead_s is not None

@@ -102,7 +102,7 @@ def simulate(case: LasCase) -> LasFigures:
     policy = create(_with_spare(case.policy, case.like))
     metrics, usage, slowdowns = Accumulator(cluster), UsageSink(), SlowdownSink()
     sinks = (metrics, usage, slowdowns)
-    Simulator(cluster, workload.arrivals, policy, workload.settings, sinks).run()
+    Simulator(cluster, workload.arrivals, policy, workload.settings, sinks=sinks).run()
     found = metrics.metrics()
     curve = slowdowns.at(np.linspace(*FIGURE_3[case.like], POINTS))
     p50, p95, p99, p999 = slowdowns.at(np.array(QUANTILES))

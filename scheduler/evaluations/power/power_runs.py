@@ -54,7 +54,7 @@ def simulate(case: PowerCase) -> PowerResult:
     cluster = power_set2.machine() if second else power_set1.machine(budget_w=case.budget_w)
     record, policy = OutcomeRecorder(), create(case.policy, case.seed)
     workload = load(f"generator:{case.workload}", cluster, case.seed)
-    Simulator(cluster, workload.arrivals, policy, workload.settings, [record]).run()
+    Simulator(cluster, workload.arrivals, policy, workload.settings, sinks=[record]).run()
     outcomes = record.outcomes  # in the order of their ends
     first = min(o.job.submit_s for o in outcomes)
     end = outcomes[int(FIRST_DONE * len(outcomes)) - 1].end_s if second else outcomes[-1].end_s

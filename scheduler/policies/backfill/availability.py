@@ -29,7 +29,7 @@ SEARCHED = 640  # so many are looked at at first, then four times as many at a t
 
 @cache
 def whole(number: int) -> NDArray[np.int64]:
-    """The number as numpy takes it in half the time; most are asked for again and again."""
+    """Return the number as a numpy scalar, cached because numpy takes it in half the time."""
     return np.array(number, WHOLE)
 
 
@@ -49,7 +49,7 @@ class Availability:
 
     @classmethod
     def beside(cls, held: Iterable[tuple[float, int]], units: int, now: float) -> Availability:
-        """What is left of ``units`` beside what is held now, given as (until when, units)."""
+        """Return what is left of ``units`` beside what is held now, given as (until when, units)."""
         plan = cls(units, now)
         times, free = [now], [units]
         for end, more in sorted(held):
@@ -70,11 +70,11 @@ class Availability:
         return plan
 
     def __len__(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return len(self._free)
 
     def steps(self) -> Iterator[tuple[float, float, int]]:
-        """(start, end, free units) of each step; the last end is infinite."""
+        """Yield (start, end, free units) of each step; the last end is infinite."""
         for (start, end), free in zip(pairwise(self._times), self._free.tolist(), strict=True):
             yield start, end, free
 
@@ -83,7 +83,7 @@ class Availability:
         return self._free[self._step(time_s)]
 
     def least(self, start_s: float, end_s: float) -> int:
-        """The fewest units that are free at any time of the interval."""
+        """Return the fewest units that are free at any time of the interval."""
         first = self._step(start_s)
         last = max(bisect_left(self._times, end_s), first + 1)
         if last - first <= SHORT:
@@ -91,20 +91,20 @@ class Availability:
         return int(np.frombuffer(self._free, WHOLE)[first:last].min())
 
     def most(self, start_s: float, end_s: float) -> int:
-        """The most units that are free at any time of the interval."""
+        """Return the most units that are free at any time of the interval."""
         first = self._step(start_s)
         last = bisect_left(self._times, end_s, 0, len(self._free))
         return max(self._free[first : max(last, first + 1)])
 
     def peaks(self) -> tuple[list[float], list[int]]:
-        """When the most units free so far rises, and to how many: ascending times, ascending units."""
+        """List when the most units free so far rises, and to how many: ascending times, ascending units."""
         most = np.maximum.accumulate(np.frombuffer(self._free, WHOLE))
         rises = np.flatnonzero(most[1:] > most[:-1]) + 1
         times = map(self._times.__getitem__, rises.tolist())
         return [self._times[0], *times], [self._free[0], *most[rises].tolist()]
 
     def stairs(self, until_s: float) -> list[tuple[int, float]]:
-        """How many units stay free from the begin of the plan on, and for how many seconds.
+        """List how many units stay free from the begin of the plan on, and for how many seconds.
 
         Few units for long come first. Nothing is said of the time from ``until_s`` on.
         """
@@ -123,15 +123,17 @@ class Availability:
         return found
 
     def earliest(self, units: int, duration_s: float, after_s: float) -> float:
-        """The earliest time from ``after_s`` on from which ``units`` stay free for ``duration_s``.
+        """Return the earliest time from ``after_s`` on from which ``units`` stay free for ``duration_s``.
 
         Infinite when there is none. A duration of 0 asks for one moment.
         """
         step = self._step(after_s)
-        return self._search(step, len(self._free), max(after_s, self._times[step]), units, duration_s)
+        return self._search(
+            step, len(self._free), max(after_s, self._times[step]), units, duration_s=duration_s
+        )
 
-    def _search(self, step: int, last: int, begin: float, units: int, duration_s: float) -> float:
-        """The begin of the first gap in the steps from ``step`` to before ``last`` that is long enough.
+    def _search(self, step: int, last: int, begin: float, units: int, *, duration_s: float) -> float:
+        """Return the begin of the first gap in the steps ``step`` to before ``last`` that is long enough.
 
         The units may be free from ``begin`` on. If there is none: since when they are free at the end.
         """
@@ -157,7 +159,7 @@ class Availability:
         return begin
 
     def regions(self, units: int, after_s: float) -> list[tuple[float, float]]:
-        """The maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
+        """List the maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
         first, times, found = self._step(after_s), self._times, []
         levels = np.frombuffer(self._free, WHOLE, -1, STEP * first)
         free = (levels >= whole(units)).tobytes()  # 1: so many are
@@ -174,7 +176,7 @@ class Availability:
         return found
 
     def reserve(self, start_s: float, end_s: float, units: int) -> None:
-        """``units`` fewer are free in the interval; whether they were free is the caller's business."""
+        """Make ``units`` fewer free in the interval; the caller checks that they were free."""
         times, free = self._times, self._free
         if end_s <= start_s or end_s <= times[0]:
             return
@@ -195,14 +197,14 @@ class Availability:
             del times[first], free[first]
 
     def release(self, start_s: float, end_s: float, units: int) -> None:
-        """``units`` more are free in the interval."""
+        """Make ``units`` more free in the interval."""
         self.reserve(start_s, end_s, -units)
 
     def move_up(self, start_s: float, end_s: float, units: int, after_s: float) -> float:
         """Move the reservation of an interval to the earliest start (from ``after_s`` on); returns that."""
         step, last = self._step(after_s), bisect_left(self._times, start_s)
         begin = max(after_s, self._times[step])
-        found = self._search(step, last, begin, units, end_s - start_s)
+        found = self._search(step, last, begin, units, duration_s=end_s - start_s)
         if found >= start_s:
             return start_s
         end = instant(found + end_s - start_s)
@@ -220,13 +222,13 @@ class Availability:
         self._times[0] = max(self._times[0], now)
 
     def _step(self, time_s: float) -> int:
-        """Index of the step that holds ``time_s``."""
+        """Return the index of the step that holds ``time_s``."""
         after = bisect_right(self._times, time_s, 0, len(self._free))
         return after - 1 if after else 0
 
 
 def of_running(view: View, pool: str) -> Availability:
-    """The plan of a counted pool as the running jobs make it, by their expected ends.
+    """Plan a counted pool as the running jobs make it, by their expected ends.
 
     A job that takes longer than expected is taken to end any moment, but not now.
     """
@@ -240,7 +242,7 @@ def of_running(view: View, pool: str) -> Availability:
 
 
 def expected_start(job: Job, view: View) -> float | None:
-    """When a waiting job would start if nobody passed those before it; None: it cannot be said."""
+    """Predict when a waiting job starts if no job passes another; None if that cannot be said."""
     plans = {pool.name: of_running(view, pool.name) for pool in view.cluster.pools}
     return start_in_turn(job, view.waiting.values(), plans, view.now)
 
@@ -248,7 +250,7 @@ def expected_start(job: Job, view: View) -> float | None:
 def start_in_turn(
     job: Job, waiting: Iterable[Job], plans: Mapping[str, Availability], now: float
 ) -> float | None:
-    """The same for one of the jobs ``waiting`` for the units of ``plans``, which are used up."""
+    """Predict the start of one of the jobs ``waiting`` for the units of ``plans``, which are used up."""
     after = now
     for other in waiting:
         end, after, pool = earliest_end(other, plans, after)
@@ -261,7 +263,7 @@ def start_in_turn(
 def earliest_end(
     job: Job, plans: Mapping[str, Availability], after_s: float, least_s: float = 0.0
 ) -> tuple[float, float, str]:
-    """(end, start, class) of the job where it would end first, starting from ``after_s`` on.
+    """Return (end, start, class) where the job would end first, starting from ``after_s`` on.
 
     Equal ends: the earlier start, then the class that comes first in ``plans``. It is taken to run for at
     least ``least_s``. Where no start can be found it is infinite, and the class "" if there is none at all.

@@ -97,7 +97,7 @@ class Conservative(Policy):
         return () if view.upcoming is not None else self._actions(view)
 
     def _actions(self, view: View) -> list[Action]:
-        """What to do at this instant, when all of it is known."""
+        """Decide at an instant of which all events are known."""
         for plan in self._plans.values():
             plan.trim(view.now)
         if self._broken:
@@ -134,7 +134,7 @@ class Conservative(Policy):
         return Reason(sentence, None if at == math.inf else at)
 
     def _admit(self, now: float) -> None:
-        """Step 1 for the jobs that have become one of the first."""
+        """Reserve for the jobs that have become one of the first (step 1)."""
         rest, depth = self._rest, self.parameters.depth
         while rest.waiting and len(self._starts) < depth:
             job = next(iter(rest.waiting.values()))
@@ -148,7 +148,7 @@ class Conservative(Policy):
         self._new.clear()
 
     def _pass(self, now: float) -> list[Action]:
-        """Step 2."""
+        """Start jobs that delay no reservation (step 2)."""
         actions: list[Action] = []
         last = max(self._starts.values())  # while others wait, ``depth`` jobs have one
         plans = self._open()
@@ -183,12 +183,12 @@ class Conservative(Policy):
         self._on[job.id] = pool
 
     def _length(self, job: Job, pool: str) -> float:
-        """Of its reservation: at least a moment, because even a job of no length needs its units."""
+        """Return the length of a reservation, at least a moment, because every job needs its units."""
         length = job.estimate_on(pool)
         return length if length > MOMENT_S else MOMENT_S  # max() is slower
 
     def _open(self) -> Plans:
-        """Without the classes that a waiting job without reservation can run on."""
+        """Leave out the classes that a waiting job without reservation can run on."""
         plans: Plans = self._plans
         for job in self._stuck.values():
             plans = without(job, plans)
@@ -197,7 +197,7 @@ class Conservative(Policy):
         return plans
 
     def _move_up(self, view: View) -> None:
-        """Step 3 on one class."""
+        """Move reservations to earlier intervals on one class (step 3)."""
         ((pool, plan),) = self._plans.items()
         times, most = plan.peaks()
         stale = False  # moved jobs have left more units free, later on
@@ -225,7 +225,7 @@ class Conservative(Policy):
                     stale = True
 
     def _move_up_on_classes(self, view: View) -> None:
-        """Step 3 on several classes: in turn, each gives its reservation back and takes the best there is."""
+        """Move reservations on several classes, in queue order, each to the best interval (step 3)."""
         plans: Plans = self._plans
         peaks: dict[str, Peaks] = {}
         for job_id, start in list(self._starts.items()):
@@ -244,7 +244,7 @@ class Conservative(Policy):
                 peaks.clear()
 
     def _may_end_sooner(self, job: Job, end: float, now: float, peaks: dict[str, Peaks]) -> bool:
-        """False: on no class are its units free early enough at any one time."""
+        """Return False if on no class the job's units are free early enough at any one time."""
         if end == math.inf:
             return True
         for pool, plan in self._plans.items():
@@ -260,7 +260,7 @@ class Conservative(Policy):
         return False
 
     def _start(self, job_id: int, at: float, view: View) -> Action:
-        """The job whose interval begins now."""
+        """Start the job whose interval begins now."""
         job = view.waiting[job_id]
         pool = self._on.pop(job_id)
         del self._starts[job_id]
@@ -268,7 +268,7 @@ class Conservative(Policy):
         return Start(job_id, counted(pool, job.units))
 
     def _late(self, due: list[tuple[float, int]], view: View) -> bool:
-        """Whether the reservations that are due now cannot be kept."""
+        """Tell if the reservations that are due now cannot be kept."""
         if any(at < view.now for at, _ in due):
             return True
         left = dict(view.free)
@@ -288,7 +288,7 @@ class Conservative(Policy):
         return due
 
     def _forget_void(self) -> None:
-        """The first reservation to come is no void one."""
+        """Drop void reservations from the front."""
         while self._due and self._starts.get(self._due[0][1]) != self._due[0][0]:
             heappop(self._due)
 
@@ -301,7 +301,7 @@ class Conservative(Policy):
         self._make_anew(view)
 
     def _make_anew(self, view: View) -> None:
-        """Step 4."""
+        """Make all reservations anew (step 4)."""
         first = [view.waiting[job_id] for job_id in self._starts]
         self._starts.clear()
         self._on.clear()
@@ -325,12 +325,12 @@ class Conservative(Policy):
 
 
 def _fits(job: Job, pool: str, stairs: Sequence[Stair]) -> bool:
-    """Whether the job can run there within so many units and seconds."""
+    """Tell if the job can run there within the units and seconds of one of the stairs."""
     return job.runs_on(pool) and any(
         job.units <= units and job.estimate_on(pool) <= length for units, length in stairs
     )
 
 
 def without(job: Job, plans: Plans) -> Plans:
-    """The classes that the job cannot run on."""
+    """Leave out the classes that the job can run on."""
     return {pool: plan for pool, plan in plans.items() if not job.runs_on(pool)}

@@ -49,7 +49,7 @@ class Fcfs(Policy):
 
     @staticmethod
     def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:
-        """The best class on which the job fits."""
+        """Choose the best class on which the job fits."""
         for pool in view.cluster.pools:
             if job.units <= left[pool.name] and job.runs_on(pool.name):
                 return pool.name
@@ -57,7 +57,7 @@ class Fcfs(Policy):
 
     @staticmethod
     def _expected(job: Job, view: View) -> float | None:
-        """When the first job should start: when enough running jobs should have ended on one class."""
+        """Predict when enough running jobs have ended on one class for the first job to start."""
         left = dict(view.free)
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
             placement = state.placement

@@ -26,7 +26,7 @@ class MultiPoolQueue:
         self._next, self._front = 0, -1
 
     def add(self, job: Job) -> None:
-        """A new job, behind all others."""
+        """Append a job."""
         self.waiting[job.id] = job
         self._positions[job.id] = self._next
         self._next += 1
@@ -34,7 +34,7 @@ class MultiPoolQueue:
             self._queues[pool].add(job.id, job.units, job.estimate_on(pool))
 
     def add_first(self, job: Job) -> None:
-        """A job that lost its units waits again, before all others."""
+        """Put a job that lost its units before all others."""
         self.waiting[job.id] = job
         self.waiting.move_to_end(job.id, last=False)
         self._positions[job.id] = self._front
@@ -43,17 +43,17 @@ class MultiPoolQueue:
             self._queues[pool].add_first(job.id, job.units, job.estimate_on(pool))
 
     def remove(self, job: Job) -> None:
-        """It waits no longer."""
+        """Take a job out."""
         del self.waiting[job.id], self._positions[job.id]
         for pool in self.classes(job):
             self._queues[pool].remove(job.id)
 
     def classes(self, job: Job) -> list[str]:
-        """Where it can run, best class first."""
+        """List the classes that the job can run on, best first."""
         return [pool for pool in self._queues if job.runs_on(pool)]
 
     def first(self, stairs: Mapping[str, Sequence[Stair]]) -> Job | None:
-        """The first job that has at most the units and the length of one of the stairs of a class."""
+        """Find the first job within the units and the length of one of the stairs of a class."""
         found = [self._queues[pool].first(steps) for pool, steps in stairs.items()]
         known = [job_id for job_id in found if job_id is not None]
         return self.waiting[min(known, key=self._positions.__getitem__)] if known else None
@@ -63,7 +63,7 @@ class MultiPoolFirstFit(MultiPoolQueue):
     """First fit, as ``scheduler/policies/backfill/first_fit.py`` says it."""
 
     def choose(self, view: View) -> list[tuple[Job, str]]:
-        """Who starts now, and on which class; the jobs leave the queue."""
+        """Choose the jobs that start now, and the class of each; they leave the queue."""
         left = dict(view.free)
         chosen = []
         while job := self.first({pool: ((free, math.inf),) for pool, free in left.items() if free}):
@@ -84,15 +84,15 @@ class MultiPoolEasy(MultiPoolQueue):
         self._limits: dict[str, tuple[float, int]] | None = None
 
     def ended(self, job_id: int) -> None:
-        """A job holds no units any more."""
+        """Note that a job holds no units any more."""
         self._limits = None
 
     def changed(self) -> None:
-        """Something else than a new job may have changed who fits."""
+        """Note that who fits may have changed otherwise than by a new job."""
         self._limits = None
 
     def choose(self, view: View) -> list[tuple[Job, str]]:
-        """Who starts now, and on which class; the jobs leave the queue."""
+        """Choose the jobs that start now, and the class of each; they leave the queue."""
         left, now = dict(view.free), view.now
         chosen: list[tuple[Job, str]] = []
         if self._limits is None:
@@ -100,12 +100,12 @@ class MultiPoolEasy(MultiPoolQueue):
                 job = next(iter(self.waiting.values()))
                 if not any(job.units <= left[pool] for pool in self.classes(job)):
                     break
-                self._start(job, now, left, {}, chosen)
+                self._start(job, now, left, {}, chosen=chosen)
             else:
                 return chosen
             self._limits = self._reserve(job, view, left, chosen)
         while passing := self.first(self._stairs(now, left, self._limits)):
-            self._start(passing, now, left, self._limits, chosen)
+            self._start(passing, now, left, self._limits, chosen=chosen)
         return chosen
 
     def _start(
@@ -114,9 +114,10 @@ class MultiPoolEasy(MultiPoolQueue):
         now: float,
         left: dict[str, int],
         limits: dict[str, tuple[float, int]],
+        *,
         chosen: list[tuple[Job, str]],
     ) -> None:
-        """On the class, of those on which it may start now, on which it would end first."""
+        """Start the job on the class, of those open to it now, on which it would end first."""
         may = [
             pool
             for pool, stairs in self._stairs(now, left, limits).items()
@@ -135,7 +136,7 @@ class MultiPoolEasy(MultiPoolQueue):
     def _stairs(
         self, now: float, left: dict[str, int], limits: dict[str, tuple[float, int]]
     ) -> dict[str, tuple[Stair, ...]]:
-        """What may start on each class, as (at most units, at most seconds)."""
+        """List what may start on each class, as (at most units, at most seconds)."""
         stairs: dict[str, tuple[Stair, ...]] = {}
         for pool, free in left.items():
             if free and pool in limits:
@@ -148,7 +149,7 @@ class MultiPoolEasy(MultiPoolQueue):
     def _reserve(
         self, job: Job, view: View, left: dict[str, int], chosen: list[tuple[Job, str]]
     ) -> dict[str, tuple[float, int]]:
-        """The first job's reservation, by the expected ends of what runs: what it leaves to others."""
+        """Reserve for the first job by the expected ends of running jobs; return what is left to others."""
         held: dict[str, list[Held]] = {
             pool: [] for pool in self.classes(job) if job.units <= view.in_service[pool]
         }

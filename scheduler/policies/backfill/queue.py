@@ -40,7 +40,7 @@ class IndexedQueue:
         self._front -= 1
 
     def revise(self, job_id: int, units: int, length_s: float) -> None:
-        """A job of the same size has another length; it keeps its place."""
+        """Change the length of a job of the same size; it keeps its place."""
         size_order, sequence = self._place[job_id]
         self._orders[size_order].revise(sequence, units, length_s)
 
@@ -50,7 +50,7 @@ class IndexedQueue:
         self._orders[size_order].remove(sequence)
 
     def first(self, stairs: Sequence[Stair]) -> int | None:
-        """The first job that has at most the units and at most the length of one of the ``stairs``.
+        """Find the first job with at most the units and at most the length of one of the ``stairs``.
 
         The stairs go from few units to many.
         """
@@ -146,7 +146,7 @@ class _Order:
             sizes[node], lengths[node] = units, length
 
     def first(self, units: float, length: float) -> int:
-        """The first slot with at most so many units and at most that length; -1 if there is none.
+        """Find the first slot with at most so many units and at most that length; -1 if there is none.
 
         Call it only when the least units and the least length of all are within the limits.
         """

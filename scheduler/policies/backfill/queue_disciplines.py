@@ -34,25 +34,25 @@ class FcfsQueue:
         self.waiting: OrderedDict[int, Job] = OrderedDict()
 
     def add(self, job: Job) -> None:
-        """A new job, behind all others."""
+        """Append a job."""
         self.waiting[job.id] = job
 
     def add_first(self, job: Job) -> None:
-        """A job that lost its units waits again, before all others."""
+        """Put a job that lost its units before all others."""
         self.waiting[job.id] = job
         self.waiting.move_to_end(job.id, last=False)
 
     def hold(self, job_id: int, units: int, expected_end_s: float) -> None:
-        """A job that already runs holds so many of these units."""
+        """Note that a job that already runs holds so many of these units."""
 
     def ended(self, job_id: int) -> None:
-        """A job that ``choose`` started, or that was said to ``hold`` units, holds none any more."""
+        """Note that a started or holding job holds no units any more."""
 
     def changed(self) -> None:
-        """Something else than a new job may have changed who fits."""
+        """Note that who fits may have changed otherwise than by a new job."""
 
     def choose(self, now: float, free: int, in_service: int) -> list[Job]:
-        """Who starts now, with ``free`` units; the jobs leave the line and hold units from now on."""
+        """Choose the jobs that start now in ``free`` units; they leave the queue and hold the units."""
         chosen = []
         while self.waiting:
             job = next(iter(self.waiting.values()))
@@ -127,7 +127,7 @@ class EasyQueue(FcfsQueue):
         self._reserved = None
 
     def revise(self, jobs: Sequence[Job]) -> None:
-        """More is known of these jobs of the line; they keep their places."""
+        """Replace what is known of these jobs; they keep their places."""
         self._reserved = None
         late = {late[2].id: place for place, late in enumerate(self._late)}
         for job in jobs:
@@ -163,7 +163,7 @@ class EasyQueue(FcfsQueue):
         return chosen
 
     def _heads(self, now: float, free: int, chosen: list[Job]) -> int:
-        """The first starts while it fits; what is free then."""
+        """Start the first job while it fits; return what is free then."""
         waiting, late = self.waiting, self._late
         while len(waiting) > len(late):
             job = next(iter(waiting.values()))
@@ -179,7 +179,7 @@ class EasyQueue(FcfsQueue):
         return free
 
     def _queue_passes(self, now: float, free: int, chosen: list[Job]) -> int:
-        """Who of the queue does not delay the first passes; what is free then."""
+        """Start jobs of the index that do not delay the first job; return what is free then."""
         assert self._reserved is not None
         at, spare = self._reserved
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
@@ -198,7 +198,7 @@ class EasyQueue(FcfsQueue):
         return free
 
     def _late_pass(self, room: list[Late], now: float, free: int, chosen: list[Job]) -> None:
-        """The same for jobs behind the queue."""
+        """Start jobs of the short list that do not delay the first job."""
         assert self._reserved is not None
         at, spare = self._reserved
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
@@ -220,7 +220,7 @@ class EasyQueue(FcfsQueue):
 
 
 def when_free(ends: Iterable[Held], needed: int, free: int, now: float) -> tuple[float, int]:
-    """When ``needed`` units will be free, and how many will be spare then; infinite and 0: not known.
+    """Return when ``needed`` units are free, and how many are spare then; infinite and 0: not known.
 
     ``ends`` are those of the running jobs, in their order; ``free`` units are free now.
     """

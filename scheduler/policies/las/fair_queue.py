@@ -24,29 +24,29 @@ class Fifo:
         self._tasks: deque[NodeTask] = deque()
 
     def add(self, task: NodeTask) -> None:
-        """A task waits."""
+        """Append a waiting task."""
         self._tasks.append(task)
 
     def first(self) -> NodeTask | None:
-        """The task that is sent next."""
+        """Return the task that is sent next."""
         return self._tasks[0] if self._tasks else None
 
     def sent(self, task: NodeTask) -> None:
-        """The first was sent to a node."""
+        """Note that the first task was sent to a node."""
         self._tasks.popleft()
 
     def held(self, task: NodeTask) -> None:
-        """A node holds the task."""
+        """Note that a node holds the task."""
 
     def ended(self, task: NodeTask) -> None:
-        """A task that a node held has ended."""
+        """Note that a task that a node held has ended."""
 
     def entitled(self, task: NodeTask) -> bool:
-        """Whether its user may send whatever the load is."""
+        """Tell if the task's user may send whatever the load is."""
         return False
 
     def ahead(self, task: NodeTask) -> str:
-        """Who comes before the waiting task, for people."""
+        """Describe what comes before the waiting task, for people."""
         return f"{self._tasks.index(task)} ahead of it"
 
 
@@ -116,7 +116,7 @@ class FairShare:
         return self._weights[user] if user in self._weights else self._given.get(user, 1.0)
 
     def share(self, user: str) -> float:
-        """Dominant share of what its tasks on nodes demand, over its weight."""
+        """Return the dominant share of what the user's tasks on nodes demand, over the user's weight."""
         demand = self._demand.get(user)
         if demand is None:
             return 0.0
@@ -133,7 +133,7 @@ class FairShare:
             self._weigh(user)
 
     def _weigh(self, user: str) -> None:
-        """Its weight may have changed."""
+        """Compute the user's weight again."""
         stated = self._stated.get(user)
         weight = stated[max(stated)] if stated else self._given.get(user, 1.0)
         if self._weights.get(user) != weight:

@@ -100,7 +100,7 @@ class LasParameters:
         self.by_user()
 
     def by_user(self) -> dict[str, float]:
-        """The weights.
+        """Read the weights.
 
         Raises:
             ValueError: they are not understood.
@@ -136,13 +136,13 @@ class Las(TwoLevel):
     def _few(
         self, longest: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]
     ) -> Victims | None:
-        """Sets of the first N."""
+        """Search the sets of the first N candidates."""
         return fewest(longest[: self.parameters.victims], free, demand)
 
     def _thorough(
         self, longest: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]
     ) -> Victims | None:
-        """Sets of the first N, or else more."""
+        """Search the sets of the first N candidates, or else larger ones."""
         return self._few(longest, free, demand) or sparing(longest, free, demand)
 
     def _new_queue(self) -> Fifo | FairShare:

@@ -80,7 +80,7 @@ class NodeTask:
         self.started = False
 
     def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
-        """The job's tasks lie on these nodes (of one pool), so many on each."""
+        """Place the job's tasks on these nodes (of one pool), so many on each."""
         first = nodes[0][0].placement
         if len(nodes) > 1:
             self.gang = tuple(NodeTask(self.job, units) for _, units in nodes)
@@ -94,7 +94,7 @@ class NodeTask:
             part.node, part.placement, part.gang = node, self.placement, self.gang
 
     def attained_s(self, now: float) -> float:
-        """Attained service of a running task (one that is still restarting gains none)."""
+        """Return the attained service of a running task (none while it restarts)."""
         return max(self.served_s, instant(now - self.began_s))
 
 
@@ -104,7 +104,7 @@ Search = Callable[[Sequence[NodeTask], Sequence[float], Sequence[float]], Victim
 
 
 def covers(free: Sequence[float], demand: Sequence[float]) -> bool:
-    """Whether the demand fits into what is free."""
+    """Tell if the demand fits into what is free."""
     for f, d in zip(free, demand, strict=True):  # noqa: SIM110 (three times as fast as all())
         if d > f + ROOM:
             return False
@@ -112,7 +112,7 @@ def covers(free: Sequence[float], demand: Sequence[float]) -> bool:
 
 
 def fewest(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
-    """The first set that frees enough, in the order {0}, {1}, {0,1}, {2}, {0,2}, ... (the paper's listing 1).
+    """Return the first set that frees enough: {0}, {1}, {0,1}, {2}, {0,2}, ... (the paper's listing 1).
 
     That is the order of the numbers 1, 2, 3, ... read as bit masks, so no member of the set could be spared.
     """
@@ -127,7 +127,7 @@ def fewest(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequen
 
 
 def greedy(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
-    """Candidates in their order until enough is free; all of them, needed or not. None if all are too few."""
+    """Take candidates in their order until enough is free, needed or not; None if all are too few."""
     room = list(free)
     for count, candidate in enumerate(candidates, 1):
         room = [f + d for f, d in zip(room, candidate.demand, strict=True)]
@@ -137,7 +137,7 @@ def greedy(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequen
 
 
 def sparing(candidates: Sequence[NodeTask], free: Sequence[float], demand: Sequence[float]) -> Victims | None:
-    """As ``greedy``, less those that need not give way after all, looking at the shortest first."""
+    """Take candidates as ``greedy``, then spare those that need not give way, the shortest first."""
     chosen = greedy(candidates, free, demand)
     if chosen is None:
         return None
@@ -159,7 +159,7 @@ class Levels(NamedTuple):
     factor: float
 
     def above_s(self, attained_s: float) -> float:
-        """Where the next level begins."""
+        """Return where the next level begins."""
         bound = self.first_s
         while bound <= attained_s:
             bound *= self.factor
@@ -229,12 +229,12 @@ class Node:
         self.wake_s = math.inf
 
     def charge(self, task: NodeTask, sign: int) -> None:
-        """A task was sent here (1), or has ended (-1)."""
+        """Count a task that was sent here (1) or has ended (-1)."""
         self.tasks += sign * task.units
         self.unfinished = [round(u + sign * d, 12) for u, d in zip(self.unfinished, task.demand, strict=True)]
 
     def take(self, task: NodeTask, works_from_s: float, since_s: float, spare_s: float) -> None:
-        """The task runs from now on."""
+        """Let the task run from now on."""
         task.started = True
         task.since_s = since_s
         task.ripe_s = instant(since_s + spare_s)
@@ -245,25 +245,25 @@ class Node:
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
     def hold(self, task: NodeTask) -> None:
-        """The task is being stopped, and keeps its share meanwhile."""
+        """Keep the share of a task that is being stopped."""
         self.stopping[task.id] = task
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
     def give(self, task: NodeTask) -> None:
-        """What the task held is free."""
+        """Free what the task held."""
         self.free = [round(f + d, 12) for f, d in zip(self.free, task.demand, strict=True)]
         if not self.running and not self.stopping:
             self.free = list(self.capacity)
 
     def pause(self, task: NodeTask, levels: Levels | None) -> None:
-        """The task is paused."""
+        """Enter the task among the paused ones."""
         task.above_s = task.served_s if levels is None else levels.above_s(task.served_s) - TICK_S
         task.order = (task.served_s, task.rank)
         insort(self.paused, task, key=ORDER)
 
 
 def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Action]:
-    """One decision of a node: what starts, is paused, resumes."""
+    """Decide for a node what starts, is paused and resumes."""
     actions: list[Action] = []
     if not node.up:
         return actions
@@ -273,21 +273,21 @@ def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Actio
             return actions
         for part in gang:
             part.node.awaits = None
-        _admit(gang[0], now, costs, rules, actions)
+        _admit(gang[0], now, costs, rules, actions=actions)
     for task in tuple(node.new):
         if node.stopping or node.awaits is not None:
             return actions
-        _admit(task, now, costs, rules, actions)
+        _admit(task, now, costs, rules, actions=actions)
     at = 0
     while at < len(node.paused) and not node.stopping and node.awaits is None:
         # Tasks that it displaced are longer and so stand behind it: the next is then at this place.
-        if not _admit(node.paused[at], now, costs, rules, actions):
+        if not _admit(node.paused[at], now, costs, rules, actions=actions):
             at += 1
     return actions
 
 
-def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, actions: list[Action]) -> bool:
-    """Whether the job runs from now on; makes room for all its parts if it may."""
+def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> bool:
+    """Make room for all parts of the job and run it if it may; return if it runs from now on."""
     victims: dict[int, NodeTask] = {}
     for part in task.gang:
         found = _victims(part, now, rules, victims)
@@ -295,7 +295,7 @@ def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, actions: 
             return False
         victims.update((victim.id, victim) for victim in found)
     for victim in victims.values():
-        _displace(victim, now, costs, rules, actions)
+        _displace(victim, now, costs, rules, actions=actions)
     if any(part.node.stopping for part in task.gang):  # they decide again when these have stopped
         if any(len(other.gang) > 1 for other in (task, *victims.values())):
             for part in task.gang:  # else another node could take their room, or resume them, meanwhile
@@ -310,7 +310,7 @@ def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, actions: 
 
 
 def _victims(part: NodeTask, now: float, rules: NodeRules, others: dict[int, NodeTask]) -> Victims | None:
-    """Who gives way to the part on its node, beside jobs that do so on others anyway; None: no room."""
+    """Choose the tasks that give way to the part, beside ``others`` that give way anyway; None: no room."""
     node, free = part.node, part.node.free
     if not node.up or node.stopping or node.awaits is not None:
         return None
@@ -325,7 +325,7 @@ def _victims(part: NodeTask, now: float, rules: NodeRules, others: dict[int, Nod
 
 
 def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
-    """Running tasks that may give way to ``task``, longest attained service first."""
+    """List running tasks that may give way to ``task``, longest attained service first."""
     before = now - task.above_s - TICK_S / 2
     found = []
     for other in node.running:
@@ -336,7 +336,7 @@ def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
     return found
 
 
-def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, actions: list[Action]) -> None:
+def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> None:
     served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
     # Pausing frees at once. How long a checkpoint takes is known only when it is done.
@@ -353,7 +353,7 @@ def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, acti
 
 
 def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
-    """When the node should look again although nothing has happened; infinite: never.
+    """Compute when the node should look again although nothing has happened; infinite: never.
 
     A node with tasks that wait looks W, 2W, ... after the start of each running task. Most of these looks
     find nothing new: a waiting task can only succeed once another running task has become a candidate for it,
@@ -380,7 +380,7 @@ def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
 
 
 def _next_chance_s(node: Node, task: NodeTask, now: float) -> float:
-    """From when on the task could displace others although it cannot now."""
+    """Compute from when on the task could displace others although it cannot now."""
     longer, started = task.above_s + TICK_S, task.started
     eligible = []
     for other in node.running:

@@ -73,10 +73,10 @@ class TwoLevel(Policy):
 
     @abstractmethod
     def _node_rules(self) -> NodeRules:
-        """How nodes decide."""
+        """Return how nodes decide."""
 
     def _new_queue(self) -> Fifo | FairShare:
-        """Whose turn it is."""
+        """Make the central queue."""
         return Fifo()
 
     @abstractmethod
@@ -85,15 +85,15 @@ class TwoLevel(Policy):
 
     @abstractmethod
     def _changed(self, node: Node) -> None:
-        """Something changed on the node."""
+        """Enter a change of the node."""
 
     @abstractmethod
     def _choose(self, task: NodeTask, now: float) -> int | None:
-        """The node that the task is sent to; None: it must wait."""
+        """Choose the node that the task is sent to; None: it must wait."""
 
     @abstractmethod
     def _full(self) -> str:
-        """Why no node takes a further task, as a clause."""
+        """Say why no node takes a further task, as a clause."""
 
     # -- events ---------------------------------------------------------------------------------------
 
@@ -130,13 +130,13 @@ class TwoLevel(Policy):
         return actions
 
     def _add(self, job: Job) -> None:
-        """A job stands in the queue."""
+        """Append a job to the queue."""
         task = NodeTask(job, job.units)
         self._tasks[job.id] = task, False
         self._queue.add(task)
 
     def _places(self, task: NodeTask, now: float) -> dict[int, int] | None:
-        """How many of the job's tasks are sent to which node; None: it must wait."""
+        """Choose how many of the job's tasks are sent to which node; None: it must wait."""
         if task.units == 1:
             chosen = self._choose(task, now)
             return None if chosen is None else {chosen: 1}
@@ -152,7 +152,7 @@ class TwoLevel(Policy):
         return places or None
 
     def _one_by_one(self, one: NodeTask, tasks: int, now: float) -> dict[int, int]:
-        """The nodes that the tasks of a job are sent to, one after the other; none: it must wait."""
+        """Choose the nodes of a job's tasks, one after the other; empty if the job must wait."""
         assert self._room is not None
         places: dict[int, int] = {}
         before: dict[int, tuple[list[float], list[float], int]] = {}
@@ -179,14 +179,14 @@ class TwoLevel(Policy):
         return places
 
     def _settle_touched(self, view: View, actions: list[Action]) -> None:
-        """The nodes on which something happened decide, by their index."""
+        """Let the nodes on which something happened decide, by their index."""
         while self._touched:
             index = min(self._touched)
             self._touched.discard(index)
             self._settle(self._nodes[index], view, actions)
 
     def _settle(self, node: Node, view: View, actions: list[Action]) -> None:
-        """The node decides."""
+        """Let the node decide."""
         now, wake_s = view.now, math.inf
         if node.new or node.paused:
             decided = settle(node, now, view.costs, self._rules)
@@ -201,7 +201,7 @@ class TwoLevel(Policy):
         self._changed(node)
 
     def _touch_others(self, action: Action, node: Node) -> None:
-        """A job of several parts started or gave way: its other nodes decide too."""
+        """Let the other nodes of a job decide too when it started or gave way here."""
         assert isinstance(action, Start | Resume | Suspend)
         for part in self._tasks[action.job_id][0].gang:
             if part.node is not node:
@@ -209,11 +209,11 @@ class TwoLevel(Policy):
                 self._changed(part.node)
 
     def every(self, task: NodeTask) -> bool:
-        """Whether the task could run on every node."""
+        """Tell if the task could run on every node."""
         return self._alike and not task.job.estimates_s and self._room is None
 
     def allowed(self, task: NodeTask) -> Mask:
-        """The nodes that the task could ever run on (and that may be down)."""
+        """Return the nodes that the task could ever run on (even if down)."""
         if self._room is not None:
             return self._room > 0
         if self.every(task):
@@ -236,7 +236,7 @@ class TwoLevel(Policy):
         self._queue.ended(task)
 
     def _stopped(self, job_id: int) -> None:
-        """A stop that took time is done."""
+        """End a stop that took time."""
         if job_id not in self._tasks:
             return
         task, sent = self._tasks[job_id]
@@ -306,7 +306,7 @@ def _share(amounts: Sequence[float], node: Node) -> str:
 
 
 def _nodes_of(view: View) -> list[Node]:
-    """All nodes of all pools, best class first.
+    """List all nodes of all pools, best class first.
 
     Raises:
         BadInput: a pool has no nodes, or pools have different resources.

@@ -180,7 +180,7 @@ class Mct(Policy):
         self._given.clear()
 
     def _adopt(self, planned: PlannedJob, parts: tuple[Stay, ...]) -> None:
-        """These are the job's parts from now on; what was due is void."""
+        """Give the job these parts; what was due before is void."""
         planned.parts = parts
         planned.version += 1
         if not planned.stopping:
@@ -191,7 +191,7 @@ class Mct(Policy):
     # -- plans ----------------------------------------------------------------------------------------
 
     def _plan_what_is_new(self, view: View) -> None:
-        """Step 6, and the jobs that have come; when plans cannot be kept, all are made anew anyway."""
+        """Plan new jobs and fill gaps (step 6), unless all plans are made anew anyway."""
         if self._broken:
             return
         if self._given:
@@ -227,7 +227,7 @@ class Mct(Policy):
             pool_plan.price = waiting[pool_plan.name] / pool_plan.units if pool_plan.units else 0.0
 
     def _pull_forward(self, pool_plan: PoolPlan, view: View) -> None:
-        """Step 6, when units of a class are free that were given up early: who waits for them moves up."""
+        """Move waiting jobs up when units that were given up early are free (step 6)."""
         tries = self.parameters.tries
         now, spare = view.now, pool_plan.availability.at(view.now)
         moved = False
@@ -260,7 +260,9 @@ class Mct(Policy):
         before, held = planned.parts[len(kept) :], planned.job.units
         for part in before:
             self._pool_plans[part.pool].availability.release(part.start_s, part.end_s, held)
-        rest = remaining_job(view, self._pool_plans, self._rules.migrate, planned, view.state(planned.job.id))
+        rest = remaining_job(
+            view, self._pool_plans, self._rules.migrate, planned, state=view.state(planned.job.id)
+        )
         parts = plan(rest, self._rules)
         better = _worth(parts) < _worth(planned.parts)
         for part in parts if better else before:
@@ -276,7 +278,7 @@ class Mct(Policy):
         pool_plan.slack_until_s = max(pool_plan.slack_until_s, part.end_s)
 
     def _plan_anew(self, view: View, stint: float = 0.0) -> None:
-        """Step 6, when plans cannot be kept, and after a restart; ``stint`` as in ``Task``."""
+        """Make all plans anew (step 6) and after a restart; ``stint`` as in ``RemainingJob``."""
         now = view.now
         self._broken = False
         held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
@@ -315,7 +317,7 @@ class Mct(Policy):
         planned.parts = parts
         if self._rules.priced:
             self._set_prices()
-        rest = remaining_job(view, self._pool_plans, self._rules.migrate, planned, state, stint)
+        rest = remaining_job(view, self._pool_plans, self._rules.migrate, planned, state=state, stint=stint)
         more = plan(rest, self._rules)
         for part in more:
             self._pool_plans[part.pool].take(part, job.units)
@@ -337,7 +339,7 @@ class Mct(Policy):
     def _orders(
         self, view: View, stops: Sequence[PlannedJob], starts: Sequence[PlannedJob]
     ) -> tuple[list[Action], bool]:
-        """To stop and start these jobs, and whether fewer units are free than their plans say."""
+        """Order what is to stop and start; tell if fewer units are free than the plans say."""
         actions: list[Action] = []
         for planned in stops:
             planned.stopping = True
@@ -367,7 +369,7 @@ class Mct(Policy):
     def _behind(
         self, now: float, left: dict[str, int], late: Iterable[PlannedJob], stops: Iterable[PlannedJob]
     ) -> bool:
-        """Whether fewer units are ``left`` than the plans say, once the ``late`` start and stops are done."""
+        """Tell if fewer units are ``left`` than planned, once the ``late`` starts and the stops are done."""
         if self._given:
             self._enter_given(now)
         for planned in late:
@@ -383,6 +385,6 @@ class Mct(Policy):
 
 
 def _worth(parts: tuple[Stay, ...]) -> tuple[float, float]:
-    """By which an old and a new plan are compared: the end; if that is unknown, whether there is a start."""
+    """Rank a plan by its end; if that is unknown, by its having a start."""
     end_s = round(parts[-1].end_s, 4)  # rounding is no gain
     return end_s, parts[0].start_s if end_s == math.inf else 0.0

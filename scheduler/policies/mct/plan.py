@@ -58,7 +58,7 @@ class PoolPlan:
             self.mark(part, units)
 
     def mark(self, part: Stay, units: int) -> None:
-        """Those who queue behind start no earlier; a job for which there are too few units stops nobody."""
+        """Let later jobs start no earlier; a job with too few units in service stops no others."""
         if part.start_s > self.last_start_s and (part.start_s < math.inf or units <= self.units):
             self.last_start_s = part.start_s
 
@@ -116,39 +116,39 @@ class RemainingJob:
     stays_s: float = 0.0
 
     def regions(self, k: int) -> list[Interval]:
-        """The maximal intervals with enough free units on class ``k``; none where nobody can queue."""
+        """List the maximal intervals with enough free units on class ``k``; none where no job can queue."""
         pool_plan = self.pool_plans[k]
         if pool_plan.last_start_s == math.inf:
             return []
         return pool_plan.availability.regions(self.units, self.now if k == self.here else self.ready_s)
 
     def works(self, k: int, start: float) -> float:
-        """When a job that has run before gets on in a part that starts then."""
+        """Compute when a job that has run before makes progress in a part that starts then."""
         if k == self.here and start == self.now:
             return self.works_s
         return instant(start + self.restart_s[k]) if self.restart_s[k] else start
 
     def last(self, k: int, start: float, end: float) -> Stay:
-        """A part that runs to the job's ``end``."""
+        """Make a part that runs to the job's ``end``."""
         return Stay(self.pool_plans[k].name, start, math.inf, end)
 
     def end(self, k: int, start: float, done: float, begun: bool) -> float:
-        """When a part ends that runs to the job's end."""
+        """Compute when a part ends that runs to the job's end."""
         works = self.works(k, start) if begun else start
         end = instant(works + (1.0 - done) * self.run_s[k])
         # Shares of the work are rounded, and no part is shorter than a moment.
         return instant(end + MOMENT_S) if done or end <= start else end
 
     def earliest_end(self) -> float:
-        """No plan ends earlier: where the job runs fastest, now, without a stop."""
+        """Bound the end of all plans from below: where the job runs fastest, now, without a stop."""
         return self.now + (1.0 - self.done) * self.run_s[0]
 
     def whole(self, k: int, start: float) -> Stays:
-        """All that is left of the job on one class."""
+        """Plan all that is left of the job on one class."""
         return self.moved([self.last(k, start, self.end(k, start, self.done, self.begun))])
 
     def length(self, k: int) -> float:
-        """Of all that is left on another class than where it runs."""
+        """Return how long the rest of the job takes on another class than its own."""
         length = self.run_s[k]
         if self.begun or self.done:
             length = (1.0 - self.done) * length + (2 * MOMENT_S if self.done else 0.0)
@@ -156,7 +156,7 @@ class RemainingJob:
         return length if length > MOMENT_S else MOMENT_S
 
     def moved(self, parts: list[Stay]) -> Stays:
-        """The parts, after the stop that a running job needs unless it stays where it is."""
+        """Put the stop before the parts that a running job needs, unless it stays where it is."""
         if self.here >= 0 and (
             parts[0].start_s > self.now or parts[0].pool != self.pool_plans[self.here].name
         ):
@@ -165,7 +165,7 @@ class RemainingJob:
 
 
 def plan(rest: RemainingJob, rules: Rules) -> Stays:
-    """The parts in which the job runs; one that starts at infinity where no start can be said."""
+    """Plan the parts in which the job runs; the part starts at infinity where no start can be said."""
     regions: list[list[Interval]] = []
     starts: list[float] = []
     second, best_s, queue_s = 0, math.inf, math.inf  # the paper's r'', its end and its start
@@ -184,7 +184,7 @@ def plan(rest: RemainingJob, rules: Rules) -> Stays:
     if rules.priced:
         return _cheapest(rest, rules, regions, starts)
     if rules.literal and rest.stoppable:
-        split = _split(rest, rules, second, regions, starts, math.inf)
+        split = _split(rest, rules, second, regions, starts=starts, before_s=math.inf)
         return split or rest.moved([rest.last(second, queue_s, best_s)])
     best: Stay | None = None
     if rules.backfill:
@@ -192,7 +192,7 @@ def plan(rest: RemainingJob, rules: Rules) -> Stays:
             if hole.end_s < best_s:
                 best, best_s = hole, hole.end_s
     if rules.migrate and rest.stoppable and best_s > rest.earliest_end():
-        split = _split(rest, rules, second, regions, starts, best_s)
+        split = _split(rest, rules, second, regions, starts=starts, before_s=best_s)
         if split is not None and split[-1].end_s < best_s:
             return split
     return rest.moved([best or rest.last(second, queue_s, best_s)])
@@ -201,11 +201,13 @@ def plan(rest: RemainingJob, rules: Rules) -> Stays:
 def _cheapest(
     rest: RemainingJob, rules: Rules, regions: Sequence[list[Interval]], starts: Sequence[float]
 ) -> Stays:
-    """The plan whose end, and what it takes from others, is least."""
+    """Choose the plan of the least end plus price of what it takes from others."""
     plans = [rest.whole(k, start) for k, start in enumerate(starts)]
     plans += [rest.moved([part]) for part in _holes(rest, regions, starts)]
     if rest.stoppable:
-        splits = (_split(rest, rules, k, regions, starts, math.inf) for k in range(len(starts)))
+        splits = (
+            _split(rest, rules, k, regions, starts=starts, before_s=math.inf) for k in range(len(starts))
+        )
         plans += [parts for parts in splits if parts is not None]
     price = {pool_plan.name: pool_plan.price * rest.units for pool_plan in rest.pool_plans}
     return min(plans, key=lambda parts: parts[-1].end_s + _taken(parts, price))
@@ -216,7 +218,7 @@ def _taken(parts: Stays, price: dict[str, float]) -> float:
 
 
 def _gap(regions: Sequence[Interval], length: float, after: float) -> float:
-    """When the first region is ``length`` long, from ``after`` on; infinite: never."""
+    """Return when the first region of ``length`` begins, from ``after`` on; infinite: never."""
     for start, end in regions:
         begin = start if start > after else after
         if end - begin >= length:
@@ -225,7 +227,7 @@ def _gap(regions: Sequence[Interval], length: float, after: float) -> float:
 
 
 def _end_of_queue(rest: RemainingJob, k: int, regions: Sequence[list[Interval]]) -> float:
-    """W: from when on the units stay free, but no earlier than any start reserved on the class.
+    """Compute W: from when on the units stay free, after all starts reserved on the class.
 
     The job that runs there already may stay, if nobody has reserved its units. Where ``regions`` are known,
     they are not looked for again.
@@ -245,7 +247,7 @@ def _end_of_queue(rest: RemainingJob, k: int, regions: Sequence[list[Interval]])
 
 
 def _holes(rest: RemainingJob, regions: Sequence[list[Interval]], starts: Sequence[float]) -> list[Stay]:
-    """MCTB: the whole job in the first region of each class that is long enough, before its queue's end."""
+    """Place the whole job in the first region long enough on each class, before its queue's end (MCTB)."""
     holes = []
     for k, run_s in enumerate(rest.run_s):
         least, queue_s = (1.0 - rest.done) * run_s - MOMENT_S, starts[k]
@@ -263,16 +265,17 @@ def _split(
     rules: Rules,
     second: int,
     regions: Sequence[list[Interval]],
+    *,
     starts: Sequence[float],
     before_s: float,
 ) -> Stays | None:
-    """Steps 2 to 7: regions in the order of their starts, and the rest at the end of the queue of ``second``.
+    """Take regions in the order of their starts, and the rest at the end of ``second``'s queue (steps 2-7).
 
     None where the printed test of step 7 (if ``literal``) drops the parts, there are none, or they would not
     end before ``before_s``.
     """
     rest_from = starts[second]
-    spans = _spans(rest, rules, second, regions, starts, before_s)
+    spans = _spans(rest, rules, second, regions, starts=starts, before_s=before_s)
     if not spans:
         return None
     cuts = _cuts(rest, spans, second, rest_from)
@@ -305,7 +308,7 @@ def _split(
         return None
     if rules.literal and rest.run_s[second] * (done - rest.done) < rest.restart_s[second]:
         return None
-    start = _start_of_rest(rest, second, regions, done, after, rest_from)
+    start = _start_of_rest(rest, second, regions, done, after=after, rest_from=rest_from)
     parts.append(rest.last(second, start, rest.end(second, start, done, True)))
     return rest.moved(parts)
 
@@ -315,10 +318,11 @@ def _start_of_rest(
     second: int,
     regions: Sequence[list[Interval]],
     done: float,
+    *,
     after: float,
     rest_from: float,
 ) -> float:
-    """From when on the units of class ``second`` stay free for the rest of the job."""
+    """Compute from when on the units of class ``second`` stay free for the rest of the job."""
     length = (1.0 - done) * rest.run_s[second] + rest.restart_s[second] + 2 * MOMENT_S
     if after == rest_from and second != rest.here and length <= rest.length(second):
         return after  # all of the job had room there
@@ -332,10 +336,11 @@ def _spans(
     rules: Rules,
     second: int,
     regions: Sequence[list[Interval]],
+    *,
     starts: Sequence[float],
     before_s: float,
 ) -> list[tuple[float, int, float]]:
-    """The regions that count, as (start, class, end), in the order in which they are looked at.
+    """List the regions that count, as (start, class, end), in the order in which they are taken.
 
     Unbounded ones count on worse classes than ``second`` only. What starts after the end of the queue of
     ``second`` is never reached, because that takes the whole rest; the printed steps look at it all the same.
@@ -364,7 +369,7 @@ def _spans(
 def _cuts(
     rest: RemainingJob, spans: Sequence[tuple[float, int, float]], second: int, rest_from: float
 ) -> list[list[float]]:
-    """For each class, when the regions of better classes begin that are long enough to be of use."""
+    """List for each class when the regions of better classes begin that are long enough to be of use."""
     cuts: list[list[float]] = [[]]
     better: list[float] = []
     for k in range(len(rest.pool_plans) - 1):
@@ -377,7 +382,7 @@ def _cuts(
 
 
 def _stop(end: float, cost_s: float) -> float:
-    """When a checkpoint has to begin so that it is written by ``end``."""
+    """Compute when a checkpoint has to begin so that it is written by ``end``."""
     stop = instant(end - cost_s)
     if stop + cost_s <= end or instant(stop + cost_s) <= end:
         return stop

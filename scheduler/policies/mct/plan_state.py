@@ -37,7 +37,7 @@ class PlannedJob:
         return self.parts[-1].end_s
 
     def could_use(self, pool: str, now: float) -> bool:
-        """Whether free units of that class may be of use to it: it can run there, and waits, wherever for."""
+        """Tell if the job waits (for any class) and could run on free units of that class."""
         return self.job.runs_on(pool) and self.parts[-1].start_s > now
 
 
@@ -57,7 +57,7 @@ class DueQueue:
         heappush(self.heap, (due, next(self._places), planned.version, planned))
 
     def collect(self, now: float) -> tuple[list[PlannedJob], list[PlannedJob]]:
-        """The jobs to be stopped and those to be started now."""
+        """Take the jobs to be stopped and those to be started now."""
         stops: list[PlannedJob] = []
         starts: list[PlannedJob] = []
         heap = self.heap
@@ -76,10 +76,11 @@ def remaining_job(
     pool_plans: Mapping[str, PoolPlan],
     migrate: bool,
     planned: PlannedJob,
+    *,
     state: JobState | None = None,
     stint: float = 0.0,
 ) -> RemainingJob:
-    """What is to be planned of a job, on the classes on which it can run."""
+    """Describe what is left to plan of a job, on the classes on which it can run."""
     job, costs = planned.job, view.costs
     tied = job.stop is PAUSE
     known: Container[str] = job.estimates_s or pool_plans
@@ -112,7 +113,7 @@ def pool_of(state: JobState) -> str:
 
 
 def stays_until(state: JobState, view: View) -> float:
-    """Until when a running job holds its units if nothing is done to it."""
+    """Compute until when a running job holds its units if nothing is done to it."""
     now = view.now
     end = state.expected_end_s
     if state.phase is STOPPING:
@@ -125,7 +126,7 @@ def stays_until(state: JobState, view: View) -> float:
 
 
 def in_order(view: View) -> list[JobState]:
-    """All jobs in the system, by priority and then in the order of submission."""
+    """List all jobs in the system, by priority and then in the order of submission."""
     states = [*view.running.values(), *view.suspended.values(), *map(view.state, view.waiting)]
     return sorted(states, key=lambda state: (-state.job.priority, state.job.submit_s, state.job.id))
 

@@ -33,25 +33,25 @@ class Configurations:
         return len(self.units)
 
     def subset(self, kept: NDArray[np.bool_]) -> Configurations:
-        """Those that are kept."""
+        """Leave out those that are not kept."""
         caps = tuple(cap for cap, keep in zip(self.caps_w, kept, strict=True) if keep)
         return Configurations(self.units[kept], caps, self.watts[kept], self.merit[kept])
 
 
 def every(job: Job, pool: Pool, beta: float, counts: int) -> Configurations:
-    """All configurations, under all caps.
+    """List all configurations, under all caps.
 
     ``counts``: of a job that can take more different numbers of units than this, so many are considered,
     evenly spaced on a logarithmic scale, with both ends.
     """
     speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
-    return _every(speed, *_range(job, pool), pool, beta, counts)
+    return _every(speed, _range(job, pool), pool, beta=beta, counts=counts)
 
 
-def considered(job: Job, pool: Pool, beta: float, counts: int, watts_matter: bool) -> Configurations:
-    """Those of ``every`` that can be part of a best choice."""
+def considered(job: Job, pool: Pool, beta: float, counts: int, *, watts_matter: bool) -> Configurations:
+    """Return those of ``every`` that can be part of a best choice."""
     speed: Any = job.speed
-    return _considered(speed, *_range(job, pool), pool, beta, counts, watts_matter)
+    return _considered(speed, _range(job, pool), pool, beta=beta, counts=counts, watts_matter=watts_matter)
 
 
 def _range(job: Job, pool: Pool) -> tuple[int, int]:
@@ -61,23 +61,25 @@ def _range(job: Job, pool: Pool) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _considered(
-    speed: Any, least: int, most: int, pool: Pool, beta: float, counts: int, watts_matter: bool
+    speed: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int, watts_matter: bool
 ) -> Configurations:
     if not watts_matter:
-        some = _considered(speed, least, most, pool, beta, counts, True)
+        some = _considered(speed, least_most, pool, beta=beta, counts=counts, watts_matter=True)
         return some.subset(_undominated(some.units, np.zeros(len(some)), some.merit))
-    some = _every(speed, least, most, pool, beta, counts)
+    some = _every(speed, least_most, pool, beta=beta, counts=counts)
     # Of one number of units, a higher cap that has no more merit is superfluous: seen at once, before all are
     # compared with all.
-    merit = some.merit.reshape(-1, len(numbers(least, most, counts)))
+    merit = some.merit.reshape(-1, len(numbers(*least_most, counts)))
     rising = np.vstack((np.ones(merit.shape[1], bool), merit[1:] > np.maximum.accumulate(merit)[:-1]))
     some = some.subset(rising.ravel())
     return some.subset(_undominated(some.units, some.watts, some.merit))
 
 
 @lru_cache(maxsize=4096)
-def _every(speed: Any, least: int, most: int, pool: Pool, beta: float, counts: int) -> Configurations:
-    units = numbers(least, most, counts)
+def _every(
+    speed: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int
+) -> Configurations:
+    units = numbers(*least_most, counts)
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
     fast = np.array([[1.0 if speed is None else speed(n, cap) for n in units.tolist()] for cap in caps])
     watts = np.array([[pool.power_w(n, cap) for n in units.tolist()] for cap in caps])
@@ -91,14 +93,14 @@ def _every(speed: Any, least: int, most: int, pool: Pool, beta: float, counts: i
 
 
 def numbers(least: int, most: int, counts: int) -> NDArray[np.int64]:
-    """All whole numbers from ``least`` to ``most``, or ``counts`` of them."""
+    """List all whole numbers from ``least`` to ``most``, or ``counts`` of them."""
     if most - least < counts:
         return np.arange(least, most + 1)
     return np.unique(np.round(np.geomspace(least, most, counts)).astype(np.int64))
 
 
 def _undominated(units: NDArray[np.int64], watts: Floats, merit: Floats) -> NDArray[np.bool_]:
-    """Which configurations no other one makes superfluous.
+    """Tell which configurations no other one makes superfluous.
 
     One does if it needs no more units, no more watts and has at least the merit (of equal ones: if it comes
     first). This loses no optimum: in any choice that fits, put the dominating configuration in the dominated

@@ -85,7 +85,7 @@ class FifoCap(Policy):
         )
 
     def _placement(self, job: Job, view: View) -> Placement:
-        """The job's configuration, cut to what the machine can carry."""
+        """Cut the job's configuration to what the machine can carry."""
         pool, level = self.pool, self.parameters.level
         most = job.units if job.max_units is None else job.max_units
         wanted = {"min": job.units, "mid": max(job.units, (most + 1) // 2), "max": most}[level]
@@ -99,7 +99,7 @@ class FifoCap(Policy):
         return Placement(pool.name, number, cap_w=cap)
 
     def _caps(self, job: Job, number: int) -> list[float | None]:
-        """The caps up to the job's fixed one."""
+        """List the caps up to the job's fixed one."""
         caps = self.pool.caps_w
         if not caps:
             return [None]
@@ -112,7 +112,7 @@ class FifoCap(Policy):
         return [cap for cap in caps if cap <= fixed]
 
     def _expected(self, placement: Placement, watts: float, view: View) -> float | None:
-        """When enough running jobs should have ended."""
+        """Predict when enough running jobs have ended."""
         left = view.free[self.pool.name]
         left_w = math.inf if view.budget_w is None else view.budget_w - view.power_w
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):

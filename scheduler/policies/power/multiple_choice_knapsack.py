@@ -64,7 +64,7 @@ class Problem:
         return np.where(np.isneginf(self.values[:, 0]), 1, 0)
 
     def totals(self, choice: Integers) -> tuple[float, float, float]:
-        """Value, units and watts of a choice."""
+        """Sum value, units and watts of a choice."""
         rows = np.arange(len(choice))
         return (
             float(self.values[rows, choice].sum()),
@@ -73,7 +73,7 @@ class Problem:
         )
 
     def fits(self, choice: Integers) -> bool:
-        """Whether the choice keeps to both limits."""
+        """Tell if the choice keeps to both limits."""
         value, units, watts = self.totals(choice)
         within = units <= self.max_units * (1 + ROUNDING) and watts <= self.max_watts * (1 + ROUNDING)
         return within and value > -np.inf
@@ -98,8 +98,7 @@ class Solution:
 def solve(
     problem: Problem, gap: float = 0.001, time_limit_s: float = 10.0, node_limit: int = 20_000
 ) -> Solution | None:
-    """The best choice, to within ``gap`` of the optimum unless a limit is met; None: not even ``start``
-    fits."""
+    """Choose to within ``gap`` of the optimum unless a limit is met; None if not even ``start`` fits."""
     if not problem.fits(problem.start):
         return None
     most_units, most_watts = problem.units.max(axis=1).sum(), problem.watts.max(axis=1).sum()
@@ -118,7 +117,7 @@ def solve(
     how = "prices"
     if bound > value * (1 + gap):
         kept = _worth_keeping(problem, prices, bound, value * (1 + gap))
-        found, rest = _branch(problem, kept, choice, gap, time_limit_s, node_limit)
+        found, rest = _branch(problem, kept, choice, gap, time_limit_s=time_limit_s, node_limit=node_limit)
         bound = min(bound, max(rest, value * (1 + gap)))
         choice, how = _fill(problem, found), "branch and bound"
         value = problem.totals(choice)[0]
@@ -130,14 +129,13 @@ def solve(
 
 
 def _net(problem: Problem, prices: Floats) -> Floats:
-    """Values less the priced resources."""
+    """Subtract the priced resources from the values."""
     net: Floats = problem.values - prices[0] * problem.units - prices[1] * problem.watts
     return net
 
 
 def _prices(problem: Problem) -> tuple[Floats, float, Integers]:
-    """Prices of a unit and a watt that bound the optimum tightly, the bound, and the jobs' choices at
-    them."""
+    """Search prices of a unit and a watt with a tight bound; return them, the bound, and the choices."""
     limits = np.array([problem.max_units, problem.max_watts])
     rows = np.arange(len(problem.values))
     scale = 1.0 / np.maximum(limits, 1.0)
@@ -161,7 +159,7 @@ def _prices(problem: Problem) -> tuple[Floats, float, Integers]:
 
 
 def _lowest(cuts: Floats, top: float) -> tuple[float, Floats]:
-    """The minimum over 0 <= u <= top of the highest of the planes ``a u + b``, and where it is.
+    """Find the minimum over 0 <= u <= top of the highest of the planes ``a u + b``, and its place.
 
     The last plane is the newest, which lies above the minimum of the others: a minimum of all lies on it, in
     a corner of the region where it is the highest. There are few borders, so every two of them are tried:
@@ -192,8 +190,7 @@ def _lowest(cuts: Floats, top: float) -> tuple[float, Floats]:
 
 
 def _cut_down(problem: Problem, wished: Integers, prices: Floats) -> Integers:
-    """From ``start`` on, grant the wished options while they fit, those that bring most for their price
-    first."""
+    """Grant the wished options while they fit, those first that bring most for their price."""
     rows = np.arange(len(wished))
     choice = problem.start.copy()
     _, units, watts = problem.totals(choice)
@@ -231,7 +228,7 @@ def _fill(problem: Problem, choice: Integers) -> Integers:
 
 
 def _same_jobs(problem: Problem) -> dict[bytes, list[int]]:
-    """Rows that are equal, in the order of the rows."""
+    """Group equal rows, in the order of the rows."""
     together: dict[bytes, list[int]] = {}
     tables = np.hstack((problem.values, problem.units, problem.watts))
     for row, key in enumerate(tables):
@@ -240,7 +237,7 @@ def _same_jobs(problem: Problem) -> dict[bytes, list[int]]:
 
 
 def _earlier_first(problem: Problem, choice: Integers) -> Integers:
-    """Of jobs that are the same to the problem, the earlier ones run."""
+    """Let the earlier ones run of jobs that are equal to the problem."""
     choice = choice.copy()
     for rows in _same_jobs(problem).values():
         if len(rows) > 1:
@@ -253,7 +250,7 @@ def _earlier_first(problem: Problem, choice: Integers) -> Integers:
 
 
 def _worth_keeping(problem: Problem, prices: Floats, bound: float, enough: float) -> NDArray[np.bool_]:
-    """Options that may be part of a solution worth more than ``enough``.
+    """Tell which options may be part of a solution worth more than ``enough``.
 
     At these prices no solution that has an option is worth more than the bound less what the option's net
     value lacks to its job's best: the other jobs choose their best net values in that bound.
@@ -269,10 +266,11 @@ def _branch(
     kept: NDArray[np.bool_],
     known: Integers,
     gap: float,
+    *,
     time_limit_s: float,
     node_limit: int,
 ) -> tuple[Integers, float]:
-    """HiGHS on the kept options: the better one of its choice and the known one, and HiGHS's bound."""
+    """Solve the kept options by HiGHS; return the better of its choice and ``known``, and its bound."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -312,7 +310,7 @@ def _branch(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """HiGHS now and then prints a line of its own to standard output, whatever it is told: not here."""
+    """Keep lines that HiGHS prints now and then, whatever it is told, off standard output."""
     sys.stdout.flush()
     kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

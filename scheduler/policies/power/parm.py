@@ -118,7 +118,9 @@ class Parm(Policy):
             return ()
         jobs = [state.job for state in malleable] + waiting
         options = self.options(jobs, free_units, free_watts)
-        problem = self._problem(jobs, len(malleable), options, view, free_units, free_watts)
+        problem = self._problem(
+            jobs, len(malleable), options, view, free_units=free_units, free_watts=free_watts
+        )
         solution = self.solve(problem, view)
         if solution is None:
             return self._least(malleable, problem)
@@ -136,7 +138,7 @@ class Parm(Policy):
         return [*changes(malleable, chosen), *starts]
 
     def solve(self, problem: Problem, view: View) -> Solution | None:
-        """The choice; None if not even the running jobs' least configurations fit."""
+        """Choose; None if not even the running jobs' least configurations fit."""
         limits = self.parameters
         return solve(problem, limits.gap, limits.time_limit_s, limits.node_limit)
 
@@ -162,17 +164,17 @@ class Parm(Policy):
     # -- the problem ---------------------------------------------------------------------------------------
 
     def options(self, jobs: list[Job], free_units: float, free_watts: float) -> list[Configurations]:
-        """Configurations of each job; watts do not count where they can never run short.
+        """List configurations of each job; watts do not count where they can never run short.
 
         They cannot where all free units together, each under the highest cap that any considered
         configuration has, draw no more than is free.
         """
         choices = self.parameters.unit_choices
-        tables = [considered(job, self.pool, self.beta, choices, True) for job in jobs]
+        tables = [considered(job, self.pool, self.beta, choices, watts_matter=True) for job in jobs]
         hottest = max(float((table.watts / table.units).max()) for table in tables)
         if free_units * hottest > free_watts:
             return tables
-        return [considered(job, self.pool, self.beta, choices, False) for job in jobs]
+        return [considered(job, self.pool, self.beta, choices, watts_matter=False) for job in jobs]
 
     def _problem(
         self,
@@ -180,10 +182,11 @@ class Parm(Policy):
         running: int,
         options: list[Configurations],
         view: View,
+        *,
         free_units: float,
         free_watts: float,
     ) -> Problem:
-        """Rows: the malleable running jobs, then the waiting ones; columns: waiting, then the options."""
+        """Make rows (malleable running jobs, then waiting ones) and columns (waiting, then the options)."""
         widest = 1 + max(len(table) for table in options)
         values = np.full((len(jobs), widest), -np.inf)
         taken = np.zeros((2, len(jobs), widest))
@@ -196,7 +199,7 @@ class Parm(Policy):
         return Problem(values, taken[0], taken[1], free_units, free_watts)
 
     def _weight(self, job: Job, view: View) -> float:
-        """Equation 3.7 as its text has it; of a job of unknown run time only the wait counts."""
+        """Compute equation 3.7 as its text has it; the wait alone counts if the run time is unknown."""
         remaining = view.state(job.id).remaining_s(view.now, self.pool.name)
         known = remaining if math.isfinite(remaining) else 0.0
         return float(max(known + view.now - job.submit_s, LEAST_WEIGHT_S) ** self.parameters.alpha)
@@ -208,7 +211,7 @@ class Parm(Policy):
         return self.pool.power_w(placement.units, placement.cap_w)
 
     def _least(self, malleable: list[JobState], problem: Problem) -> list[Action]:
-        """The budget is too low for what runs: draw as little as possible, and admit nothing."""
+        """Draw as little as possible and admit nothing, because the budget is too low for what runs."""
         _, _, watts = problem.totals(problem.start)
         self.short_w = max(watts - problem.max_watts, 0.0)
         cap = self.pool.caps_w[0] if self.pool.caps_w else None
@@ -216,7 +219,7 @@ class Parm(Policy):
 
 
 def changes(running: Sequence[JobState], chosen: Sequence[Placement | None]) -> list[Action]:
-    """Actions that bring running jobs to their chosen placements, never over what is allowed in between.
+    """List actions that bring running jobs to their placements, never over what is allowed in between.
 
     First every job gives what it is to give (down to the smaller number of units and the lower cap of
     before and after), then every job takes: after each step no more is held than before or than in the end.
@@ -242,7 +245,7 @@ def _change(job_id: int, before: Placement, after: Placement) -> list[Action]:
 
 
 def capped_pool(cluster: Cluster, policy: str) -> Pool:
-    """The one counted class of resource that these policies schedule.
+    """Return the one counted class of resource that these policies schedule.
 
     Raises:
         BadInput: there are several classes, or nodes with resources.
@@ -257,7 +260,7 @@ def capped_pool(cluster: Cluster, policy: str) -> Pool:
 
 
 def too_hungry(job: Job, cluster: Cluster) -> str:
-    """Why the budget can never carry the job, as a clause; "" if it can."""
+    """Say why the budget can never carry the job, as a clause; "" if it can."""
     pool = cluster.pools[0]
     cap = pool.caps_w[0] if pool.caps_w else None
     least_w = pool.power_w(job.units, cap)

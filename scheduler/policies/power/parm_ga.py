@@ -87,7 +87,7 @@ class ParmGa(Parm):
 
 
 def _first_that_fits(problem: Problem) -> Integers:
-    """One job on its least configuration."""
+    """Start one job on its least configuration."""
     for row in range(len(problem.values)):
         choice = problem.start.copy()
         choice[row] = 1
@@ -97,7 +97,7 @@ def _first_that_fits(problem: Problem) -> Integers:
 
 
 def search(problem: Problem, parameters: ParmGaParameters, seed: str) -> Integers:
-    """The best choice that the genetic algorithm sees."""
+    """Return the best choice that the genetic algorithm sees."""
     algorithms, base, tools = _deap()
     options = np.isfinite(problem.values).sum(axis=1).tolist()
     lows = problem.start.tolist()
@@ -138,7 +138,7 @@ def search(problem: Problem, parameters: ParmGaParameters, seed: str) -> Integer
 
 
 def _mutate(choice: list[int], lows: list[int], highs: list[int], chance: float) -> tuple[list[int]]:
-    """DEAP's mutUniformInt, drawing how far it is to the next changed gene instead of once for each gene."""
+    """Do as DEAP's mutUniformInt, but draw the distance to the next changed gene."""
     kept = math.log1p(-chance) if chance < 1 else -math.inf
     at = int(math.log(1.0 - random.random()) / kept)
     while at < len(choice):
@@ -160,13 +160,13 @@ def _value(problem: Problem, crowd: list[Any]) -> None:
 
 
 def _excess(taken: Floats, limit: float) -> Floats:
-    """By how much the limit is exceeded, relatively; 0 within it."""
+    """Compute by how much the limit is exceeded, relatively; 0 within it."""
     return np.maximum(taken - limit, 0.0) / max(limit, 1.0)
 
 
 @contextmanager
 def _own_random(seed: str) -> Iterator[None]:
-    """DEAP draws from Python's global generator: it gets a seed of ours, and its own state back."""
+    """Give Python's global generator, which DEAP uses, a seed of ours, and then its own state back."""
     before = random.getstate()
     random.seed(seed)
     try:

@@ -29,22 +29,22 @@ class RegionLayout(NamedTuple):
 
 
 def region_name(cut: int, number: int) -> str:
-    """The name of region ``number`` (from 1 on) of the ``cut``-th layout: "3.1"."""
+    """Name region ``number`` (from 1 on) of the ``cut``-th layout: "3.1"."""
     return f"{cut}.{number}"
 
 
 def number_of(region: str) -> int:
-    """Which region of its layout it is, from 1 on; 0: it is none ("")."""
+    """Return the number of a region in its layout, from 1 on; 0 for no region ("")."""
     return int(region.partition(".")[2] or 0)
 
 
 def cut_of(region: str) -> int:
-    """Of which layout it is, counted from 1 on."""
+    """Return the number of a region's layout, from 1 on."""
     return int(region.partition(".")[0])
 
 
 def region_bounds(hi: int, k: int, lo: int = 1) -> tuple[int, ...]:
-    """Upper bounds of the k regions for jobs of ``lo`` to ``hi`` units; equal ones are one region."""
+    """Compute upper bounds of the k regions for jobs of ``lo`` to ``hi`` units; equal ones are merged."""
     if not 1 <= lo <= hi or k < 1:
         raise ValueError(f"{k} regions for jobs of {lo} to {hi} units")
     powers: list[int] = [lo ** (k - i) * hi**i for i in range(1, k + 1)]
@@ -53,7 +53,7 @@ def region_bounds(hi: int, k: int, lo: int = 1) -> tuple[int, ...]:
 
 
 def _root(value: int, k: int) -> int:
-    """The largest b with b^k <= value."""
+    """Return the largest b with b^k <= value."""
     b = int(value ** (1.0 / k))
     while b**k > value:
         b -= 1
@@ -63,7 +63,7 @@ def _root(value: int, k: int) -> int:
 
 
 def region_sizes(unit_s: Sequence[float], bounds: Sequence[int], units: int) -> tuple[int, ...] | None:
-    """Units of each region, by the work of its jobs; None when the regions are too many for the machine.
+    """Compute the units of each region by the work of its jobs; None if the machine is too small.
 
     Whole units by largest remainder (ties: the smaller jobs' region). One region has the whole machine.
     Without any work all weigh the same.
@@ -94,12 +94,12 @@ def region_sizes(unit_s: Sequence[float], bounds: Sequence[int], units: int) -> 
 
 
 def region_of(units: int, bounds: Sequence[int]) -> int:
-    """Which region a job of so many units belongs to; the last also takes larger ones."""
+    """Return the index of the region for jobs of so many units; the last also takes larger ones."""
     return min(bisect_left(bounds, units), len(bounds) - 1)
 
 
 def layout(jobs: Iterable[PastWork], hi: int, k: int, units: int) -> RegionLayout:
-    """The machine cut into k regions, or as many as it is large enough for; jobs have up to ``hi`` units."""
+    """Cut the machine into k regions, or as many as fit; jobs have up to ``hi`` units."""
     work = list(jobs)
     for count in range(k, 1, -1):
         bounds = region_bounds(hi, count)

@@ -152,7 +152,7 @@ class Regions(Policy):
             self._stirred.add(index)
 
     def _starts(self, view: View) -> Iterator[Start]:
-        """Who starts, region by region; without enough units in service the first regions come first."""
+        """Start jobs region by region; if too few units are in service, the first regions come first."""
         left = view.free[self._pool]
         if left < sum(part.free for part in self._parts):
             self._stir_all()
@@ -174,7 +174,7 @@ class Regions(Policy):
         self._settle(view)
 
     def _settle(self, view: View) -> None:
-        """Lines and charges anew, from the view."""
+        """Make queues and charges anew from the view."""
         kind, regions = QUEUES[self.parameters.inside], self._repartitioner.regions()
         self._parts = [_RegionQueue(region, region.units, kind(self._pool)) for region in regions]
         self._stirred = set(range(len(regions)))
@@ -195,7 +195,7 @@ class Regions(Policy):
             self._parts[self._repartitioner.region_of(job)].queue.add(job)
 
     def _charge(self, state: JobState, order: Sequence[int]) -> None:
-        """A running job holds units of these regions, of each as many as there are, until it has its own."""
+        """Charge a running job to these regions in turn, to each as much as is free, until all is charged."""
         assert state.placement is not None
         needed, charges = state.placement.units, []
         for index in order:

@@ -60,7 +60,7 @@ class RepartitionParameters:
             raise ValueError("bounds must ascend")
 
     def given(self) -> RegionLayout | None:
-        """The layout that never changes, if one is given."""
+        """Return the fixed layout, if one is given."""
         if not self.bounds and not self.sizes:
             return None
         try:
@@ -107,12 +107,12 @@ class Repartitioner:
         self._begin_period(view)
 
     def regions(self) -> tuple[Region, ...]:
-        """The layout under names of its own, so that no job of an earlier one is taken for its."""
+        """Name the regions of the layout apart from those of all earlier layouts."""
         rows = enumerate(zip(self.layout.bounds, self.layout.sizes, strict=True), 1)
         return tuple(Region(region_name(self.cuts, number), size, bound) for number, (bound, size) in rows)
 
     def region_of(self, job: Job) -> int:
-        """Which region the job belongs to."""
+        """Return the index of the job's region."""
         return region_of(job.units, self.layout.bounds)
 
     # -- what happens in a period ---------------------------------------------------------------------
@@ -123,13 +123,13 @@ class Repartitioner:
             self._submitted[job.id] = (job, None)
 
     def started(self, job: Job, view: View) -> None:
-        """To be said before the job shows as started in the view."""
+        """Note a start, before the job shows as started in the view."""
         self._began[job.id] = view.now
         if view.state(job.id).start_s is None:  # else it failed, and starts again
             self._waited(job, view.now)
 
     def left(self, job: Job, now: float, ended: bool) -> None:
-        """The job runs no more; ``ended`` is False if it failed."""
+        """Note that the job runs no more; ``ended`` is False if it failed."""
         ran_s = now - self._began.pop(job.id)
         if ended and job.id in self._submitted:
             self._submitted[job.id] = (job, ran_s)
@@ -171,7 +171,7 @@ class Repartitioner:
         self._waits: dict[int, tuple[float, float, int]] = {}
 
     def _begin_period(self, view: View) -> None:
-        """A period begins, or goes on after a restart: then it knows the jobs that are still here."""
+        """Begin a period, or go on with it after a restart, with the jobs that are still here."""
         # the jobs submitted in the period, and how long those ran that have ended
         self._submitted: dict[int, tuple[Job, float | None]] = {}
         self._waits = {}
@@ -190,7 +190,7 @@ class Repartitioner:
                     self._waited(state.job, state.start_s)
 
     def _work(self, view: View) -> Iterator[PastWork]:
-        """What each job of the period took, or is believed to take."""
+        """Yield what each job of the period took, or is believed to take."""
         for job, ran_s in self._submitted.values():
             seconds = job.estimate_on(self._pool) if ran_s is None else ran_s
             if seconds == math.inf:
@@ -199,11 +199,11 @@ class Repartitioner:
 
 
 def _jobs(view: View) -> Iterator[Job]:
-    """The jobs that wait or run."""
+    """Yield the jobs that wait or run."""
     yield from view.waiting.values()
     yield from (state.job for state in view.running.values())
 
 
 def size_range(bounds: Sequence[int], index: int) -> str:
-    """``"32 to 177"``: the sizes of the jobs of one region."""
+    """Write ``"32 to 177"``, the sizes of the jobs of one region."""
     return f"{bounds[index - 1] + 1 if index else 1} to {bounds[index]}"

@@ -75,7 +75,7 @@ class LatestStarts:
         self._fewest = list(accumulate((planned.left for planned in later), min, initial=free))
 
     def lets_pass(self, job: Job, end_s: float) -> bool:
-        """Whether one of the jobs may start now, to end at ``end_s``, without delaying another.
+        """Tell if one of the jobs may start now, to end at ``end_s``, without delaying another.
 
         From its own planned start on its units are set aside for it anyway.
         """
@@ -119,7 +119,7 @@ class SoftRegions(Policy):
         return Reason(f"waits for {units(job)}, {view.free[self._pool]} free, {turn}; {region}{latest}", at)
 
     def latest_starts(self, view: View) -> dict[int, float]:
-        """The latest start of each waiting job that has one."""
+        """Return the latest start of each waiting job that has one."""
         free = view.free[self._pool]
         latest = self._latest(view, view.waiting.values(), _ends(view), free)
         return {planned.job.id: planned.start_s for planned in latest}
@@ -137,7 +137,7 @@ class SoftRegions(Policy):
             self._orders.append(WakeAt(repartitioner.period_end_s, CUT))
 
     def _chosen(self, view: View) -> list[Job]:
-        """Who starts now."""
+        """Choose the jobs that start now."""
         now, free = view.now, view.free[self._pool]
         if all(job.units > free for job in view.waiting.values()):
             return []
@@ -168,7 +168,7 @@ class SoftRegions(Policy):
     def _latest(
         self, view: View, jobs: Iterable[Job], held: Iterable[tuple[float, int]], free: int
     ) -> list[LatestStart]:
-        """Latest starts in the order of the jobs, up to the first job whose start cannot be said.
+        """List latest starts in the order of the jobs, up to the first whose start cannot be said.
 
         A job that needs more units than are in service is passed over until they are back.
         """
@@ -193,11 +193,11 @@ class SoftRegions(Policy):
         return latest
 
     def _end(self, job: Job, start_s: float) -> float:
-        """When the job should end; even one that takes no time is not over before it starts."""
+        """Predict when the job ends; even one that takes no time is not over before it starts."""
         return instant(start_s + max(job.estimate_on(self._pool), MOMENT_S))
 
     def _used(self, view: View, chosen: Sequence[Job] = ()) -> list[int]:
-        """Units that the jobs of each region hold, wherever."""
+        """Count the units that the jobs of each region hold, wherever."""
         used = [0] * len(self._repartitioner.layout.sizes)
         for state in view.running.values():
             used[self._repartitioner.region_of(state.job)] += state.job.units
@@ -207,7 +207,7 @@ class SoftRegions(Policy):
 
 
 def _ends(view: View) -> list[tuple[float, int]]:
-    """(expected end, units) of the running jobs; one that takes longer may end any moment, but not now."""
+    """List (expected end, units) of the running jobs; a late one may end any moment, but not now."""
     soon = instant(view.now + MOMENT_S)
     return [
         (max(state.expected_end_s, soon), state.placement.units)

@@ -75,18 +75,18 @@ class Prices(NamedTuple):
     alone: dict[str, float]
 
     def cost(self, programs: Sequence[str], bindings: Sequence[str]) -> float:
-        """Of these programs on a set, or of one on whole nodes: what they hold less what they get done."""
+        """Subtract what these programs get done from what they hold (a set, or whole nodes for one alone)."""
         return self.set_price * self.held(programs, bindings) - sum(
             self.prices[program] / self.factor(program, binding, others(programs, member))
             for member, (program, binding) in enumerate(zip(programs, bindings, strict=True))
         )
 
     def held(self, programs: Sequence[str], bindings: Sequence[str]) -> float:
-        """Part of a set that they take."""
+        """Return the part of a set that they take."""
         return self.alone[programs[0]] if bindings[0] == PACKED else 1.0
 
     def joined(self, where: NodeSet, job: Job | None) -> float:
-        """Of a set in use, with another job or without."""
+        """Compute the cost of a set in use, with another job or without."""
         programs = [state.job.program for state in where.residents]
         bindings = [state.placement.binding for state in where.residents if state.placement is not None]
         if job is not None:
@@ -115,7 +115,8 @@ class Match(Sharing):
                 alike.setdefault(share.nodes, []).append(job)
         plenty = sum(nodes * len(waiting) for nodes, waiting in alike.items()) <= len(places.empty)
         self._weights = {
-            nodes: self._weigh(waiting, nodes, places, view, plenty) for nodes, waiting in alike.items()
+            nodes: self._weigh(waiting, nodes, places, view, plenty=plenty)
+            for nodes, waiting in alike.items()
         }
         for nodes, waiting in alike.items():
             sets = [where for where in places.sets if len(where.nodes) == nodes]
@@ -137,8 +138,10 @@ class Match(Sharing):
                     options.append((more, number, SharedStart((job,), (where.binding,), where)))
         return min(options, key=lambda option: option[:2])[2] if options else None
 
-    def _weigh(self, waiting: Sequence[Job], nodes: int, places: Places, view: View, plenty: bool) -> Prices:
-        """What nodes and programs are worth: nothing and the same where there are nodes for all."""
+    def _weigh(
+        self, waiting: Sequence[Job], nodes: int, places: Places, view: View, *, plenty: bool
+    ) -> Prices:
+        """Price nodes and programs; nodes are free and programs equal where there are nodes for all."""
         states = [s for where in places.shared if len(where.nodes) == nodes for s in where.residents]
         left = [(job.program, job.reference_s(self.pool.name)) for job in waiting]
         left += [(state.job.program, state.remaining_s(view.now)) for state in states]
@@ -161,12 +164,12 @@ class Match(Sharing):
         )
 
     def _part(self, job: Job, places: Places, nodes: int) -> float:
-        """What part of a set of so many nodes the job takes alone: all, if it does not fill whole nodes."""
+        """Return the part of a set that the job takes alone; all if it does not fill whole nodes."""
         whole = places.whole(job)
         return 1.0 if whole is None or whole.nodes == nodes else 1.0 / self.most
 
     def _best(self, waiting: Sequence[Job], sets: Sequence[NodeSet], weights: Prices) -> list[SharedStart]:
-        """The groups of least cost in all; the sets count as members behind the jobs."""
+        """Choose the groups of least total cost; the sets count as members behind the jobs."""
         costs: dict[tuple[int, ...], float] = {}
         plans: dict[tuple[int, ...], SharedStart] = {}
         groups = (combinations(range(len(waiting)), size) for size in range(1, self.most + 1))
@@ -186,7 +189,7 @@ class Match(Sharing):
     def _cheapest(
         self, programs: Sequence[str], ways: Sequence[tuple[str, ...]], weights: Prices
     ) -> tuple[float, tuple[str, ...]]:
-        """Cost and bindings; at the same cost fewer nodes, then so that others can join."""
+        """Return the least cost and its bindings; of equals fewer nodes, then room for others."""
         ways = (*ways, (SPREAD,)) if len(programs) == 1 else ways
         options = (
             (weights.cost(programs, way), weights.held(programs, way), way[0] == PACKED, way) for way in ways

@@ -105,7 +105,7 @@ class Pair(Sharing):
         return given.by == "probes" and excluded(a, b, given.high_percent, given.talks_percent)
 
     def _partner(self, where: NodeSet, waiting: Sequence[RankedJob], view: View) -> RankedJob:
-        """Who joins: from the other end of the order, the first that is not excluded, else the first."""
+        """Choose who joins: from the other end of the order, the first not excluded, else the first."""
         there = self._known(where.residents[0].job, view)
         if there is None:
             return waiting[0]
@@ -116,7 +116,7 @@ class Pair(Sharing):
         return next(allowed, order[0])
 
     def _pairs(self, waiting: Sequence[RankedJob]) -> list[SharedStart]:
-        """The paper's rule over those left, all on as many nodes."""
+        """Pair those left, all on as many nodes, by the paper's rule."""
 
         def forbidden(a: int, b: int) -> bool:
             return self._excluded(waiting[a].pressure, waiting[b].pressure)

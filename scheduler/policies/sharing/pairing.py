@@ -27,14 +27,14 @@ class JobGroup(NamedTuple):
 
 
 def excluded(a: Pressure, b: Pressure, high: float = HIGH_PERCENT, talks: float = TALKS_PERCENT) -> bool:
-    """Step 2 of the paper's rule: one presses on the network and the other communicates much."""
+    """Tell if one presses on the network and the other communicates much (step 2 of the paper's rule)."""
     return (a.near_percent >= high and b.communication_percent >= talks) or (
         b.near_percent >= high and a.communication_percent >= talks
     )
 
 
 def by_probes(pressures: Sequence[Pressure]) -> Grouping:
-    """The paper's rule: least with most pressure on memory, unless communication excludes them; repeat.
+    """Pair least with most pressure on memory, unless communication excludes them (the paper's rule).
 
     Excluded with everybody left: the first candidate all the same, one near and one far. Of an odd number the
     middle one is alone.
@@ -46,13 +46,13 @@ def by_probes(pressures: Sequence[Pressure]) -> Grouping:
 
 
 def by_counters(pressures: Sequence[Pressure]) -> Grouping:
-    """What the paper compares with: least with most mean memory accesses by the processor's counters."""
+    """Pair least with most mean memory accesses by the processor's counters (the paper's comparison)."""
     groups = ends_inwards([p.dram_per_ms for p in pressures], lambda a, b: False)
     return [JobGroup(group, (SPREAD, SPREAD) if len(group) == 2 else (PACKED,)) for group in groups]
 
 
 def ends_inwards(keys: Sequence[float], forbidden: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
-    """Jobs in pairs, from both ends of the order of ``keys`` inwards; the middle one of an odd number alone.
+    """Pair jobs from both ends of the order of ``keys`` inwards; of an odd number the middle is alone.
 
     A partner that is forbidden is passed over for the next; if all are, the first is taken all the same.
     """
@@ -67,7 +67,7 @@ def ends_inwards(keys: Sequence[float], forbidden: Callable[[int, int], bool]) -
 
 
 def rule_bindings(pressures: Sequence[Pressure]) -> tuple[str, ...]:
-    """How the paper's rule places jobs of the same nodes: alone packed, excluded pairs apart, else spread."""
+    """Bind jobs of the same nodes by the paper's rule: alone packed, excluded pairs apart, else spread."""
     if len(pressures) == 1:
         return (PACKED,)
     if len(pressures) == 2 and excluded(pressures[0], pressures[1]):
@@ -76,12 +76,12 @@ def rule_bindings(pressures: Sequence[Pressure]) -> tuple[str, ...]:
 
 
 def apart(a: Pressure, b: Pressure) -> tuple[str, str]:
-    """One near to the network card, one far: near is the one that communicates more, or the first."""
+    """Put the job that communicates more (or the first) near to the network card, the other far."""
     return (NEAR, FAR) if a.communication_percent >= b.communication_percent else (FAR, NEAR)
 
 
 def bindings_of(size: int) -> tuple[tuple[str, ...], ...]:
-    """How that many jobs can lie on the same nodes: alone packed, else all spread, two also near and far."""
+    """List how many jobs can lie on the same nodes: alone packed; else all spread; two also near and far."""
     if size == 1:
         return ((PACKED,),)
     spread = (SPREAD,) * size
@@ -89,12 +89,12 @@ def bindings_of(size: int) -> tuple[tuple[str, ...], ...]:
 
 
 def others(programs: Sequence[str], member: int) -> tuple[str, ...]:
-    """All programs but that one."""
+    """Return all programs but that one."""
     return (*programs[:member], *programs[member + 1 :])
 
 
 def factors(programs: Sequence[str], bindings: Sequence[str], slowdowns: Slowdowns) -> list[float]:
-    """Run time of each of some programs on the same nodes / its run time on whole nodes."""
+    """Return run time on the same nodes / run time on whole nodes of each program."""
     return [
         slowdowns.factor(program, binding, others(programs, member))
         for member, (program, binding) in enumerate(zip(programs, bindings, strict=True))
@@ -102,7 +102,7 @@ def factors(programs: Sequence[str], bindings: Sequence[str], slowdowns: Slowdow
 
 
 def best_bindings(programs: Sequence[str], slowdowns: Slowdowns) -> tuple[tuple[str, ...], float]:
-    """The bindings under which the programs lose least in all, and that loss: sum of (factor - 1)."""
+    """Choose the bindings of least total loss; return them and the loss, sum of (factor - 1)."""
     return min(
         ((b, sum(factors(programs, b, slowdowns)) - len(programs)) for b in bindings_of(len(programs))),
         key=lambda option: option[1],
@@ -110,14 +110,14 @@ def best_bindings(programs: Sequence[str], slowdowns: Slowdowns) -> tuple[tuple[
 
 
 def placed(choice: Grouping, programs: Sequence[str], slowdowns: Slowdowns) -> Grouping:
-    """The same groups under the best bindings."""
+    """Put the same groups under the best bindings."""
     return [
         JobGroup(g.members, best_bindings([programs[m] for m in g.members], slowdowns)[0]) for g in choice
     ]
 
 
 def gain_percent(choice: Grouping, programs: Sequence[str], slowdowns: Slowdowns) -> float:
-    """Mean over the jobs of what they save of their run times on whole nodes, in percent."""
+    """Average over the jobs what they save of their run times on whole nodes, in percent."""
     lost = sum(
         sum(factors([programs[m] for m in g.members], g.bindings, slowdowns)) - len(g.members) for g in choice
     )
@@ -125,7 +125,7 @@ def gain_percent(choice: Grouping, programs: Sequence[str], slowdowns: Slowdowns
 
 
 def pairings(programs: Sequence[str]) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Each different way to make pairs of an even number of jobs; jobs of one program are alike."""
+    """List each different way to pair an even number of jobs; jobs of one program are alike."""
     if len(programs) % 2:
         raise ValueError("an odd number of jobs cannot be paired")
     return iter(sorted(_pairings(tuple(sorted(programs)))))
@@ -143,7 +143,7 @@ def _pairings(programs: tuple[str, ...]) -> set[tuple[tuple[str, str], ...]]:
 
 
 def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) -> Grouping:
-    """Groups of at most ``most`` jobs and their bindings with the least loss in all: the optimum.
+    """Choose groups of at most ``most`` jobs and their bindings with the least total loss.
 
     Nobody shares at a predicted loss: being alone is among the choices.
     """
@@ -157,7 +157,7 @@ def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) ->
 
 
 def partition(count: int, costs: Mapping[tuple[int, ...], float]) -> list[tuple[int, ...]]:
-    """The groups of least cost in all that hold each of ``count`` jobs exactly once.
+    """Choose the groups of least total cost that hold each of ``count`` jobs exactly once.
 
     With groups of two at most this is minimum-weight perfect matching; beyond, set partitioning. Solved
     exactly by HiGHS: about 5 ms for pairs of 16 jobs, 40 ms for groups of up to 3.
@@ -190,7 +190,7 @@ def least_time(
     most: int = 2,
     alone: Mapping[str, float] | None = None,
 ) -> tuple[float, dict[str, float]]:
-    """Seconds that a set of nodes needs at least for the work, and what a second of each program's is worth.
+    """Compute the least seconds of a set of nodes for the work, and the worth of each program's second.
 
     The work is run time on whole nodes, by program; a set is ``most`` times as many nodes as a job alone
     needs, unless ``alone`` says what part of a set that is (a job too small for whole nodes takes all of

@@ -53,19 +53,18 @@ class Suggestion:
 
 
 def over_network(jobs: Sequence[JobProfile]) -> bool:
-    """Whether all were measured over hosts: only then is known what they do to each other there."""
+    """Tell if all were measured over hosts, because only then their effect on each other is known there."""
     return bool(jobs) and all(job.network is not None for job in jobs)
 
 
 def directions(jobs: Sequence[JobProfile]) -> list[Direction]:
-    """Every job beside every one, itself included."""
+    """Predict every job beside every one, itself included."""
     network = over_network(jobs)
     return [Direction(a.name, b.name, slowdown_beside(a, [b], network)) for a in jobs for b in jobs]
 
 
 def suggestions(jobs: Sequence[JobProfile], per_node: int = 2, cores: int | None = None) -> list[Suggestion]:
-    """What the paper's rule (D: least with most pressure, unless the network forbids it) would pair, and what
-    minimum-weight matching would put together.
+    """Group jobs by the paper's rule (D) and by minimum-weight matching.
 
     Args:
         per_node: most jobs on a node; the rule makes pairs.
@@ -105,7 +104,7 @@ def suggestions(jobs: Sequence[JobProfile], per_node: int = 2, cores: int | None
 def _costs(
     jobs: Sequence[JobProfile], groups: Sequence[tuple[int, ...]], network: bool
 ) -> dict[tuple[int, ...], float]:
-    """Node seconds of each group."""
+    """Compute the node seconds of each group."""
 
     @cache
     def factor(member: int, others: tuple[int, ...]) -> float | None:
@@ -118,13 +117,13 @@ def _costs(
 
 
 def node_s(jobs: Sequence[JobProfile]) -> float:
-    """How long jobs that begin together have the node; those that are left go on less disturbed."""
+    """Predict how long jobs that begin together have the node; those left go on less disturbed."""
     whole = tuple(range(len(jobs)))
     return _costs(jobs, [whole], over_network(jobs))[whole]
 
 
 def together_s(alone_s: Mapping[int, float], factor: Callable[[int, tuple[int, ...]], float | None]) -> float:
-    """How long jobs that begin together have the node.
+    """Predict how long jobs that begin together have the node.
 
     Args:
         alone_s: run time of each.

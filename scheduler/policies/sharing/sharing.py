@@ -53,7 +53,7 @@ class SharedStart(NamedTuple):
 
 
 def shape(job: Job, pool: Pool, shares: int = 1) -> Shape | None:
-    """How the job lies on nodes divided into ``shares``; None if it does not fit so."""
+    """Compute how the job lies on nodes divided into ``shares``; None if it does not fit."""
     rooms = [int(c / shares / d + EPSILON) for c, d in zip(pool.capacity, job.demand, strict=True) if d > 0]
     each = min(rooms, default=0)
     if each < 1 or ceil(job.units / each) > pool.units:
@@ -61,8 +61,8 @@ def shape(job: Job, pool: Pool, shares: int = 1) -> Shape | None:
     return Shape(ceil(job.units / each), min(each, job.units))
 
 
-def place(job: Job, pool: Pool, taken: Shape, nodes: Sequence[int], binding: str) -> Placement:
-    """The job on the first nodes of ``nodes`` that it needs."""
+def place(job: Job, pool: Pool, taken: Shape, nodes: Sequence[int], *, binding: str) -> Placement:
+    """Place the job on the first of ``nodes`` that it needs."""
     last = job.units - taken.each * (taken.nodes - 1)
     counts = [taken.each] * (taken.nodes - 1) + [last]
     return Placement(
@@ -71,7 +71,7 @@ def place(job: Job, pool: Pool, taken: Shape, nodes: Sequence[int], binding: str
 
 
 def pool_of(cluster: Cluster) -> Pool:
-    """The pool whose nodes are shared.
+    """Return the pool whose nodes are shared.
 
     Raises:
         BadInput: there is no such pool, or several.
@@ -84,7 +84,7 @@ def pool_of(cluster: Cluster) -> Pool:
 
 
 def refusal(job: Job, cluster: Cluster) -> str:
-    """Why the job can never run packed on whole nodes, as a clause; "" if it can."""
+    """Say why the job can never run packed on whole nodes, as a clause; "" if it can."""
     pool = pool_of(cluster)
     return "" if shape(job, pool) else f"it does not fit on whole nodes of {pool.name}"
 
@@ -116,15 +116,15 @@ class Places:
         return bool(self.empty or self.sets)
 
     def whole(self, job: Job) -> Shape | None:
-        """The job on whole nodes."""
+        """Shape the job on whole nodes."""
         return shape(job, self.pool)
 
     def share(self, job: Job) -> Shape | None:
-        """The job on shares of nodes."""
+        """Shape the job on shares of nodes."""
         return shape(job, self.pool, self.most)
 
     def take(self, plan: SharedStart) -> list[Action]:
-        """Starts of the plan's jobs; empty if there is no room for it (any more)."""
+        """Start the plan's jobs; empty if there is no room for it (any more)."""
         pairs = list(zip(plan.jobs, plan.bindings, strict=True))
         taken = [self.whole(job) if binding == PACKED else self.share(job) for job, binding in pairs]
         shapes = [s for s in taken if s is not None]
@@ -140,7 +140,7 @@ class Places:
                 return []
             nodes, self.empty = self.empty[:needed], self.empty[needed:]
         return [
-            Start(job.id, place(job, self.pool, s, nodes, b))
+            Start(job.id, place(job, self.pool, s, nodes, binding=b))
             for (job, b), s in zip(pairs, shapes, strict=True)
         ]
 
@@ -178,11 +178,11 @@ class Sharing(Policy):
 
     @abstractmethod
     def choose(self, jobs: Sequence[Job], places: Places, view: View) -> Sequence[SharedStart]:
-        """Who of the waiting jobs should start with whom; each job in one plan."""
+        """Choose who of the waiting jobs starts with whom; each job in one plan."""
 
     @abstractmethod
     def instead(self, job: Job, places: Places, view: View, due: bool) -> SharedStart | None:
-        """Where a job starts whose plan has no room now; None: it waits. One that is due takes any place."""
+        """Choose a place for a job whose plan has no room now; None: it waits. A due job takes any place."""
 
     def begin(self, view: View) -> None:
         self.pool = pool_of(view.cluster)
@@ -223,7 +223,7 @@ class Sharing(Policy):
         return actions
 
     def _may(self, plan: SharedStart, jobs: Sequence[Job], started: set[int]) -> bool:
-        """Whether none of the plan's jobs has started, and it passes nobody who was passed too often."""
+        """Tell if none of the plan's jobs has started, and no job is passed too often by it."""
         members = {job.id for job in plan.jobs}
         if members & started:
             return False
@@ -261,7 +261,7 @@ class Sharing(Policy):
         return Reason(f"waits for {' or '.join(needs)}; {free}; {before}", expected)
 
     def _expected(self, whole: Shape, share: Shape | None, view: View) -> float | None:
-        """When there should be room for the first job, on whole nodes or beside another; None: not known."""
+        """Predict when there is room for the first job, on whole nodes or beside another; None: not known."""
         nodes = view.nodes[self.pool.name]
         left = {node: len(jobs) for node, jobs in enumerate(nodes.jobs) if nodes.up[node]}
         empty = sum(not jobs for jobs in left.values())

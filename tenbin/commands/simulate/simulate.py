@@ -231,7 +231,7 @@ def _run(
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     with _progress(text, errors) as progress:
         settings = replace(work.settings if taken is None else work.settings.with_measured(taken), seed=seed)
-        simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks, progress)
+        simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks=sinks, progress=progress)
         summary = simulator.run()
     figures = {"policy": text, "without_estimate": substitute.jobs}
     figures |= _figures(metrics.metrics(), summary, work)

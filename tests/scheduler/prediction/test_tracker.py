@@ -30,8 +30,8 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     ledger = Ledger(journal, CLUSTER)
     (entry,) = ledger.take_in([JobSpec(command=("true",), folder="/")], {}, 1.0)
     forecasts = ledger.forecasts
-    forecasts.predict(entry.id, 1, 10.0, "migration", 2.0, to="gpu", bytes=5)
-    forecasts.predict(entry.id, 1, 10.0, "pairing", 0.8, emulated=True)
+    forecasts.predict(entry.id, 1, 10.0, "migration", value=2.0, to="gpu", bytes=5)
+    forecasts.predict(entry.id, 1, 10.0, "pairing", value=0.8, emulated=True)
     ledger.commit()
     journal.close()
 
@@ -40,7 +40,7 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     assert [f.kind for f in journal.forecasts(open=True)] == ["migration", "pairing"]
     ledger.forecasts.measure(entry.id, "migration", 2.5, phase="all")
     assert ledger.forecasts.measure(entry.id, "migration", 9.9) is None
-    ledger.forecasts.predict(entry.id, 2, 20.0, "pairing", 0.7, emulated=True)
+    ledger.forecasts.predict(entry.id, 2, 20.0, "pairing", value=0.7, emulated=True)
     ledger.commit()
     done, old, new = journal.forecasts()
     assert (done.predicted, done.measured, done.detail) == (
@@ -88,7 +88,7 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
 def test_what_was_not_written_is_written_next_time() -> None:
     """A full disk: nothing is lost of what the journal could not take."""
     forecasts = OpenPredictions(7)
-    one = forecasts.predict(1, 1, 0.0, "restart", 1.0)
+    one = forecasts.predict(1, 1, 0.0, "restart", value=1.0)
     assert forecasts.changed() == [one] == forecasts.changed() and one.number == 8
     forecasts.committed()
     forecasts.void(1, "it was lost")

@@ -35,7 +35,7 @@ def test_nothing_is_nothing() -> None:
 def test_as_counted_moment_by_moment(world: World) -> None:
     waits, record, metrics = WaitBreakdown(world.cluster), OutcomeRecorder(), Accumulator(world.cluster)
     sinks = [waits, record, metrics]
-    Simulator(world.cluster, world.arrivals, create("mctbm"), world.settings, sinks).run()
+    Simulator(world.cluster, world.arrivals, create("mctbm"), world.settings, sinks=sinks).run()
     segments = [s for o in record.outcomes for s in o.segments]
     turns = sorted({t for s in segments for t in s[2:]} | {o.job.submit_s for o in record.outcomes})
     under_a = under_b = 0.0

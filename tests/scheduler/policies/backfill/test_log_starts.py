@@ -122,7 +122,7 @@ def tenbin(
         arrivals,
         create(policy),
         SimulationSettings(kill_at_limit=kill),
-        [record],
+        sinks=[record],
     ).run()
     return {outcome.job.id: outcome.start_s for outcome in record.outcomes}
 

@@ -233,7 +233,7 @@ def test_superfluous_configurations_are_left_out(watts_matter: bool) -> None:
 
     job = Job(1, 0.0, 1, 100.0, max_units=20, speed=CappedSpeed(8.0, 0.5, 0.06))
     pool = machine().pools[0]
-    kept, all_of_them = considered(job, pool, 0.5, 64, watts_matter), every(job, pool, 0.5, 64)
+    kept, all_of_them = considered(job, pool, 0.5, 64, watts_matter=watts_matter), every(job, pool, 0.5, 64)
     assert len(all_of_them) == 20 * 13 and len(kept) < 20 * 5 and max(cap or 0 for cap in kept.caps_w) <= 50
     for units, watts, merit in zip(all_of_them.units, all_of_them.watts, all_of_them.merit, strict=True):
         better = (kept.units <= units) & (kept.merit >= merit)

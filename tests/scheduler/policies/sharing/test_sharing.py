@@ -288,7 +288,12 @@ def test_shapes() -> None:
     assert shape(job, pool) == Shape(2, 4) and shape(job, pool, 2) == Shape(4, 2)
     assert shape(job, pool, 3) is None  # one core of each node: seven nodes needed
     assert shape(Job(1, 0.0, 1, demand=(3.0, 0.0)), pool, 2) is None
-    assert place(job, pool, Shape(4, 2), (5, 6, 7, 8), "near").nodes == ((5, 2), (6, 2), (7, 2), (8, 1))
+    assert place(job, pool, Shape(4, 2), (5, 6, 7, 8), binding="near").nodes == (
+        (5, 2),
+        (6, 2),
+        (7, 2),
+        (8, 1),
+    )
 
 
 def test_after_a_restart_a_policy_decides_alike() -> None:
@@ -389,7 +394,7 @@ def test_what_is_known_decides_what_is_gained(knowledge: str) -> None:
     for name in ("exclusive", "match"):
         work = load(f"generator:kernels,jobs=60,mix=even,lengths=equal,knowledge={knowledge}", cluster, 1)
         metrics = Accumulator(cluster)
-        Simulator(cluster, work.arrivals, create(name), work.settings, [metrics]).run()
+        Simulator(cluster, work.arrivals, create(name), work.settings, sinks=[metrics]).run()
         turnarounds[name] = metrics.metrics().mean_turnaround_s
     if knowledge == "nothing":
         assert turnarounds["match"] == turnarounds["exclusive"]

@@ -56,7 +56,7 @@ def test_users_submit_as_one_over_k() -> None:
 def test_a_closed_loop_keeps_the_load() -> None:
     workload = load("generator:multiresource,jobs=3000,like=alibaba", CLUSTER, 1)
     record = OutcomeRecorder()
-    Simulator(CLUSTER, workload.arrivals, create("las"), workload.settings, [record]).run()
+    Simulator(CLUSTER, workload.arrivals, create("las"), workload.settings, sinks=[record]).run()
     assert len(record.outcomes) == 3000
     last = max(outcome.job.submit_s for outcome in record.outcomes)
     for time in np.linspace(0, last, 20):
