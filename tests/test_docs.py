@@ -31,13 +31,13 @@ def unfenced(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> list[str]:
-    """The anchors that GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.+)$", unfenced(page), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words after each ``tenbin`` in code, without the command of a job."""
+    """Yield the words after each ``tenbin`` in code, without the command of a job."""
     for code in (*FENCED.findall(text), *INDENTED.findall(text), *INLINE.findall(text)):
         for line in re.findall(r"(?:^|[^\w/.-])tenbin ([^|;&#`\n)]*)", code, re.MULTILINE):
             yield re.split(r" -- |$", line)[0].split()
