@@ -16,13 +16,11 @@ from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "examples" / "README.md", *ROOT.glob("docs/**/*.md")])
 WIDTH = 120
+each = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 FENCED = re.compile(r"^```(?!text).*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    .*$", re.MULTILINE)
 INLINE = re.compile(r"`([^`]+)`")
-
-
-def names(pages: list[Path]) -> list[str]:
-    return [str(page.relative_to(ROOT)) for page in pages]
+SOURCES = re.compile(r"\b((?:agent|examples|probes|profiles|scheduler|tenbin|tests)/[\w/-]+\.\w+)")
 
 
 def unfenced(page: Path) -> str:
@@ -43,7 +41,7 @@ def commands(text: str) -> Iterator[list[str]]:
             yield re.split(r" -- |$", line)[0].split()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+@each
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = link.partition("#")
@@ -53,7 +51,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_sources_that_are_named_exist() -> None:
+    for page in set(PAGES) - {ROOT / "docs" / "developing.md"}:  # which test_developing.py follows
+        for file in SOURCES.findall(page.read_text()):
+            assert (ROOT / file).exists() or "mine" in file, (page.name, file)
+
+
+@each
 def test_commands_have_the_options_that_are_named(page: Path) -> None:
     for words in commands(page.read_text()):
         command = typer.main.get_command(app)
@@ -64,7 +68,7 @@ def test_commands_have_the_options_that_are_named(page: Path) -> None:
         assert options <= known, (command.name, options - known)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+@each
 def test_lines_are_short(page: Path) -> None:
     if page.parent.name != "measurements" and page.name != "developing.md":  # records; names of files
         long = [line for line in unfenced(page).splitlines() if len(line) > WIDTH]
