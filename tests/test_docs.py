@@ -20,7 +20,7 @@ each = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) f
 FENCED = re.compile(r"^```(?!text).*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    .*$", re.MULTILINE)
 INLINE = re.compile(r"`([^`]+)`")
-SOURCES = re.compile(r"\b((?:agent|examples|probes|profiles|scheduler|tenbin|tests)/[\w/-]+\.\w+)")
+SOURCES = re.compile(r"`((?:agent|examples|probes|profiles|scheduler|tenbin|tests)/[\w/-]+\.\w+)")
 
 
 def unfenced(page: Path) -> str:
