@@ -18,8 +18,8 @@ from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.external.needs import Shape
-from scheduler.engines.slurm.external.sbatch_queue import GATE_S, Guestbook
-from scheduler.engines.slurm.nodes.node_inventory import Host, Roster, remember
+from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
+from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.jobs import Cluster, Pool
@@ -64,22 +64,22 @@ def slurm_cluster(
     name, found = nodes_of(slurm, partition)
     suits = kind_of(split(policy)[0]).suits
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    hosts = remember(home / f"nodes-{name}.json", [Host(n.name, n.cpus, n.memory_mb) for n in found])
+    hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in found])
     if devices:
         _nothing_else(cores, take_over)
         return _devices(policy, suits, home, slurm, name, found, hosts, lease_s, profile)
     names = tuple(host.name for host in hosts)
     if "counted" in suits or "power" in suits:
         unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
-        roster = Roster(hosts, unit, whole=cores is None)
-        if not roster.units():
+        inventory = NodeInventory(hosts, unit, whole=cores is None)
+        if not inventory.units():
             raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
-        pool = Pool("node" if cores is None else "unit", roster.units(), names=names)
+        pool = Pool("node" if cores is None else "unit", inventory.units(), names=names)
     elif "nodes" in suits:
         if cores is not None:
             raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
         unit = Unit(node=True, cores=min(host.cores for host in hosts))
-        roster = Roster(hosts, unit, whole=False)
+        inventory = NodeInventory(hosts, unit, whole=False)
         capacities = tuple((float(host.cores), host.memory_mb) for host in hosts)
         pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacities=capacities, names=names)
     elif "sharing" in suits:
@@ -91,12 +91,14 @@ def slurm_cluster(
         return _shared(policy, home, slurm, name, found, lease_s)
     else:
         raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
-    book = None
+    sbatch = None
     if take_over is not None:
         kind = "nodes" if not pool.counted else "whole" if cores is None else "parts"
         _may_steer(slurm)
-        book = Guestbook(take_over, gate_s, name, Shape(kind, unit.cores))
-    return Machine(Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, roster, lease_s, book=book))
+        sbatch = SbatchQueue(take_over, gate_s, name, Shape(kind, unit.cores))
+    return Machine(
+        Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, inventory, lease_s, sbatch=sbatch)
+    )
 
 
 def setting_down(machine: Machine) -> Machine:
@@ -147,16 +149,16 @@ def _devices(
     slurm: Slurm,
     partition: str,
     found: Sequence[SlurmNode],
-    hosts: Sequence[Host],
+    hosts: Sequence[ClusterNode],
     lease_s: float,
     profile: Profile | None,
 ) -> Machine:
     """The nodes' OpenCL devices."""
     from scheduler.engines.slurm.nodes.opencl_devices import devices_of_cluster
 
-    roster = Roster(hosts, CORE, whole=False)
-    cluster, slots, costs = devices_of_cluster(policy, suits, home, found, roster, partition, profile)
-    return Machine(cluster, [], costs=costs, slurm=Site(slurm, partition, roster, lease_s, devices=slots))
+    inventory = NodeInventory(hosts, CORE, whole=False)
+    cluster, slots, costs = devices_of_cluster(policy, suits, home, found, inventory, partition, profile)
+    return Machine(cluster, [], costs=costs, slurm=Site(slurm, partition, inventory, lease_s, devices=slots))
 
 
 def _shared(
@@ -186,13 +188,15 @@ def _shared(
         )
     kind = kind_of_nodes(found, home / f"kinds-{partition}.json")
     memory_mb = min(node.memory_mb for node in found)
-    known = [Host(node.name, cores, memory_mb) for node in found]
+    known = [ClusterNode(node.name, cores, memory_mb) for node in found]
     hosts = remember(home / f"nodes-{partition}-shared.json", known)
     unit = Unit(node=True, cores=cores)
     capacity = (float(cores), memory_mb)
     names = tuple(host.name for host in hosts)
     pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacity=capacity, names=names)
-    site = Site(slurm, partition, Roster(hosts, unit, whole=False), lease_s, shared=True, threads=threads)
+    site = Site(
+        slurm, partition, NodeInventory(hosts, unit, whole=False), lease_s, shared=True, threads=threads
+    )
     profiles = ProfiledSlowdowns(JobStore(), kind)
     return Machine(Cluster((pool,)), [], unit=unit, slurm=site, job_profiles=profiles)
 

@@ -24,18 +24,18 @@ from scheduler.engines import Report, spoiled
 from scheduler.engines.folders import JobFolders
 from scheduler.engines.orders import Orders
 from scheduler.engines.slurm.attempts import attempt_state
-from scheduler.engines.slurm.attempts.allocation_reuse import Relays, passed_on_to
-from scheduler.engines.slurm.attempts.attempt import Watched
-from scheduler.engines.slurm.attempts.batch_script import Papers
-from scheduler.engines.slurm.attempts.orphaned_jobs import Strays
+from scheduler.engines.slurm.attempts.allocation_reuse import AllocationReuse, passed_on_to
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.attempts.batch_script import BatchWriter
+from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
 from scheduler.engines.slurm.attempts.signals import Steering
-from scheduler.engines.slurm.client.poller import BUSY_S, Clerk, Outcome, Picture
+from scheduler.engines.slurm.client.heartbeats import NOBODY, Key
+from scheduler.engines.slurm.client.poller import BUSY_S, ClusterSnapshot, Outcome, SlurmPoller
 from scheduler.engines.slurm.client.tools import SlurmSilent
 from scheduler.engines.slurm.external.external_jobs import Guests
 from scheduler.engines.slurm.nodes import node_failures
-from scheduler.engines.slurm.nodes.heartbeats import NOBODY, Key
 from scheduler.engines.slurm.nodes.partitions import Partitions
-from scheduler.engines.slurm.nodes.power_budget import Watts
+from scheduler.engines.slurm.nodes.power_budget import PowerBudget
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -55,71 +55,71 @@ class SlurmEngine(JobFolders):
 
     def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
         self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
-        self.roster, self.slurm, self.devices = site.roster, site.slurm, site.devices
-        self.papers = Papers(site, Orders(store, unit, self.roster.node_of, pins=False))
-        self.watched: dict[tuple[int, int], Watched] = {}
+        self.inventory, self.slurm, self.devices = site.inventory, site.slurm, site.devices
+        self.batches = BatchWriter(site, Orders(store, unit, self.inventory.node_of, pins=False))
+        self.watched: dict[tuple[int, int], SlurmAttempt] = {}
         self.reports: list[Report] = []
-        self.clerk = Clerk(site.slurm, site.lease_s, site.book)
+        self.poller = SlurmPoller(site.slurm, site.lease_s, site.sbatch)
         self.guests: Guests | None = None
-        if site.book is not None:
-            self.guests = Guests(site.book, self.clerk, self.roster, cluster.pools[0].counted)
-        self.steering, self.relays = Steering(self.clerk), Relays()
-        self.watts: Watts | None = None
+        if site.sbatch is not None:
+            self.guests = Guests(site.sbatch, self.poller, self.inventory, cluster.pools[0].counted)
+        self.steering, self.reuse = Steering(self.poller), AllocationReuse()
+        self.budget: PowerBudget | None = None
         if site.power is not None and cluster.budget_w is not None:
-            self.watts = Watts(cluster.pools[0], cluster.budget_w)
+            self.budget = PowerBudget(cluster.pools[0], cluster.budget_w)
         self.silent = ""  # why Slurm does not answer
         self.lost: dict[str, str] = {}  # nodes that Slurm has given up, and why
         if cluster.pools[0].counted and site.devices is None:
-            self.roster.fence(store)
+            self.inventory.fence(store)
         self.gone: frozenset[str] = frozenset()  # those, and nodes that do not answer
         self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
-        self.strays = Strays(self._mark)
-        self.partitions = Partitions(store, site.partitions, site.partition, self.clerk)
-        self.clerk.begin()
+        self.orphans = OrphanedJobs(self._mark)
+        self.partitions = Partitions(store, site.partitions, site.partition, self.poller)
+        self.poller.begin()
 
     # -- nodes ----------------------------------------------------------------------------------------
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         if self.devices is not None and any(spec.tasks > 1 or spec.mpi for spec in specs):
             raise Unavailable("a job has one device of the cluster", "ask for one task (-n 1), without --mpi")
-        self.papers.orders.prepare(specs)
+        self.batches.orders.prepare(specs)
 
     def place(self, job: Entry, placement: Placement) -> None:
         if self.devices is not None:
             job.devices, job.cores = self.devices.place(placement)
         else:
-            job.cores = self.roster.place(job, placement, self.cluster[placement.pool])
+            job.cores = self.inventory.place(job, placement, self.cluster[placement.pool])
 
     def occupy(self, job: Entry) -> None:
-        self.roster.hold(job)
+        self.inventory.hold(job)
         if self.devices is not None:
             self.devices.occupy(job.devices)
 
     def free(self, job: Entry) -> None:
-        self.roster.release(job)
+        self.inventory.release(job)
         if self.devices is not None:
             self.devices.free(job.devices)
 
     def divide(self, pool: str, regions: Sequence[Region]) -> None:
-        if self.roster.fences is not None:
-            self.roster.fences.cut(regions)
+        if self.inventory.fences is not None:
+            self.inventory.fences.cut(regions)
             if self.partitions.prefix:
-                self.clerk.look()  # after which they are changed; jobs that are found again are known by then
+                self.poller.look()  # partitions follow the snapshot; recovered jobs are known by then
 
     def regions(self) -> dict[str, dict[str, int]]:
-        return self.roster.regions()
+        return self.inventory.regions()
 
     def absent(self) -> dict[int, str]:
-        return self.roster.away
+        return self.inventory.away
 
     def names(self) -> Sequence[str]:
-        return [host.name for host in self.roster.hosts]
+        return [host.name for host in self.inventory.hosts]
 
     def out_of_service(self, pool: str) -> int:
-        return self.roster.out_of_service() if self.devices is None else self.devices.out_of_service(pool)
+        return self.inventory.out_of_service() if self.devices is None else self.devices.out_of_service(pool)
 
     def where(self, job: Entry) -> list[str]:
-        return list(self.roster.shares(core for core in job.cores if core in self.roster.node_of))
+        return list(self.inventory.shares(core for core in job.cores if core in self.inventory.node_of))
 
     def hindrance(self, job: Entry) -> str:
         if job.spec.slurm is not None:
@@ -143,7 +143,7 @@ class SlurmEngine(JobFolders):
         for job, environment in jobs:
             if job.spec.slurm is not None:
                 if self.guests is not None:
-                    self.relays.dismiss(self.where(job))
+                    self.reuse.dismiss(self.where(job))
                     self.guests.start(job)
                 continue
             watched = self._watch(job)
@@ -158,27 +158,27 @@ class SlurmEngine(JobFolders):
                 trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
                 self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
         if self.partitions.prefix:
-            self.partitions.follow(self.roster.regions(), self.watched.values())
+            self.partitions.follow(self.inventory.regions(), self.watched.values())
         for watched in placed:
-            if self.watts is None and self.relays.take(watched):
+            if self.budget is None and self.reuse.take(watched):
                 continue
-            self.relays.dismiss(watched.cpus)
+            self.reuse.dismiss(watched.cpus)
             watched.calling = True
-            if self.watts is None:
+            if self.budget is None:
                 self._submit(watched)
             else:
-                self.watts.when_it_fits(watched.key, partial(self._submit, watched))
+                self.budget.when_it_fits(watched.key, partial(self._submit, watched))
         self._share_watts()
 
-    def _submit(self, watched: Watched) -> None:
+    def _submit(self, watched: SlurmAttempt) -> None:
         batch = watched.batch
         assert batch is not None
-        self.clerk.do(watched.key, "submit", lambda: self.partitions.submit(batch))
+        self.poller.do(watched.key, "submit", lambda: self.partitions.submit(batch))
 
-    def _write_order(self, job: Entry, environment: dict[str, str], watched: Watched) -> None:
-        self.papers.write(job, environment, watched, self._files(job))
-        if self.watts is not None:
-            self.watts.enter(watched, self._cap_w(job))
+    def _write_order(self, job: Entry, environment: dict[str, str], watched: SlurmAttempt) -> None:
+        self.batches.write(job, environment, watched, self._files(job))
+        if self.budget is not None:
+            self.budget.enter(watched, self._cap_w(job))
 
     def ask(self, job: Entry, want: Want) -> None:
         if self.guests is not None:
@@ -186,18 +186,18 @@ class SlurmEngine(JobFolders):
         watched = self.watched.get((job.id, job.attempt))
         if watched is None:
             return
-        request = partial(self._request, watched, Request(job.request, want, self.papers.places(job)))
-        if self.watts is None:
+        request = partial(self._request, watched, Request(job.request, want, self.batches.places(job)))
+        if self.budget is None:
             request()
         elif want == "run":
-            self.watts.decide(watched, self._cap_w(job))
-            self.watts.when_it_fits(watched.key, request)
+            self.budget.decide(watched, self._cap_w(job))
+            self.budget.when_it_fits(watched.key, request)
             self._share_watts()
         else:
-            self.watts.wait_no_more(watched.key)
+            self.budget.wait_no_more(watched.key)
             request()
 
-    def _request(self, watched: Watched, request: Request) -> None:
+    def _request(self, watched: SlurmAttempt, request: Request) -> None:
         with spoiled.of_one(watched.job_id, room=False):
             watched.attempt.ask(request)
         watched.want, watched.request = request.want, request.number
@@ -206,11 +206,11 @@ class SlurmEngine(JobFolders):
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         """What is lowered here is so when it is confirmed; only then anything is raised, or starts."""
-        if self.watts is not None and lower:
+        if self.budget is not None and lower:
             for job in jobs:
                 watched = self.watched.get((job.id, job.attempt))
                 if watched is not None:
-                    self.watts.decide(watched, self._cap_w(job))
+                    self.budget.decide(watched, self._cap_w(job))
             self._share_watts()
 
     def _cap_w(self, job: Entry) -> float:
@@ -220,22 +220,22 @@ class SlurmEngine(JobFolders):
 
     def _share_watts(self) -> None:
         """What cannot be written now is the next time."""
-        if self.watts is not None:
+        if self.budget is not None:
             try:
-                self.watts.advance(self.watched)
+                self.budget.advance(self.watched)
             except OSError as error:
                 log.error("a power cap cannot be written: %s", error)
 
     def rest_w(self) -> float:
         return 0.0 if self.site.power is None else self.site.power.rest_w
 
-    def put_back(self, watched: Watched) -> None:
+    def put_back(self, watched: SlurmAttempt) -> None:
         """Its supervisor was killed: the caps that it left are put back on its nodes, if they are free."""
         power = self.site.power
         if power is not None:
             program = [sys.executable, "-P", "-m", "agent.power.node_power", power.sysfs, str(power.states)]
             nodes, partition = tuple(watched.cpus), self.site.partition
-            self.clerk.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
+            self.poller.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
 
     def recover(self, job: Entry) -> None:
         if job.spec.slurm is not None:
@@ -249,21 +249,21 @@ class SlurmEngine(JobFolders):
         if other := passed_on_to(watched.attempt, self._mark):
             watched.comment, watched.passed_on = other, True
         watched.started = watched.attempt.state() is not None
-        if self.watts is not None:
-            self.watts.recover(watched, self._cap_w(job))
+        if self.budget is not None:
+            self.budget.recover(watched, self._cap_w(job))
         with spoiled.of_one(job.id):
             if watched.attempt.fenced():
                 self.give_up(watched, "its node was lost")
 
-    def _watch(self, job: Entry) -> Watched:
+    def _watch(self, job: Entry) -> SlurmAttempt:
         attempt = self._attempt(job)
-        cpus = {name: n * self.site.threads for name, n in self.roster.shares(job.cores).items()}
+        cpus = {name: n * self.site.threads for name, n in self.inventory.shares(job.cores).items()}
         comment = self._comment((job.id, job.attempt))
-        watched = Watched(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
+        watched = SlurmAttempt(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
         watched.partition = self.partitions.name_of(job.placement.region if job.placement else "")
         self.watched[watched.key] = watched
-        self.clerk.folders[watched.key] = attempt.path
-        self.clerk.life.watch(watched.key, attempt.path, watched.cpus)
+        self.poller.folders[watched.key] = attempt.path
+        self.poller.heartbeats.watch(watched.key, attempt.path, watched.cpus)
         return watched
 
     def _comment(self, key: Key) -> str:
@@ -272,16 +272,16 @@ class SlurmEngine(JobFolders):
     # -- what happens ---------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        return self.clerk.fileno()
+        return self.poller.fileno()
 
     def urgent(self) -> bool:
         return bool(self.reports or (self.guests and self.guests.reports))
 
     def poll(self) -> list[Report]:
-        self.clerk.heard()
-        while not self.clerk.news.empty():
-            news = self.clerk.news.get()
-            if isinstance(news, Picture):
+        self.poller.heard()
+        while not self.poller.news.empty():
+            news = self.poller.news.get()
+            if isinstance(news, ClusterSnapshot):
                 self._see(news)
             elif isinstance(news, Outcome):
                 self._settle(news)
@@ -297,27 +297,27 @@ class SlurmEngine(JobFolders):
             self.guests.reports.clear()
         return reports
 
-    def _see(self, picture: Picture) -> None:
+    def _see(self, snapshot: ClusterSnapshot) -> None:
         if self.silent:
             log.warning("Slurm answers again")
         self.silent = ""
-        node_failures.see_nodes(self, picture)
-        self.partitions.see(picture.nodes, self.roster.regions(), self.watched.values())
-        if self.guests is not None and picture.guests is not None:
-            self.guests.see(picture.guests)
-        ours = {job.comment: job for job in picture.jobs}
+        node_failures.see_nodes(self, snapshot)
+        self.partitions.see(snapshot.nodes, self.inventory.regions(), self.watched.values())
+        if self.guests is not None and snapshot.guests is not None:
+            self.guests.see(snapshot.guests)
+        ours = {job.comment: job for job in snapshot.jobs}
         for watched in list(self.watched.values()):
             with spoiled.of_one(watched.job_id):
                 if not (watched.calling and watched.slurm is None):  # else it may not be there yet
-                    watched.pictures += 1
+                    watched.snapshots += 1
                     attempt_state.see(self, watched, ours.get(watched.comment))
-                node_failures.see_place(self, watched, picture)
-        known = {watched.comment for watched in self.watched.values()} | self.relays.comments()
-        for stray in self.strays.find(picture.jobs, known):
+                node_failures.see_place(self, watched, snapshot)
+        known = {watched.comment for watched in self.watched.values()} | self.reuse.comments()
+        for stray in self.orphans.find(snapshot.jobs, known):
             log.warning("Slurm job %d is of no attempt any more: cancelled (%s)", stray.id, stray.comment)
             self.steering.cancel(NOBODY, stray.id, stray.comment)
-        if self.strays.seen:
-            self.clerk.look(BUSY_S)
+        if self.orphans.seen:
+            self.poller.look(BUSY_S)
 
     def _settle(self, outcome: Outcome) -> None:
         """A call was made."""
@@ -335,7 +335,7 @@ class SlurmEngine(JobFolders):
             whose = f"job {outcome.key[0]}: " if outcome.key[0] else ""
             log.error("%s%s: %s", whose, outcome.what, error)
 
-    def _submitted(self, watched: Watched | None, outcome: Outcome) -> None:
+    def _submitted(self, watched: SlurmAttempt | None, outcome: Outcome) -> None:
         if watched is None:  # it was revoked meanwhile
             if isinstance(outcome.value, int):
                 self.steering.cancel(outcome.key, outcome.value, self._comment(outcome.key))
@@ -343,20 +343,20 @@ class SlurmEngine(JobFolders):
         watched.calling = False
         if isinstance(outcome.value, int):
             watched.slurm = outcome.value
-            self.clerk.look(BUSY_S)  # where nothing else ran the next picture may be later
+            self.poller.look(BUSY_S)  # where nothing else ran the next snapshot may be later
         elif isinstance(outcome.error, SlurmSilent):
-            self.clerk.look()  # it may be there all the same: the next picture tells
+            self.poller.look()  # it may be there all the same: the next snapshot tells
         elif not watched.started and spoiled.revoked(watched.attempt):
             here = "node" not in str(outcome.error)  # else other nodes may do
             trouble = f"Slurm refused it: {outcome.error}"
             self.end(watched, Report(*watched.key, "never" if here else "lost", time.time(), trouble=trouble))
 
-    def _look(self, watched: Watched) -> None:
+    def _look(self, watched: SlurmAttempt) -> None:
         """Look at an attempt; what cannot be looked at now is the next time."""
         with spoiled.of_one(watched.job_id):
             attempt_state.look(self, watched)
 
-    def give_up(self, watched: Watched, trouble: str) -> None:
+    def give_up(self, watched: SlurmAttempt, trouble: str) -> None:
         """Its node is lost: what may run there must end before it runs elsewhere."""
         if watched.fenced_at is None:
             with spoiled.of_one(watched.job_id):  # where no fence can be put up its lease is over as well
@@ -366,27 +366,27 @@ class SlurmEngine(JobFolders):
                 self.steering.cancel(watched.key, watched.slurm, watched.comment)
                 watched.cancelled = True
 
-    def revoke(self, watched: Watched, report: Report) -> None:
+    def revoke(self, watched: SlurmAttempt, report: Report) -> None:
         """It has not begun and never will: the caller has claimed it."""
         if watched.slurm is not None:
             self.steering.cancel(watched.key, watched.slurm, watched.comment)
         self.end(watched, report)
 
-    def end(self, watched: Watched, report: Report) -> None:
+    def end(self, watched: SlurmAttempt, report: Report) -> None:
         self.reports.append(report)
         if report.result is not None and watched.key in self.watched:
-            self.relays.offer(watched, report.result)
+            self.reuse.offer(watched, report.result)
         self.watched.pop(watched.key, None)
-        self.clerk.folders.pop(watched.key, None)
-        self.clerk.life.forget(watched.key)
-        if self.watts is not None:
-            self.watts.leave(watched.key)
+        self.poller.folders.pop(watched.key, None)
+        self.poller.heartbeats.forget(watched.key)
+        if self.budget is not None:
+            self.budget.leave(watched.key)
 
     def close(self) -> None:
-        self.clerk.close()
+        self.poller.close()
         self.partitions.close()
-        if self.site.book is not None:
-            self.site.book.close()
+        if self.site.sbatch is not None:
+            self.site.sbatch.close()
 
 
 def _own_name(file: Path) -> str:

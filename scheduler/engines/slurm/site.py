@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from agent.multi_node.lease import LEASE_S
 from scheduler.engines.slurm.client.tools import Slurm
-from scheduler.engines.slurm.external.sbatch_queue import Guestbook
+from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.nodes.devices import Devices
-from scheduler.engines.slurm.nodes.node_inventory import Roster
+from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
 from scheduler.engines.slurm.nodes.power_budget import SitePower
 
 
@@ -21,7 +21,7 @@ class Site:
         shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
         lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
         power: of its nodes, where they are under caps and one budget.
-        book: where jobs of plain sbatch are taken over.
+        sbatch: where jobs of plain sbatch are taken over.
         devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
         set_down: have Slurm know at once of nodes that are dead; it takes an administrator.
         partitions: regions are made partitions of such names; "": they are not.
@@ -29,12 +29,12 @@ class Site:
 
     slurm: Slurm
     partition: str
-    roster: Roster
+    inventory: NodeInventory
     lease_s: float = LEASE_S
     shared: bool = False
     threads: int = 1
     power: SitePower | None = None
-    book: Guestbook | None = None
+    sbatch: SbatchQueue | None = None
     devices: Devices | None = None
     set_down: bool = False
     partitions: str = ""

@@ -18,20 +18,20 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Result
 from agent.supervisor import allocation_reuse
-from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.tools import Batch
 
 BY = "relay"  # file in the folder of an attempt: the comment of the Slurm job that it was passed on to
 OLDEST_S = 45.0  # the limit of time that Slurm was told is a minute more than a job's own
 
 
-class Relays:
+class AllocationReuse:
     """Those that may still wait for a job."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[Watched, float]] = []
+        self._open: list[tuple[SlurmAttempt, float]] = []
 
-    def offer(self, watched: Watched, result: Result) -> None:
+    def offer(self, watched: SlurmAttempt, result: Result) -> None:
         """An attempt has ended. If it was ever asked for anything, a call for it may be on its way."""
         plain = watched.request == 0 and not watched.calling and not watched.cancelled
         if (
@@ -43,7 +43,7 @@ class Relays:
         ):
             self._open.append((watched, time.monotonic() + allocation_reuse.STAYS_S))
 
-    def take(self, watched: Watched) -> bool:
+    def take(self, watched: SlurmAttempt) -> bool:
         """Pass an attempt on, whose order is written; False: it takes a Slurm job of its own.
 
         Raises:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Want
+from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.tools import Batch
-from scheduler.engines.slurm.nodes.heartbeats import Key
 
 
 @dataclass(slots=True)
-class Watched:
+class SlurmAttempt:
     """An attempt of a job.
 
     Attributes:
@@ -35,7 +35,7 @@ class Watched:
         over: it was, and nothing of it can run any more, as its nodes show.
         cancelled: tenbin itself has had Slurm cancel it.
         final_since: since when Slurm knows it to have ended though there is no result.
-        verdict_wanted: it was ended by a signal, and who that was is asked since so many pictures; -1: no.
+        verdict_wanted: it was ended by a signal, and who that was is asked since so many snapshots; -1: no.
         trouble: why it is given up.
     """
 
@@ -66,7 +66,7 @@ class Watched:
     cancelled: bool = False
     final_since: float | None = None
     verdict_wanted: int = -1
-    pictures: int = 0  # since its submission, or since the restart
+    snapshots: int = 0  # since its submission, or since the restart
     trouble: str = ""
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.attempts.records import How, Result
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines import Report, spoiled
-from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.nodes import node_failures
 
@@ -32,7 +32,7 @@ DOWN = ("end", "pause", "checkpoint")  # of what has not begun all the same
 NODE = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 
-def look(engine: SlurmEngine, watched: Watched) -> None:
+def look(engine: SlurmEngine, watched: SlurmAttempt) -> None:
     """What its folder says."""
     if watched.key not in engine.watched:
         return
@@ -62,7 +62,7 @@ def look(engine: SlurmEngine, watched: Watched) -> None:
         engine.steering.steer(watched, -1)
 
 
-def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
+def _ended(engine: SlurmEngine, watched: SlurmAttempt, result: Result) -> None:
     """There is a result. Of one that ended badly Slurm may know why, or a look at its nodes tell."""
     if result.how == "interrupted" and watched.want == "end":
         result = replace(result, how="cancelled")  # Slurm was told to end it, because it did not answer
@@ -85,7 +85,7 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
     if of_node or (failed and len(watched.cpus) > 1):  # ranks may have died of it, or Slurm have ended them
         if watched.verdict_wanted < 0:  # it begins anew when it is known which
             _await_picture(engine, watched)
-        if watched.verdict_wanted == watched.pictures:
+        if watched.verdict_wanted == watched.snapshots:
             return
         if trouble := of_node or _loss(engine, watched):
             engine.end(watched, Report(*watched.key, "lost", result.ended_s, trouble=trouble))
@@ -93,31 +93,31 @@ def _ended(engine: SlurmEngine, watched: Watched, result: Result) -> None:
     engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
 
 
-def _await_picture(engine: SlurmEngine, watched: Watched, after_s: float = 0.0) -> None:
-    """What became of it the next picture tells, and whether its nodes answer."""
-    if watched.verdict_wanted != watched.pictures:
-        watched.verdict_wanted = watched.pictures
-        engine.clerk.life.doubt(watched.cpus)
-        engine.clerk.look(after_s)
+def _await_picture(engine: SlurmEngine, watched: SlurmAttempt, after_s: float = 0.0) -> None:
+    """What became of it the next snapshot tells, and whether its nodes answer."""
+    if watched.verdict_wanted != watched.snapshots:
+        watched.verdict_wanted = watched.snapshots
+        engine.poller.heartbeats.doubt(watched.cpus)
+        engine.poller.look(after_s)
 
 
-def _loss(engine: SlurmEngine, watched: Watched) -> str:
-    """Which of its nodes is lost, and why; empty: none, as far as the last picture tells."""
+def _loss(engine: SlurmEngine, watched: SlurmAttempt) -> str:
+    """Which of its nodes is lost, and why; empty: none, as far as the last snapshot tells."""
     seen = watched.seen
     if (trouble := node_failures.of(engine, watched)) or seen is None or seen.state not in NODE:
         return trouble
     return f"{watched.where}: lost ({seen.state})"
 
 
-def _verdict_comes(engine: SlurmEngine, watched: Watched) -> bool:
+def _verdict_comes(engine: SlurmEngine, watched: SlurmAttempt) -> bool:
     """Whether Slurm will say why it ended: not while a node does not answer, nor if it waits there again."""
     seen = watched.seen
     if seen is None:
-        return watched.pictures == 0
+        return watched.snapshots == 0
     return seen.state != "PENDING" and engine.gone.isdisjoint(watched.cpus)
 
 
-def _forgotten(watched: Watched, seen: SlurmJob) -> bool:
+def _forgotten(watched: SlurmAttempt, seen: SlurmJob) -> bool:
     """Whether slurmctld was killed, and had forgotten that it had started the job.
 
     It starts it anew then, which the node refuses, and cancels it because of that: nobody else has.
@@ -126,7 +126,7 @@ def _forgotten(watched: Watched, seen: SlurmJob) -> bool:
     return state is not None and seen.start_s > state.started_s + SKEW_S
 
 
-def _lost(engine: SlurmEngine, watched: Watched) -> None:
+def _lost(engine: SlurmEngine, watched: SlurmAttempt) -> None:
     result = watched.attempt.last_words()
     if result is not None:
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
@@ -137,7 +137,7 @@ def _lost(engine: SlurmEngine, watched: Watched) -> None:
 
 
 def should_run(seen: SlurmJob | None, paused: bool) -> bool | None:
-    """Whether an attempt should give signs of life; None: as before.
+    """Whether an attempt should give signs of heartbeats; None: as before.
 
     Slurm says also of jobs of a node that it does not reach that they are over: the silence there goes on.
     """
@@ -146,13 +146,13 @@ def should_run(seen: SlurmJob | None, paused: bool) -> bool | None:
     return seen is not None and seen.state in ("RUNNING", "COMPLETING") and not paused
 
 
-def see(engine: SlurmEngine, watched: Watched, seen: SlurmJob | None) -> None:
+def see(engine: SlurmEngine, watched: SlurmAttempt, seen: SlurmJob | None) -> None:
     """What Slurm says."""
     before, watched.seen = watched.seen, seen
     ends = seen is None or seen.final or seen.state == "COMPLETING"
     if watched.fenced_at is None:
         if (runs := should_run(seen, watched.want == "pause")) is not None:
-            engine.clerk.life.expect(watched.key, runs)
+            engine.poller.heartbeats.expect(watched.key, runs)
     elif seen is not None and not ends:  # slurmctld was told before, and may have forgotten it
         engine.steering.cancel(watched.key, seen.id, watched.comment)
     if (
@@ -176,7 +176,7 @@ def see(engine: SlurmEngine, watched: Watched, seen: SlurmJob | None) -> None:
             _vanished(engine, watched, seen)
 
 
-def _unknown(engine: SlurmEngine, watched: Watched, before: SlurmJob | None) -> None:
+def _unknown(engine: SlurmEngine, watched: SlurmAttempt, before: SlurmJob | None) -> None:
     """Slurm has no such job: it never came there, or Slurm has lost or forgotten it."""
     if not watched.started and spoiled.revoked(watched.attempt):
         engine.end(watched, Report(*watched.key, "never", time.time()))
@@ -186,7 +186,7 @@ def _unknown(engine: SlurmEngine, watched: Watched, before: SlurmJob | None) -> 
         engine.give_up(watched, "Slurm does not know it any more")
 
 
-def _vanished(engine: SlurmEngine, watched: Watched, seen: SlurmJob) -> None:
+def _vanished(engine: SlurmEngine, watched: SlurmAttempt, seen: SlurmJob) -> None:
     """Slurm says that it has ended, and there is no result: its supervisor never began, or was killed."""
     began = watched.started or not spoiled.revoked(watched.attempt)
     if began:

@@ -13,7 +13,7 @@ from agent.supervisor import batch_process
 from probes.power.loads import MARK as LOAD
 from scheduler.coordinator.journal import Entry
 from scheduler.engines.orders import Files, Orders
-from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.tools import Batch
 from scheduler.engines.slurm.site import Site
@@ -21,14 +21,14 @@ from scheduler.engines.slurm.site import Site
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
 
 
-class Papers:
+class BatchWriter:
     """Writes them."""
 
     def __init__(self, site: Site, orders: Orders) -> None:
         self.site, self.orders = site, orders
-        self.roster, self.devices = site.roster, site.devices
+        self.inventory, self.devices = site.inventory, site.devices
 
-    def write(self, job: Entry, environment: dict[str, str], watched: Watched, files: Files) -> None:
+    def write(self, job: Entry, environment: dict[str, str], watched: SlurmAttempt, files: Files) -> None:
         """Place the order in the attempt's folder, and fill in ``watched.batch``.
 
         Raises:
@@ -38,7 +38,7 @@ class Papers:
         power = self.site.power
         if power is not None and power.emulated:
             clean[LOAD] = job.spec.load
-        shares = self.roster.shares(job.cores)
+        shares = self.inventory.shares(job.cores)
         order = self.orders.order(job, clean, watched.attempt, watched.comment, files, shares)
         if self.devices is not None:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
@@ -57,10 +57,10 @@ class Papers:
 
     def places(self, job: Entry) -> tuple[int, ...]:
         """What it is bound to on its node, where Slurm does not see to that."""
-        one = self.site.shared and len(self.roster.shares(job.cores)) == 1
-        return self.roster.places(job.cores) if one else ()
+        one = self.site.shared and len(self.inventory.shares(job.cores)) == 1
+        return self.inventory.places(job.cores) if one else ()
 
-    def _batch(self, job: Entry, watched: Watched, memory_mb: float | None) -> Batch:
+    def _batch(self, job: Entry, watched: SlurmAttempt, memory_mb: float | None) -> Batch:
         """Slurm holds as many cores of each node as of the one that gives most."""
         folder: Path = watched.attempt.path
         most = max(watched.cpus.values())
@@ -86,8 +86,8 @@ class Papers:
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
         """On each node, for the one that gives most. Where jobs share nodes, one that says nothing holds as
         much of a node's memory as of its cores."""
-        most = max(self.roster.shares(job.cores).values())
+        most = max(self.inventory.shares(job.cores).values())
         if total_mb is None and self.site.shared:
-            host = self.roster.hosts[0]
+            host = self.inventory.hosts[0]
             return most / host.cores * host.memory_mb - parse.MIB
         return None if total_mb is None else total_mb * most / len(job.cores)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from scheduler.engines.slurm.attempts.attempt import Watched
-from scheduler.engines.slurm.client.poller import Clerk, Outcome
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.client.heartbeats import Key
+from scheduler.engines.slurm.client.poller import Outcome, SlurmPoller
 from scheduler.engines.slurm.client.tools import Slurm, SlurmError, SlurmForbidden, SlurmSilent
-from scheduler.engines.slurm.nodes.heartbeats import Key
 
 AGAIN_S = 3.0  # a supervisor that has not done what it was told is told again
 CROWDED_S = 0.3  # CPUs that are to be free soon are looked at again
@@ -19,10 +19,10 @@ PATIENCE_S = 15.0  # beyond a job's grace, before Slurm is told to end it
 class Steering:
     """One call at a time for each attempt; ``steer`` looks at what is to be done next."""
 
-    def __init__(self, clerk: Clerk) -> None:
-        self.clerk, self.slurm = clerk, clerk.slurm
+    def __init__(self, poller: SlurmPoller) -> None:
+        self.poller, self.slurm = poller, poller.slurm
 
-    def steer(self, watched: Watched, done: int) -> None:
+    def steer(self, watched: SlurmAttempt, done: int) -> None:
         """Bring what runs closer to what is wanted; ``done``: the last request that was carried out."""
         number, now = watched.slurm, time.monotonic()
         told = bool(watched.want or watched.recap)
@@ -47,7 +47,7 @@ class Steering:
         elif not obeyed or watched.recap:
             self._wake(watched, number)
 
-    def settle(self, watched: Watched, outcome: Outcome) -> None:
+    def settle(self, watched: SlurmAttempt, outcome: Outcome) -> None:
         """What became of a call."""
         now, error = time.monotonic(), outcome.error
         if isinstance(error, SlurmForbidden) and outcome.what == "suspend":
@@ -62,22 +62,24 @@ class Steering:
             watched.wake_at = now + AGAIN_S  # going on has woken it, and Slurm drops a signal that comes now
         elif outcome.what == "resume":
             watched.wait_until = now + CROWDED_S
-            self.clerk.look(CROWDED_S)  # after which it is tried again
+            self.poller.look(CROWDED_S)  # after which it is tried again
 
     def cancel(self, key: Key, number: int, comment: str) -> None:
         def cancel() -> None:
             if self.slurm.ours(number, comment):
                 self.slurm.cancel(number)
 
-        self.clerk.do(key, "cancel", cancel)
+        self.poller.do(key, "cancel", cancel)
 
-    def _wake(self, watched: Watched, number: int) -> None:
+    def _wake(self, watched: SlurmAttempt, number: int) -> None:
         now = time.monotonic()
         if now >= watched.wake_at:
             watched.wake_at = now + AGAIN_S
             self._call(watched, "wake", self._if_ours(watched, number, self.slurm.wake))
 
-    def _if_ours(self, watched: Watched, number: int, call: Callable[[int], object]) -> Callable[[], object]:
+    def _if_ours(
+        self, watched: SlurmAttempt, number: int, call: Callable[[int], object]
+    ) -> Callable[[], object]:
         """The call, for what has that number in Slurm, if that is the attempt still."""
         comment = watched.comment
 
@@ -88,9 +90,9 @@ class Steering:
 
         return made
 
-    def _call(self, watched: Watched, what: str, call: Callable[[], object]) -> None:
+    def _call(self, watched: SlurmAttempt, what: str, call: Callable[[], object]) -> None:
         watched.calling = True
-        self.clerk.do(watched.key, what, call)
+        self.poller.do(watched.key, what, call)
 
 
 def resume(slurm: Slurm, number: int | str, shares: dict[str, int]) -> bool:

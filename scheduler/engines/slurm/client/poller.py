@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from agent.power.caps import HELD
 from profiles.errors import Unavailable
+from scheduler.engines.slurm.client.heartbeats import Answers, Heartbeats, Key
 from scheduler.engines.slurm.client.parse import SlurmJob, SlurmNode
 from scheduler.engines.slurm.client.tools import Slurm, SlurmError
-from scheduler.engines.slurm.external.sbatch_queue import Guestbook, Seen
-from scheduler.engines.slurm.nodes.heartbeats import Answers, Key, Life
+from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue, SeenJob
 
 BUSY_S = 2.0  # between looks at Slurm while there is something to see
 IDLE_S = 10.0
@@ -28,12 +28,12 @@ COST_S = 2e-3  # so long again for each folder: many of them are looked at less 
 log = logging.getLogger("tenbin")
 
 
-class Picture(NamedTuple):
-    """What Slurm knew at one moment; ``answers``: of nodes without a sign of life."""
+class ClusterSnapshot(NamedTuple):
+    """What Slurm knew at one moment; ``answers``: of nodes without a sign of heartbeats."""
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
-    guests: list[Seen] | None = None
+    guests: list[SeenJob] | None = None
     answers: Answers = Answers()
 
 
@@ -46,25 +46,25 @@ class Outcome(NamedTuple):
     error: SlurmError | None
 
 
-News = Picture | Outcome | SlurmError
+News = ClusterSnapshot | Outcome | SlurmError
 
 
-class Clerk:
-    """Makes calls one after the other, and has a look at Slurm and at folders between them.
+class SlurmPoller:
+    """A thread that makes calls one after the other, and looks at Slurm and at folders between them.
 
-    What it finds is in ``news``, in the order in which it happened: a picture that comes after an outcome was
-    taken after it. ``fileno`` is readable when there is any, or when a folder has changed.
+    ``news`` keeps the order of events: a snapshot behind an outcome was taken after the call.
+    ``fileno`` is readable when there is news, or when a folder has changed.
     """
 
-    def __init__(self, slurm: Slurm, lease_s: float, book: Guestbook | None = None) -> None:
-        self.slurm, self.book, self.life = slurm, book, Life(lease_s)
+    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchQueue | None = None) -> None:
+        self.slurm, self.sbatch, self.heartbeats = slurm, sbatch, Heartbeats(lease_s)
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signs: dict[Key, tuple[int, bool]] = {}
-        self._picture_at = self._look_at = self._bell_at = self._news_at = 0.0
-        self._idle_s = min(IDLE_S, book.gate_s / 4) if book else IDLE_S
+        self._snapshot_at = self._look_at = self._bell_at = self._news_at = 0.0
+        self._idle_s = min(IDLE_S, sbatch.gate_s / 4) if sbatch else IDLE_S
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def begin(self) -> None:
@@ -83,7 +83,7 @@ class Clerk:
         self._tasks.put(lambda: self._tell(_try(key, what, call)))
 
     def look(self, after_s: float = 0.0) -> None:
-        """A picture is wanted soon."""
+        """A snapshot is wanted soon."""
         self._tasks.put(lambda: self._advance(time.monotonic() + after_s))
 
     def close(self) -> None:
@@ -103,22 +103,22 @@ class Clerk:
                 if task is None:
                     return
                 task()
-            if self.book is not None and time.monotonic() >= self._bell_at:
+            if self.sbatch is not None and time.monotonic() >= self._bell_at:
                 self._bell_at = time.monotonic() + BELL_S
-                if self.book.rung():
+                if self.sbatch.rung():
                     self._advance(time.monotonic() + RINGS_S)
-            if self.folders and time.monotonic() >= self.life.due and self.life.look():
+            if self.folders and time.monotonic() >= self.heartbeats.due and self.heartbeats.look():
                 self._advance(time.monotonic())
-            if time.monotonic() >= self._picture_at:
-                self._take_picture()
+            if time.monotonic() >= self._snapshot_at:
+                self._take_snapshot()
             if self.folders and time.monotonic() >= self._look_at:
                 self._look_around()
 
     def _due(self) -> float:
-        due = [self._picture_at]
+        due = [self._snapshot_at]
         if self.folders:
-            due += [self._look_at, self.life.due]
-        if self.book is not None:
+            due += [self._look_at, self.heartbeats.due]
+        if self.sbatch is not None:
             due.append(self._bell_at)
         return min(due)
 
@@ -132,21 +132,21 @@ class Clerk:
         self._look_at = now + max(min(soon + (now - self._news_at) / 100, late), COST_S * len(folders))
 
     def _advance(self, at: float) -> None:
-        self._picture_at = min(self._picture_at, at)
+        self._snapshot_at = min(self._snapshot_at, at)
 
-    def _take_picture(self) -> None:
+    def _take_snapshot(self) -> None:
         busy = bool(self.folders)
         try:
-            guests = self.book.look() if self.book else None
+            guests = self.sbatch.look() if self.sbatch else None
             busy = busy or any(seen.job.moves(time.time()) for seen in guests or ())
             jobs, nodes = self.slurm.jobs(), self.slurm.nodes()
-            answers = self.life.ask({node.name: node for node in nodes}, self.slurm.slurmd_port)
-            self._tell(Picture(jobs, nodes, guests, answers))
+            answers = self.heartbeats.ask({node.name: node for node in nodes}, self.slurm.slurmd_port)
+            self._tell(ClusterSnapshot(jobs, nodes, guests, answers))
         except SlurmError as error:
             self._tell(error)
         except Unavailable as error:  # an answer that cannot be read, a file that cannot be written
             self._tell(SlurmError(error.what, error.remedy))
-        self._picture_at = time.monotonic() + (BUSY_S if busy else self._idle_s)
+        self._snapshot_at = time.monotonic() + (BUSY_S if busy else self._idle_s)
 
     def _tell(self, news: News) -> None:
         self.news.put(news)

@@ -17,11 +17,11 @@ from scheduler.coordinator.journal import Entry
 from scheduler.engines import Report
 from scheduler.engines.external_jobs import Guest
 from scheduler.engines.slurm.attempts.signals import resume
-from scheduler.engines.slurm.client.poller import Clerk, Outcome
+from scheduler.engines.slurm.client.heartbeats import Key
+from scheduler.engines.slurm.client.poller import Outcome, SlurmPoller
 from scheduler.engines.slurm.client.tools import SlurmSilent
-from scheduler.engines.slurm.external.sbatch_queue import Guestbook, GuestJob, Seen
-from scheduler.engines.slurm.nodes.heartbeats import Key
-from scheduler.engines.slurm.nodes.node_inventory import Roster
+from scheduler.engines.slurm.external.sbatch_queue import SbatchJob, SbatchQueue, SeenJob
+from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
 from scheduler.model.jobs import Placement
 
 ENDS: Mapping[str, How] = {
@@ -60,7 +60,7 @@ class Visit:
     number: int
     key: str
     cpus: dict[str, int]
-    job: GuestJob | None = None
+    job: SbatchJob | None = None
     restarts: int | None = None
     started: bool = False
     request: int = 0
@@ -83,11 +83,13 @@ class Guests:
         counted: whether policies count nodes, or parts of them, and do not name them.
     """
 
-    def __init__(self, book: Guestbook, clerk: Clerk, roster: Roster, counted: bool) -> None:
-        self.book, self.clerk, self.roster, self.counted = book, clerk, roster, counted
+    def __init__(
+        self, sbatch: SbatchQueue, poller: SlurmPoller, inventory: NodeInventory, counted: bool
+    ) -> None:
+        self.sbatch, self.poller, self.inventory, self.counted = sbatch, poller, inventory, counted
         self.reports: list[Report] = []
         self.visits: dict[Key, Visit] = {}
-        self._seen: list[Seen] = []
+        self._seen: list[SeenJob] = []
         self._news = False
         self._refused: dict[str, str] = {}
         # Jobs that wait anew, and how often they have: the monotonic time at which that was seen.
@@ -124,15 +126,15 @@ class Guests:
     def let_go(self, key: str, remark: str) -> None:
         """It is Slurm's own scheduler's from now on."""
         self._refused.pop(key, None)
-        self._call((0, 0), "let go", lambda: self.book.let_go(key, remark))
+        self._call((0, 0), "let go", lambda: self.sbatch.let_go(key, remark))
 
     def has_room(self, placement: Placement) -> bool:
-        free = self.roster.free_units if self.counted else None
+        free = self.inventory.free_units if self.counted else None
         return free is None or all(free(node) >= units for node, units in placement.nodes)
 
     def drop(self, key: str) -> None:
         """It was cancelled while it waited."""
-        self._call((0, 0), "cancel", lambda: self.book.slurm.call("scancel", key))
+        self._call((0, 0), "cancel", lambda: self.sbatch.slurm.call("scancel", key))
 
     def look(self) -> list[Guest] | None:
         """All that there are, if anything may be new."""
@@ -143,7 +145,7 @@ class Guests:
 
     # -- what happens ---------------------------------------------------------------------------------
 
-    def see(self, found: Sequence[Seen]) -> None:
+    def see(self, found: Sequence[SeenJob]) -> None:
         self._seen, self._news = list(found), True
         jobs = {seen.job.key: seen.job for seen in found}
         again = [(job.key, job.restarts) for job in jobs.values() if job.pending and job.restarts]
@@ -175,7 +177,7 @@ class Guests:
                 self._end(visit, *visit.leaves)
             elif outcome.what == "guest resume":
                 visit.wait_until = time.monotonic() + 1.0  # its CPUs are not free yet
-            self.clerk.look(0.1 if outcome.what == "guest start" else 0.0)
+            self.poller.look(0.1 if outcome.what == "guest start" else 0.0)
         elif outcome.what == "guest start" and not isinstance(error, SlurmSilent):
             self._refused[visit.key] = f"Slurm refused to start it where tenbin wanted: {error.what}"
             self._end(visit, "lost", error.what)
@@ -184,7 +186,7 @@ class Guests:
             visit.wait_until = time.monotonic() + AGAIN_S
         return True
 
-    def _look(self, visit: Visit, job: GuestJob | None) -> None:
+    def _look(self, visit: Visit, job: SbatchJob | None) -> None:
         before, visit.job = visit.job, job
         if job is None:
             if before is not None or self._seen or visit.restarts is None:
@@ -197,10 +199,10 @@ class Guests:
         else:
             self._runs(visit, job)
 
-    def _waits(self, visit: Visit, job: GuestJob) -> None:
+    def _waits(self, visit: Visit, job: SbatchJob) -> None:
         """It was to run, and waits: not started yet, or not any more."""
         now = time.time()
-        away = next((name for name in visit.cpus if self.roster.number[name] in self.roster.away), None)
+        away = next((name for name in visit.cpus if self.inventory.number[name] in self.inventory.away), None)
         if visit.restarts is None:
             visit.restarts = job.restarts
         if visit.started or job.restarts > visit.restarts:
@@ -208,14 +210,14 @@ class Guests:
         elif job.blocked(now):
             self._back(visit, job.blocked(now))
         elif away is not None:
-            trouble = self.roster.away[self.roster.number[away]]
+            trouble = self.inventory.away[self.inventory.number[away]]
             self._back(visit, f"{away} could not be used: {trouble}")
         elif visit.want in ("pause", "end"):
             self._steer(visit)
         elif job.gated(now) and not visit.calling:
             self._start(visit)  # the call was not heard, or not made before the last coordinator ended
 
-    def _runs(self, visit: Visit, job: GuestJob) -> None:
+    def _runs(self, visit: Visit, job: SbatchJob) -> None:
         if job.nodes and set(job.nodes) != set(visit.cpus):
             where = ", ".join(job.nodes)
             self._end(visit, "lost", f"somebody has had Slurm start it on {where}")
@@ -232,20 +234,20 @@ class Guests:
             return
         if visit.want == "end":
             visit.wait_until = time.monotonic() + 15.0
-            self._do(visit, "guest cancel", lambda: self.book.slurm.call("scancel", visit.key))
+            self._do(visit, "guest cancel", lambda: self.sbatch.slurm.call("scancel", visit.key))
         elif job.pending:
             if visit.want == "pause":
                 self._back(visit, "", what="never")
         elif visit.want == "pause" and job.state == "RUNNING":
-            self._do(visit, "guest suspend", lambda: self.book.slurm.call("scontrol", "suspend", visit.key))
+            self._do(visit, "guest suspend", lambda: self.sbatch.slurm.call("scontrol", "suspend", visit.key))
         elif visit.want == "run" and self._stopped(visit, job):
             each = math.ceil(job.cpus / len(visit.cpus))
             shares = dict.fromkeys(visit.cpus, each)
-            self._do(visit, "guest resume", lambda: resume(self.book.slurm, visit.key, shares))
+            self._do(visit, "guest resume", lambda: resume(self.sbatch.slurm, visit.key, shares))
         elif visit.done < visit.request:
             self._obeyed(visit)
 
-    def _stopped(self, visit: Visit, job: GuestJob) -> bool:
+    def _stopped(self, visit: Visit, job: SbatchJob) -> bool:
         """Whether tenbin has to let it go on: what somebody else has suspended he resumes himself."""
         return visit.paused or (job.state == "SUSPENDED" and visit.done < visit.request)
 
@@ -254,7 +256,7 @@ class Guests:
             visit.done = visit.request
             self.reports.append(Report(*visit.keys, "obeyed", time.time(), done=visit.done))
 
-    def _ended(self, visit: Visit, job: GuestJob) -> None:
+    def _ended(self, visit: Visit, job: SbatchJob) -> None:
         result = result_of(job)
         self.reports.append(Report(*visit.keys, "ended", result.ended_s, result=result))
         del self.visits[visit.keys]
@@ -262,7 +264,7 @@ class Guests:
     def _back(self, visit: Visit, trouble: str, what: Literal["lost", "never"] = "lost") -> None:
         """It is to wait for tenbin again; if Slurm has just started it, it runs after all."""
         visit.leaves = what, trouble
-        self._do(visit, "guest hold", lambda: self.book.hold(visit.key))
+        self._do(visit, "guest hold", lambda: self.sbatch.hold(visit.key))
 
     def _end(self, visit: Visit, what: Literal["lost", "never"], trouble: str) -> None:
         self.reports.append(Report(*visit.keys, what, time.time(), trouble=trouble))
@@ -271,7 +273,7 @@ class Guests:
 
     def _visit(self, job: Entry) -> Visit:
         assert job.spec.slurm is not None
-        visit = Visit(job.id, job.attempt, job.spec.slurm.id, self.roster.shares(job.cores))
+        visit = Visit(job.id, job.attempt, job.spec.slurm.id, self.inventory.shares(job.cores))
         self.visits[visit.keys] = visit
         return visit
 
@@ -279,21 +281,21 @@ class Guests:
         """At once; one that was put back into the queue a moment ago: at a later look."""
         seen_s = self._put_back.get((visit.key, visit.job.restarts)) if visit.job else None
         if seen_s is not None and (rest_s := seen_s + REST_S - time.monotonic()) > 0:
-            self.clerk.look(rest_s)
+            self.poller.look(rest_s)
             return
         nodes = tuple(visit.cpus)
-        self._do(visit, "guest start", lambda: self.book.start(visit.key, nodes))
+        self._do(visit, "guest start", lambda: self.sbatch.start(visit.key, nodes))
 
     def _do(self, visit: Visit, what: str, call: object) -> None:
         visit.calling = True
         self._call(visit.keys, what, call)
 
     def _call(self, key: Key, what: str, call: object) -> None:
-        self.clerk.do(key, what, call)  # type: ignore[arg-type]
+        self.poller.do(key, what, call)  # type: ignore[arg-type]
 
-    def _guest(self, seen: Seen) -> Guest:
+    def _guest(self, seen: SeenJob) -> Guest:
         job = seen.job
-        numbers = [self.roster.number.get(name) for name in job.nodes]
+        numbers = [self.inventory.number.get(name) for name in job.nodes]
         known = tuple(number for number in numbers if number is not None)
         return Guest(
             job.key,
@@ -309,7 +311,7 @@ class Guests:
         )
 
 
-def result_of(job: GuestJob) -> Result:
+def result_of(job: SbatchJob) -> Result:
     """How a job has ended, as Slurm tells it."""
     took = max(0.0, job.end_s - job.start_s) if job.start_s else 0.0
     usage = Usage(took, took, 0.0, 0.0, 0.0)

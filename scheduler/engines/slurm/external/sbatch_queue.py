@@ -2,7 +2,7 @@
 
 ``job_submit.lua`` marks them and puts the earliest time of their start an hour off, which tenbin moves on for
 as long as they are to wait. So nobody's ``scontrol hold`` is hidden by tenbin's, and should tenbin never come
-back they start by themselves. Everything here is called in the clerk's thread.
+back they start by themselves. Everything here is called in the poller's thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FIELDS = (
 log = logging.getLogger("tenbin")
 
 
-class GuestJob(NamedTuple):
+class SbatchJob(NamedTuple):
     """A job that was marked, as squeue shows it; times in seconds since 1970.
 
     Attributes:
@@ -125,15 +125,15 @@ class GuestJob(NamedTuple):
         return ""
 
 
-class Seen(NamedTuple):
+class SeenJob(NamedTuple):
     """A guest with what is known of its needs: None, and why they are not understood."""
 
-    job: GuestJob
+    job: SbatchJob
     needs: Needs | None
     unclear: str
 
 
-class Guestbook:
+class SbatchQueue:
     """Sees the guests of a partition.
 
     Args:
@@ -153,7 +153,7 @@ class Guestbook:
 
     # -- seeing ---------------------------------------------------------------------------------------
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[SeenJob]:
         """All guests; those that wait wait on."""
         mark = parse.separator()
         form = ",".join(f"{field}:{mark}" for field in FIELDS)
@@ -167,7 +167,7 @@ class Guestbook:
         self._known = {job.key: self._known[job.key] for job in found if job.key in self._known}
         self._hold(found, now)
         self.write_lease()
-        return [Seen(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in found]
+        return [SeenJob(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in found]
 
     def rung(self) -> bool:
         """Whether job_submit.lua has seen a job since the last call."""
@@ -194,7 +194,7 @@ class Guestbook:
         """New jobs are not held any more; those that wait start by themselves when their time has come."""
         self.lease.unlink(missing_ok=True)
 
-    def _learn(self, found: Sequence[GuestJob]) -> None:
+    def _learn(self, found: Sequence[SbatchJob]) -> None:
         """Look up what jobs need that are new, or were changed: those of other users never in one answer."""
         now = time.time()
         asked = {key: known[0] for key, known in self._known.items()}
@@ -216,7 +216,7 @@ class Guestbook:
                 words = arrays.get(job.array, {}).get(job.number) or self._record(job.key)
                 self._known[job.key] = job.asked, *self._needs(job, words)
 
-    def _tasks(self, array: str, found: Iterable[GuestJob]) -> dict[str, dict[str, str]]:
+    def _tasks(self, array: str, found: Iterable[SbatchJob]) -> dict[str, dict[str, str]]:
         """The records of an array by their numbers; none where there is one that squeue did not have."""
         said = records(self._show(array))
         return said if said.keys() <= {job.number for job in found if job.array == array} else {}
@@ -228,7 +228,7 @@ class Guestbook:
     def _show(self, key: str) -> str:
         return self.slurm.call("scontrol", "--all", "show", "job", key)
 
-    def _needs(self, job: GuestJob, words: Mapping[str, str]) -> tuple[Needs | None, str]:
+    def _needs(self, job: SbatchJob, words: Mapping[str, str]) -> tuple[Needs | None, str]:
         if not words:
             return None, FORGED
         try:
@@ -238,7 +238,7 @@ class Guestbook:
         except ValueError:  # a name, a path
             return None, "tenbin cannot take it over as it is written"
 
-    def _hold(self, found: Iterable[GuestJob], now: float) -> None:
+    def _hold(self, found: Iterable[SbatchJob], now: float) -> None:
         """Those that wait for tenbin wait on, well before their time has come.
 
         The first time also those whose time came while no tenbin was there, and that have not started.
@@ -254,7 +254,7 @@ class Guestbook:
             except SlurmError as error:  # one of them has just started, or ended
                 log.warning("jobs of sbatch are to wait on: %s", error)
 
-    def _due(self, job: GuestJob, now: float, soon: float) -> bool:
+    def _due(self, job: SbatchJob, now: float, soon: float) -> bool:
         return job.eligible_s < soon and (self._first or (job.gated(now) and not job.required))
 
     # -- steering -------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def _waiting() -> Iterator[None]:
             raise
 
 
-def read(text: str, separator: str) -> list[GuestJob]:
+def read(text: str, separator: str) -> list[SbatchJob]:
     """Of ``squeue --Format=FIELDS``: jobs with tenbin's mark."""
     found = []
     for row in parse.rows(text, separator, len(FIELDS)):
@@ -317,11 +317,11 @@ def read(text: str, separator: str) -> list[GuestJob]:
     return found
 
 
-def _job(words: Mapping[str, str]) -> GuestJob:
+def _job(words: Mapping[str, str]) -> SbatchJob:
     begin = re.search(r"begin=(\d+)", words["admin_comment"])
     required = _or_nothing(words["ReqNodes"])
     state, priority = words["State"], words["PriorityLong"]
-    return GuestJob(
+    return SbatchJob(
         words["JobArrayID"],
         words["JobID"],
         state,

@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.engines.slurm.nodes.node_inventory import Roster
+from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
 from scheduler.model.jobs import Placement
 
 
@@ -34,8 +34,8 @@ class Slot:
 class Devices:
     """The devices by their numbers."""
 
-    def __init__(self, slots: Sequence[Slot], roster: Roster) -> None:
-        self.slots, self.roster = tuple(slots), roster
+    def __init__(self, slots: Sequence[Slot], inventory: NodeInventory) -> None:
+        self.slots, self.inventory = tuple(slots), inventory
         self._free = list(range(len(slots)))
 
     def of(self, pool: str) -> list[int]:
@@ -47,12 +47,12 @@ class Devices:
         units = self.of(placement.pool)
         named = [units[unit] for unit, _ in placement.nodes]
         free = [number for number in units if number in self._free]
-        best = sorted(free, key=lambda n: (n not in named, self.slots[n].node in self.roster.away))
+        best = sorted(free, key=lambda n: (n not in named, self.slots[n].node in self.inventory.away))
         taken = best[: placement.units]
         cores: list[int] = []
         for number in taken:
             self._free.remove(number)
-            cores += self.roster.take(self.slots[number].node, self.slots[number].cores)
+            cores += self.inventory.take(self.slots[number].node, self.slots[number].cores)
         return tuple(taken), tuple(cores)
 
     def opened_as(self, numbers: Sequence[int]) -> str:
@@ -73,4 +73,4 @@ class Devices:
 
     def out_of_service(self, pool: str) -> int:
         """Free devices of a class whose nodes cannot be used."""
-        return sum(n in self._free and self.slots[n].node in self.roster.away for n in self.of(pool))
+        return sum(n in self._free and self.slots[n].node in self.inventory.away for n in self.of(pool))

@@ -17,7 +17,7 @@ from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Placement, Pool
 
 
-class Host(NamedTuple):
+class ClusterNode(NamedTuple):
     """A node as tenbin counts it."""
 
     name: str
@@ -25,7 +25,7 @@ class Host(NamedTuple):
     memory_mb: float
 
 
-class Roster:
+class NodeInventory:
     """The nodes by their numbers; their cores are numbered through, node after node.
 
     The free cores of a node are counted here and in the policy's books, not in Slurm's, which frees those of
@@ -36,7 +36,7 @@ class Roster:
         fences: which units belong to which region, where units are counted; None: they are not.
     """
 
-    def __init__(self, hosts: Sequence[Host], unit: Unit, whole: bool) -> None:
+    def __init__(self, hosts: Sequence[ClusterNode], unit: Unit, whole: bool) -> None:
         """``whole``: a unit is a node with all its cores, however many; else ``unit.cores`` of one node."""
         self.hosts, self.unit, self.whole = tuple(hosts), unit, whole
         starts = list(accumulate((host.cores for host in hosts), initial=0))
@@ -156,14 +156,14 @@ class Roster:
         return taken
 
 
-def remember(file: Path, found: Sequence[Host]) -> list[Host]:
+def remember(file: Path, found: Sequence[ClusterNode]) -> list[ClusterNode]:
     """The nodes with the numbers that they had before, then new ones; written down.
 
     One that is gone keeps its number, because jobs may be there.
     """
     present = {host.name: host for host in found}
     try:
-        known = [Host(*one) for one in json.loads(file.read_text())]
+        known = [ClusterNode(*one) for one in json.loads(file.read_text())]
     except (OSError, ValueError, TypeError):
         known = []
     hosts = known + [host for host in found if host.name not in {one.name for one in known}]

@@ -21,7 +21,7 @@ from scheduler.engines.slurm.admin.asking import ask
 from scheduler.engines.slurm.admin.lines import gres_type
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
-from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
+from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.profiles import begin_of, lines_of
@@ -31,14 +31,14 @@ AT_ONCE = 16
 log = logging.getLogger("tenbin")
 
 
-class Seen(NamedTuple):
+class ListedDevice(NamedTuple):
     """A device of a node; ``hidden``: only jobs that have asked Slurm for a GPU see it, each its own."""
 
     device: OpenCLDevice
     hidden: bool = False
 
 
-Found = dict[str, list[Seen]]
+Found = dict[str, list[ListedDevice]]
 
 
 def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
@@ -75,22 +75,22 @@ def _said_last(file: Path) -> Found:
         for name, devices in json.loads(file.read_text()).items():
             hidden = [device.pop("hidden", False) for device in devices]
             seen = [OpenCLDevice.model_validate(device) for device in devices]
-            found[name] = [Seen(*one) for one in zip(seen, hidden, strict=True)]
+            found[name] = [ListedDevice(*one) for one in zip(seen, hidden, strict=True)]
     return found
 
 
-def _devices_of(node: SlurmNode) -> tuple[list[Seen] | None, str]:
+def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
     """A node's devices; None, and why not. A GPU that Slurm hides is seen by who asks for all of them."""
     count = sum(node.gpus.values())
     devices, trouble = _ask(node, f"gpu:{count}" if count else "")
     if devices is None or not count:
-        return None if devices is None else [Seen(device) for device in devices], trouble
+        return None if devices is None else [ListedDevice(device) for device in devices], trouble
     plain, trouble = _ask(node)
     if plain is None:
         return None, trouble
     shown = [device for device in plain if device.kind == "gpu"]
     hidden = [d.kind == "gpu" and not any(d.is_like(other) for other in shown) for d in devices]
-    return [Seen(*one) for one in zip(devices, hidden, strict=True)], ""
+    return [ListedDevice(*one) for one in zip(devices, hidden, strict=True)], ""
 
 
 def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
@@ -108,7 +108,9 @@ def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, st
     return [OpenCLDevice.model_validate(device) for device in json.loads(done.stdout)], ""
 
 
-def classes(hosts: Sequence[Host], nodes: Sequence[SlurmNode], found: Found) -> tuple[list[Pool], list[Slot]]:
+def classes(
+    hosts: Sequence[ClusterNode], nodes: Sequence[SlurmNode], found: Found
+) -> tuple[list[Pool], list[Slot]]:
     """Devices that are alike, on nodes of the same features and cores, are a class, called after the first:
     ``nvidia-0@node5``, however many nodes come later. No processors come first."""
     known = {node.name: node for node in nodes}
@@ -169,7 +171,7 @@ def devices_of_cluster(
     suits: frozenset[str],
     home: Path,
     nodes: Sequence[SlurmNode],
-    roster: Roster,
+    inventory: NodeInventory,
     partition: str,
     profile: Profile | None,
 ) -> tuple[Cluster, Devices, LinearCosts]:
@@ -182,6 +184,6 @@ def devices_of_cluster(
     if "classes" not in suits:
         raise BadInput(f"policy {policy} does not schedule classes of devices", "choose mctbm, mct or fcfs")
     found = find_devices(nodes, home / f"devices-{partition}.json")
-    pools, slots = classes(roster.hosts, nodes, found)
+    pools, slots = classes(inventory.hosts, nodes, found)
     costs = costs_of(pools, found, home, profile, Store())
-    return Cluster(tuple(pools)), Devices(slots, roster), costs
+    return Cluster(tuple(pools)), Devices(slots, inventory), costs

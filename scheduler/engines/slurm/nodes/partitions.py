@@ -19,15 +19,15 @@ from pathlib import Path
 
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.engines.slurm.attempts.attempt import Watched
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.client.heartbeats import NOBODY
 from scheduler.engines.slurm.client.parse import SlurmNode, hosts
-from scheduler.engines.slurm.client.poller import Clerk, Outcome
+from scheduler.engines.slurm.client.poller import Outcome, SlurmPoller
 from scheduler.engines.slurm.client.tools import Batch, Slurm, SlurmError, SlurmForbidden, SlurmSilent
-from scheduler.engines.slurm.nodes.heartbeats import NOBODY
 from scheduler.policies.regions.region_sizing import number_of
 
 FILE = "partitions.json"
-WHAT = "partitions"  # the call, as the clerk's outcome names it
+WHAT = "partitions"  # the call, as the poller's outcome names it
 AGAIN_S = 10.0
 # What they take over from the partition that is scheduled: who may run how much there, for how long.
 LIKE = (
@@ -48,25 +48,25 @@ class Partitions:
         prefix: of their names; "": there are to be none (what an earlier one has left is taken away).
     """
 
-    def __init__(self, store: Path, prefix: str, base: str, clerk: Clerk) -> None:
+    def __init__(self, store: Path, prefix: str, base: str, poller: SlurmPoller) -> None:
         self.prefix, self.base = prefix, base
-        self._file, self._clerk = store / FILE, clerk
+        self._file, self._poller = store / FILE, poller
         self._own = own_names(store)
         self._wanted: Wanted = {}
         self._calls = 0
         self._again_at = 0.0
         self._known: frozenset[str] = frozenset()  # nodes that Slurm has; empty: it has not been seen yet
-        self._refused: frozenset[str] = frozenset()  # set in the clerk's thread, which submits as well
+        self._refused: frozenset[str] = frozenset()  # set in the poller's thread, which submits as well
 
     def name_of(self, region: str) -> str:
         """Where the jobs of a region go."""
         number = number_of(region)
         return f"{self.prefix}-{number}" if self.prefix and number else self.base
 
-    def follow(self, regions: Mapping[str, Mapping[str, int]], attempts: Iterable[Watched]) -> None:
+    def follow(self, regions: Mapping[str, Mapping[str, int]], attempts: Iterable[SlurmAttempt]) -> None:
         """Each is to have its region's nodes, and those on which there are jobs that were sent there before.
 
-        This comes before whatever the clerk is given next.
+        This comes before whatever the poller is given next.
 
         Args:
             regions: of each node, how many of its units belong to which region.
@@ -96,7 +96,7 @@ class Partitions:
         self,
         nodes: Sequence[SlurmNode],
         regions: Mapping[str, Mapping[str, int]],
-        attempts: Iterable[Watched],
+        attempts: Iterable[SlurmAttempt],
     ) -> None:
         """How it is in Slurm: regions have moved, or somebody else, or a restart of slurmctld, changed it."""
         self._known = frozenset(node.name for node in nodes)
@@ -128,12 +128,12 @@ class Partitions:
         return True
 
     def submit(self, batch: Batch) -> int:
-        """Hand a job to Slurm, in the clerk's thread; if it has forgotten the partition, that is made first.
+        """Hand a job to Slurm, in the poller's thread; if it has forgotten the partition, that is made first.
 
         Raises:
             SlurmError: as ``Slurm.submit``.
         """
-        slurm = self._clerk.slurm
+        slurm = self._poller.slurm
         try:
             return slurm.submit(self._open(batch))
         except SlurmError as error:
@@ -152,7 +152,7 @@ class Partitions:
         if not self._own:
             return
         try:
-            self._know(bring_about(self._clerk.slurm, self.base, {}, self._own))
+            self._know(bring_about(self._poller.slurm, self.base, {}, self._own))
         except (Unavailable, OSError) as error:
             log.warning("partitions of regions are left as they are: %s", error)
 
@@ -164,12 +164,12 @@ class Partitions:
     def _set_out(self) -> None:
         self._calls += 1
         self._again_at = time.monotonic() + AGAIN_S
-        self._clerk.do(NOBODY, WHAT, partial(self._bring_about, self._wanted, self._own))
+        self._poller.do(NOBODY, WHAT, partial(self._bring_about, self._wanted, self._own))
 
     def _bring_about(self, wanted: Wanted, own: Collection[str]) -> frozenset[str]:
-        """In the clerk's thread."""
+        """In the poller's thread."""
         try:
-            left = bring_about(self._clerk.slurm, self.base, wanted, own)
+            left = bring_about(self._poller.slurm, self.base, wanted, own)
         except SlurmSilent:
             raise  # jobs cannot be submitted now either
         except SlurmError:

@@ -14,8 +14,8 @@ from pathlib import Path
 from agent.attempts.folder import Attempt
 from agent.power import caps
 from agent.power.caps import Wish
-from scheduler.engines.slurm.attempts.attempt import Watched
-from scheduler.engines.slurm.nodes.heartbeats import Key
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.model.allocation import POWER_TOLERANCE_W
 from scheduler.model.jobs import Pool
 
@@ -53,7 +53,7 @@ class Share:
     charged_w: float | None = None
 
 
-class Watts:
+class PowerBudget:
     """The shares of all attempts."""
 
     def __init__(self, pool: Pool, budget_w: float) -> None:
@@ -61,13 +61,13 @@ class Watts:
         self._shares: dict[Key, Share] = {}
         self._later: dict[Key, Callable[[], None]] = {}
 
-    def enter(self, watched: Watched, cap_w: float) -> None:
+    def enter(self, watched: SlurmAttempt, cap_w: float) -> None:
         """A new attempt, whose folder is there; OSError: the cap cannot be written into it."""
         wish = Wish(1, cap_w, cap_w)
         caps.wish(watched.attempt, wish)
         self._shares[watched.key] = Share(watched.attempt, len(watched.cpus), cap_w, wish)
 
-    def recover(self, watched: Watched, cap_w: float) -> None:
+    def recover(self, watched: SlurmAttempt, cap_w: float) -> None:
         """An attempt of before: it is charged what it may draw, whatever is decided of it."""
         wish = caps.wished(watched.attempt)
         if wish is None and not watched.attempt.claimed():
@@ -85,14 +85,14 @@ class Watts:
         self._later.pop(key, None)
 
     def when_it_fits(self, key: Key, go: Callable[[], None]) -> None:
-        """Have an attempt begin, or go on after a pause, as soon as its watts are free."""
+        """Have an attempt begin, or go on after a pause, as soon as its budget are free."""
         self._later[key] = go
 
     def wait_no_more(self, key: Key) -> None:
         """Something else is asked of it."""
         self._later.pop(key, None)
 
-    def decide(self, watched: Watched, cap_w: float) -> None:
+    def decide(self, watched: SlurmAttempt, cap_w: float) -> None:
         """A running attempt is to have this cap; OSError: it cannot be written."""
         share = self._shares.get(watched.key)
         if share is not None:
@@ -100,7 +100,7 @@ class Watts:
             if cap_w < share.wish.cap_w or share.charged_w is None:
                 self._wish(watched, share)
 
-    def advance(self, watched: dict[Key, Watched]) -> None:
+    def advance(self, watched: dict[Key, SlurmAttempt]) -> None:
         """Take note of what was confirmed, and let go on what fits now."""
         for key, share in self._shares.items():
             if key in watched:
@@ -117,7 +117,7 @@ class Watts:
             if raises and self._fits(key, share.wanted_w):
                 self._wish(watched[key], share)
 
-    def _settle(self, watched: Watched, share: Share) -> None:
+    def _settle(self, watched: SlurmAttempt, share: Share) -> None:
         if share.charged_w is None:
             return
         if share.charged_w != share.wish.cap_w and _confirmed(share):
@@ -136,7 +136,7 @@ class Watts:
         more = self.pool.power_w(self._shares[key].nodes, cap_w)
         return others + more <= self.budget_w + POWER_TOLERANCE_W
 
-    def _wish(self, watched: Watched, share: Share) -> None:
+    def _wish(self, watched: SlurmAttempt, share: Share) -> None:
         """Its supervisor is to know; it is charged the higher cap until that has confirmed."""
         most_w = max(share.charged_w or 0.0, share.wanted_w)
         wish = Wish(share.wish.number + 1, share.wanted_w, most_w)

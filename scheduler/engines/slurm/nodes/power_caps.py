@@ -60,7 +60,7 @@ def capped_nodes(
     if bool(emulated) != bool(names - {""}) or len(names) > 1:
         what = f"the nodes are not alike: {', '.join(name or 'real' for name in sorted(names))}"
         raise BadInput(what, "emulate all of them, or none")
-    known = [found.get(host.name) or _likely(list(found.values())) for host in site.roster.hosts]
+    known = [found.get(host.name) or _likely(list(found.values())) for host in site.inventory.hosts]
     pool, rest_w = _power(machine.cluster.pools[0], known, profile, names.pop())
     free_w = budget_w - rest_w
     if free_w < pool.power_w(1, pool.caps_w[0]):
@@ -103,7 +103,7 @@ def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     Raises:
         Unavailable: nothing is known of any.
     """
-    hosts = {host.name for host in site.roster.hosts}
+    hosts = {host.name for host in site.inventory.hosts}
     known = {name: one for name, one in _read(file).items() if bool(one.emulated) == (sysfs != REAL)}
     asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
     found = {name: power for name, power in known.items() if name in hosts}

@@ -26,8 +26,8 @@ from agent.power import caps, power
 from agent.processes import samples
 from agent.supervisor.allocation_reuse import _was_short
 from scheduler.engines.slurm.attempts.allocation_reuse import BY, passed_on_to
-from scheduler.engines.slurm.nodes.heartbeats import Sign
-from scheduler.engines.slurm.nodes.heartbeats import _look as look_for_beat
+from scheduler.engines.slurm.client.heartbeats import Sign
+from scheduler.engines.slurm.client.heartbeats import _look as look_for_beat
 from tests.support.coordinator import Up
 
 GOOD = asdict(Result("exited", 1.7e9, 0, usage=Usage(1.0, 1.0, 0.5, 0.5, 10.0)))

@@ -15,7 +15,7 @@ from scheduler.engines.slurm.client.parse import MIB
 from scheduler.engines.slurm.client.poller import Outcome
 from scheduler.engines.slurm.external.external_jobs import REST_S, Guests, Visit
 from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of, seconds
-from scheduler.engines.slurm.external.sbatch_queue import FIELDS, Guestbook, Seen, read, records
+from scheduler.engines.slurm.external.sbatch_queue import FIELDS, SbatchQueue, SeenJob, read, records
 
 # As Slurm 22.05 prints it.
 RECORD = """JobId=12 ArrayJobId=12 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 JobName=a b NumNodes=7
@@ -130,8 +130,8 @@ def line(**changes: str) -> str:
 def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -> None:
     """Slurm has suspended it, and was not looked at since; or was not even heard to have done so."""
     calls: list[str] = []
-    clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=lambda in_s=0.0: None)
-    guests = Guests(cast(Any, None), cast(Any, clerk), cast(Any, None), True)
+    poller = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=lambda in_s=0.0: None)
+    guests = Guests(cast(Any, None), cast(Any, poller), cast(Any, None), True)
     (job,) = read(line(State="RUNNING"), MARK)
     guests.visits[1, 1] = Visit(1, 1, job.key, {"node1": 1}, job)
     guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=1)), "pause")
@@ -154,17 +154,17 @@ def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest
     monkeypatch.setattr("scheduler.engines.slurm.external.external_jobs.time.monotonic", lambda: now)
     calls: list[str] = []
     looks: list[float] = []
-    clerk = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)
-    roster = SimpleNamespace(shares=lambda cores: {"node1": 1}, number={"node1": 0}, away={})
-    guests = Guests(cast(Any, None), cast(Any, clerk), cast(Any, roster), True)
+    poller = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)
+    inventory = SimpleNamespace(shares=lambda cores: {"node1": 1}, number={"node1": 0}, away={})
+    guests = Guests(cast(Any, None), cast(Any, poller), cast(Any, inventory), True)
     (job,) = read(line(RestartCnt="1", EligibleTime="9999999999"), MARK)
     spec = SimpleNamespace(slurm=SimpleNamespace(id=job.key))
-    guests.see([Seen(job, None, "")])
+    guests.see([SeenJob(job, None, "")])
     now += 0.5
     guests.start(cast(Any, SimpleNamespace(id=1, attempt=2, cores=(0,), spec=spec)))
     assert not calls and looks == [REST_S - 0.5]
     now += REST_S
-    guests.see([Seen(job, None, "")])
+    guests.see([SeenJob(job, None, "")])
     assert calls == ["guest start"]
 
 
@@ -221,10 +221,10 @@ class Told:
         return ""
 
 
-def look(tmp_path: Path, *queue: dict[str, str], **answers: str) -> tuple[dict[str, Seen], list[str]]:
-    book = Guestbook(tmp_path / "lease", 3600.0, "main", WHOLE)
-    book.slurm = told = cast(Any, Told(list(queue), {key[1:]: text for key, text in answers.items()}))
-    return {seen.job.key: seen for seen in book.look()}, told.asked
+def look(tmp_path: Path, *queue: dict[str, str], **answers: str) -> tuple[dict[str, SeenJob], list[str]]:
+    sbatch = SbatchQueue(tmp_path / "lease", 3600.0, "main", WHOLE)
+    sbatch.slurm = told = cast(Any, Told(list(queue), {key[1:]: text for key, text in answers.items()}))
+    return {seen.job.key: seen for seen in sbatch.look()}, told.asked
 
 
 TASK = {"EligibleTime": "9999999999", "SubmitTime": "5", "JobID": "12"}

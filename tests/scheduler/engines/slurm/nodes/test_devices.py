@@ -12,8 +12,8 @@ import pytest
 from profiles.inventory import OpenCLDevice
 from scheduler.engines.slurm.client.parse import nodes as parsed
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
-from scheduler.engines.slurm.nodes.node_inventory import Host, Roster
-from scheduler.engines.slurm.nodes.opencl_devices import Seen, classes
+from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
+from scheduler.engines.slurm.nodes.opencl_devices import ListedDevice, classes
 from scheduler.jobs.sizes import CORE
 from scheduler.model.jobs import Placement
 from tests.scheduler.engines.slurm.test_engine import START, run
@@ -130,26 +130,32 @@ def test_what_slurm_is_asked_for_with_a_device(gres: str, asked: list[str]) -> N
     """GPUs that Slurm counts, by their type where it can be told; hidden ones are opened as the first."""
     line = "NodeName=n1 CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a Gres=%s"
     nodes = parsed(line % (gres or "(null)"))
-    hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
+    hosts = [ClusterNode(node.name, node.cpus, node.memory_mb) for node in nodes]
     gpus = [device("nvidia-0", "gpu", "X 9"), device("nvidia-1", "gpu", "Y-1")]
-    found = {"n1": [Seen(gpus[0], True), Seen(gpus[1], True), Seen(device("pocl-0", "cpu", "z"))]}
+    found = {
+        "n1": [
+            ListedDevice(gpus[0], True),
+            ListedDevice(gpus[1], True),
+            ListedDevice(device("pocl-0", "cpu", "z")),
+        ]
+    }
     _, slots = classes(hosts, nodes, found)
     assert [slot.gres for slot in slots] == [*asked[1:], asked[0]]
     assert [slot.index for slot in slots] == [0, 0, 0]
-    roster = Roster(hosts, CORE, whole=False)
-    assert [Devices(slots, roster).gres((number,)) for number in range(3)] == [slot.gres for slot in slots]
+    inventory = NodeInventory(hosts, CORE, whole=False)
+    assert [Devices(slots, inventory).gres((number,)) for number in range(3)] == [slot.gres for slot in slots]
 
 
 def test_devices_that_are_alike_are_a_class() -> None:
     """Of nodes with the same features and cores; a node with two such devices has two units of it."""
     line = "NodeName=n%d CPUTot=8 CPUAlloc=0 RealMemory=1000 State=IDLE Partitions=a AvailableFeatures=%s"
     nodes = parsed("\n".join(line % (n, "big" if n == 3 else "small") for n in (1, 2, 3)))
-    hosts = [Host(node.name, node.cpus, node.memory_mb) for node in nodes]
+    hosts = [ClusterNode(node.name, node.cpus, node.memory_mb) for node in nodes]
     gpus = [device("amd-0", "gpu", "x"), device("amd-1", "gpu", "x")]
     cpu = device("pocl-0", "cpu", "z")
     there = {"n1": [cpu, *gpus], "n2": [cpu, gpus[0]], "n3": [cpu]}
-    found = {name: [Seen(one) for one in devices] for name, devices in there.items()}
-    roster = Roster(hosts, CORE, whole=False)
+    found = {name: [ListedDevice(one) for one in devices] for name, devices in there.items()}
+    inventory = NodeInventory(hosts, CORE, whole=False)
     pools, slots = classes(hosts, nodes, found)
     assert [(pool.name, pool.units, pool.kind) for pool in pools] == [
         ("amd-0@n1", 3, "gpu"),
@@ -158,11 +164,11 @@ def test_devices_that_are_alike_are_a_class() -> None:
     ]
     assert slots[:3] == [Slot("amd-0@n1", 0, 1, 2), Slot("amd-0@n1", 0, 2, 2), Slot("amd-0@n1", 1, 1, 4)]
     assert pools[0].names == ("n1", "n1", "n2")
-    devices = Devices(slots, roster)
-    roster.away[0] = "gone"
+    devices = Devices(slots, inventory)
+    inventory.away[0] = "gone"
     assert devices.out_of_service("amd-0@n1") == 2
     assert devices.place(Placement("amd-0@n1", 1)) == ((2,), (8, 9, 10, 11))
     assert devices.place(Placement("amd-0@n1", 1, ((1, 1),))) == ((1,), (0, 1))
     devices.free((1,))
-    roster.free((0, 1))
+    inventory.free((0, 1))
     assert devices.place(Placement("amd-0@n1", 1)) == ((0,), (0, 1))

@@ -16,12 +16,12 @@ from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
 from profiles.files import overwrite
 from scheduler.engines.slurm.attempts.attempt_state import should_run
-from scheduler.engines.slurm.attempts.orphaned_jobs import Strays
+from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
 from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.heartbeats import SET_DOWN, Heartbeats, knock
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
-from scheduler.engines.slurm.nodes.heartbeats import SET_DOWN, Life, knock
 from tests.scheduler.engines.slurm.attempts.test_mpi import BEATS, begun, submit
 from tests.scheduler.engines.slurm.attempts.test_mpi import beats as beats_of
 from tests.scheduler.engines.slurm.client.test_tools import NODE
@@ -35,13 +35,13 @@ WAITS = "hostname >>begun; until [ -e go ]; do sleep 0.05; done"
 
 
 class Watcher:
-    """A Life of one attempt on node1 and node2, which does not see any longer than it is told to."""
+    """A Heartbeats of one attempt on node1 and node2, which does not see any longer than it is told to."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt, self.number = Attempt(folder), 0
         folder.mkdir()
         lease.prepare(self.attempt, ["node1", "node2"])
-        self.life = Life(0.5)
+        self.life = Heartbeats(0.5)
         self.life.watch(KEY, folder, ["node1", "node2"])
         self.life.expect(KEY, True)
 
@@ -147,7 +147,7 @@ def test_strays_are_what_is_seen_twice() -> None:
     def job(number: int, comment: str, state: str = "RUNNING") -> SlurmJob:
         return SlurmJob(number, state, "None", ("node1",), comment)
 
-    strays = Strays("tenbin:me:")
+    strays = OrphanedJobs("tenbin:me:")
     jobs = [job(1, "tenbin:me:1:1"), job(2, "tenbin:me:2:1"), job(3, "tenbin:other:1:1"), job(4, "")]
     jobs += [job(5, "tenbin:me:3:1", "COMPLETED"), job(6, "tenbin:me:4:1", "COMPLETING")]
     assert strays.find(jobs, {"tenbin:me:1:1"}) == []
