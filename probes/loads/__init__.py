@@ -1,10 +1,10 @@
 """Small parallel loads of tenbin's own after the NAS Parallel Benchmarks: EP, CG, FT, MG and a sweep like LU.
 
-Each is written in numpy from the problem's definition (NPB 1, report RNR-94-007), split over any number
+Each load is written in numpy from the problem's definition (NPB 1, report RNR-94-007), split over any number
 of MPI ranks, and verifies its own answer: against NPB's published values where the problem is the same
 (``verification: npb``), otherwise by mathematics that the kernel does not share (``verification: own``).
 
-Use one in this process, without MPI::
+In this process, without MPI::
 
     kernel = prepare("ep", "S")
     kernel.run()                              # as often as wanted; kernel.operations of work each time
@@ -16,7 +16,7 @@ Use one in this process, without MPI::
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import BadInput
 
@@ -24,27 +24,30 @@ if TYPE_CHECKING:  # numpy only once a load is wanted: its threads are limited b
     from probes.loads.common import Comm, Kernel
 
 LOADS = ("ep", "cg", "ft", "mg", "lu")
+SINGLE_THREAD = {  # for the environment of a process, before its libraries are loaded
+    f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")
+}
 
 
 def sizes(load: str) -> tuple[str, ...]:
-    """The sizes of a load, smallest first: NPB's classes, and smaller or intermediate ones of our own.
+    """List the sizes of a load, smallest first: NPB's classes, and smaller or intermediate ones of our own.
 
     Raises:
         BadInput: no such load.
     """
     if load not in LOADS:
         raise BadInput(f"no load named {load!r}", f"choose from {', '.join(LOADS)}")
-    return tuple(import_module(f"probes.loads.{load}").SIZES)
+    return tuple(_module(load).SIZES)
 
 
 def most_ranks(load: str, size: str) -> int:
-    """The largest number of ranks that a load of this size can be split over."""
-    most: int = import_module(f"probes.loads.{load}").most_ranks(size)
+    """Tell the largest number of ranks that a load of this size can be split over."""
+    most: int = _module(load).most_ranks(size)
     return most
 
 
 def prepare(load: str, size: str, comm: Comm | None = None) -> Kernel:
-    """A load with its data set up, ready to ``run()`` again and again.
+    """Set up the data of a load, ready to ``run()`` again and again.
 
     Args:
         load: one of ``LOADS``.
@@ -54,9 +57,19 @@ def prepare(load: str, size: str, comm: Comm | None = None) -> Kernel:
     Raises:
         BadInput: no such load or size, or the size cannot be split over that many ranks.
     """
+    check_size(load, size)
+    from probes.loads.common import Comm
+
+    module = _module(load)
+    kernel: Kernel = getattr(module, load.capitalize())(module.SIZES[size], comm or Comm())
+    return kernel
+
+
+def check_size(load: str, size: str) -> None:
+    """Raise BadInput unless there is such a load, and in that size."""
     if size not in sizes(load):
         raise BadInput(f"load {load} has no size {size!r}", f"choose from {', '.join(sizes(load))}")
-    from probes.loads.common import Alone
 
-    kernel: Kernel = import_module(f"probes.loads.{load}").prepare(size, comm or Alone())
-    return kernel
+
+def _module(load: str) -> Any:
+    return import_module(f"probes.loads.{load}")

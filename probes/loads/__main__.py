@@ -1,12 +1,12 @@
-"""Run loads from the shell, alone or under mpiexec; one JSON line for every run.
+"""Loads from the shell, alone or under mpiexec; one JSON line for every run.
 
     python -P -m probes.loads cg --class S
     mpiexec -n 4 python -P -m mpi4py -m probes.loads cg:W ft --class S --repeat 5
 
 A line holds load, class, ranks, repetition, time_s (of the kernel, by the slowest rank, without set-up),
 verified, verification (npb or own) and mops (million operations a second, as NPB counts them). The exit code
-is 1 where an answer was wrong. Every load runs once unrecorded first, to warm up. BLAS and FFT get one
-thread a rank.
+is 1 if an answer was wrong. Every load first runs once unrecorded, to warm up. BLAS and FFT get one thread
+a rank.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from probes.loads import LOADS, prepare, sizes
-from profiles.errors import BadInput, UserError
+from probes.loads import LOADS, SINGLE_THREAD, check_size, prepare, sizes
+from profiles.errors import UserError
 
 if TYPE_CHECKING:
     from probes.loads.common import Comm, Kernel
 
-THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")
 LAUNCHED = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     started = time.monotonic()
-    os.environ.update({f"{name}_NUM_THREADS": "1" for name in THREADS})  # read when numpy is loaded,
-    from probes.loads.common import Alone, Ranks  # which is here
+    os.environ.update(SINGLE_THREAD)  # read when numpy is loaded, which the next import does
+    from probes.loads.common import Comm, Ranks
 
-    comm: Comm = Ranks() if any(name in os.environ for name in LAUNCHED) else Alone()
+    comm = Ranks() if any(name in os.environ for name in LAUNCHED) else Comm()
     try:
         wanted = [choice(text, options.size) for text in options.load]
         kernels = list(prepared(wanted, comm, options.at_most_s))
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     for repetition in passes(comm, options.repeat, options.for_s, started):
         order.shuffle(kernels)
         for load, size, kernel in kernels:
-            right &= report(comm, load, size, kernel, repetition)
+            right &= report(comm, kernel, load=load, size=size, repetition=repetition)
     return 0 if right else 1
 
 
@@ -65,18 +64,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choice(text: str, default: str) -> tuple[str, str]:
-    """``cg:W`` -> (cg, W)."""
+    """Split ``cg:W`` into (cg, W)."""
     load, _, size = text.partition(":")
     size = size or default
-    if size not in sizes(load):
-        raise BadInput(f"load {load} has no size {size!r}", f"choose from {', '.join(sizes(load))}")
+    check_size(load, size)
     return load, size
 
 
 def prepared(
     wanted: list[tuple[str, str]], comm: Comm, at_most_s: float | None
 ) -> Iterator[tuple[str, str, Kernel]]:
-    """Each load set up and warm; too slow ones in a smaller size."""
+    """Set up and warm each load, in a smaller size where it is too slow."""
     for load, size in wanted:
         ladder = sizes(load)
         step = ladder.index(size)
@@ -88,7 +86,7 @@ def prepared(
 
 
 def passes(comm: Comm, least: int, for_s: float, started: float) -> Iterator[int]:
-    """Numbers of the passes over all loads: at least ``least``, then while another fits into ``for_s``."""
+    """Count passes over all loads: at least ``least``, then while another fits into ``for_s``."""
     repetition = 0
     again = True
     while again:
@@ -100,15 +98,15 @@ def passes(comm: Comm, least: int, for_s: float, started: float) -> Iterator[int
 
 
 def timed(kernel: Kernel, comm: Comm) -> float:
-    """Seconds of one run, by the slowest rank."""
+    """Time one run, by the slowest rank."""
     comm.barrier()
     begin = time.perf_counter()
     kernel.run()
     return comm.largest(time.perf_counter() - begin)
 
 
-def report(comm: Comm, load: str, size: str, kernel: Kernel, repetition: int) -> bool:
-    """Run once, and print the line; whether the answer was right."""
+def report(comm: Comm, kernel: Kernel, *, load: str, size: str, repetition: int) -> bool:
+    """Run once and print the line; return whether the answer was right."""
     seconds = timed(kernel, comm)
     verified = kernel.verified()
     if comm.rank == 0:

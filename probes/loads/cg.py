@@ -1,8 +1,8 @@
 """CG: the smallest eigenvalue of a random sparse matrix by inverse iteration with conjugate gradients.
 
 RNR-94-007, 2.4.3. The matrix is sum_i w_i v_i v_i' + (RCOND - shift) I with sparse random vectors v_i and
-weights w_i = RCOND^(i/n); rows are split over the ranks, and every product gathers the whole vector. Bound by
-memory access without order, and by latency between ranks.
+weights w_i = RCOND^(i/n); rows are split over the ranks, and every product gathers the whole vector. The load
+is bound by memory access without order, and by latency between ranks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cg:
         return float(self.comm.total(np.array([a @ b]))[0])
 
     def _solve(self, x: Floats) -> Floats:
-        """z with A z = x, after a fixed number of steps from zero; keeps ||x - A z|| / ||x||."""
+        """Solve A z = x by a fixed number of steps from zero; keeps ||x - A z|| / ||x||."""
         z = np.zeros_like(x)
         r, p = x.copy(), x.copy()
         rho = norm = self._dot(r, r)
@@ -86,7 +86,7 @@ class Cg:
         return z
 
     def verified(self) -> bool:
-        """Published zeta to 1e-10; otherwise the last system holds, with the matrix never put together."""
+        """Compare zeta with the published to 1e-10; else test the last system without forming the matrix."""
         if self.size.zeta:
             return bool(abs(self.zeta - self.size.zeta) <= 1e-10 * self.size.zeta)
         if np.isnan(self.zeta):
@@ -104,7 +104,7 @@ def weights(size: CgSize) -> Floats:
 
 
 def matrix(size: CgSize, rows: slice) -> sparse.csr_array:
-    """The given rows of NPB's matrix."""
+    """Compute the given rows of NPB's matrix."""
     vectors = random_vectors(size)
     scaled = sparse.diags_array(weights(size)) @ vectors
     identity = sparse.eye_array(size.rows, format="csr")[rows]
@@ -113,9 +113,9 @@ def matrix(size: CgSize, rows: slice) -> sparse.csr_array:
 
 
 def random_vectors(size: CgSize) -> sparse.csr_array:
-    """The vectors v_i as rows: ``nonzeros`` random elements at distinct places, and 0.5 at place i.
+    """Draw the vectors v_i as rows: ``nonzeros`` random elements at distinct places, and 0.5 at place i.
 
-    Values and places come in pairs from one stream; a place beyond the last row, or one that the vector
+    Values and places come in pairs from one stream. A place beyond the last row, or a place that the vector
     has already, uses up its pair.
     """
     scale = 1 << (size.rows - 1).bit_length()
@@ -139,15 +139,10 @@ def random_vectors(size: CgSize) -> sparse.csr_array:
 
 
 def operations(size: CgSize) -> float:
-    """NPB's own count of floating-point operations."""
+    """Count floating-point operations as NPB does."""
     z = size.nonzeros * (size.nonzeros + 1)
     return 2.0 * size.steps * size.rows * (3 + z + CG_STEPS * (5 + z) + 3)
 
 
 def most_ranks(size: str) -> int:
-    """The largest number of ranks that this size can be split over."""
     return SIZES[size].rows
-
-
-def prepare(size: str, comm: Comm) -> Cg:
-    return Cg(SIZES[size], comm)

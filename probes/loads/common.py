@@ -1,4 +1,4 @@
-"""What the loads share: how ranks talk, NPB's random numbers, and how a range is split."""
+"""Common ground of the loads: messages between ranks, NPB's random numbers, and the split of a range."""
 
 from __future__ import annotations
 
@@ -27,91 +27,54 @@ class Kernel(Protocol):
 
     def run(self) -> None:
         """Do the work once; the same work and the same answer every time."""
-        ...
 
     def verified(self) -> bool:
-        """Whether the last run's answer is right; collective, not part of the timed work."""
-        ...
+        """Check the last run's answer; collective, not part of the timed work."""
 
 
-class Comm(Protocol):
-    """The ranks among which a load is split."""
-
-    rank: int
-    size: int
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        ...
-
-    def total(self, values: Floats) -> Floats:
-        """The sum over ranks, on every rank."""
-        ...
-
-    def largest(self, value: float) -> float:
-        """The maximum over ranks, on every rank."""
-        ...
-
-    def share(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-        ...
-
-    def gather(self, part: Floats, counts: Sequence[int]) -> Floats:
-        """All parts one after the other, on every rank; ``counts[i]`` elements from rank i."""
-        ...
-
-    def exchange(self, blocks: Sequence[Complexes]) -> list[Complexes]:
-        """Block i goes to rank i; back come the blocks from every rank, flat, in the order of ranks."""
-        ...
-
-    def neighbours(self, first: Floats, last: Floats) -> tuple[Floats, Floats]:
-        """On a ring: the last part of the rank below, and the first part of the rank above."""
-        ...
-
-    def send(self, part: Floats, to: int) -> None:
-        """Hand ``part`` to a rank."""
-        ...
-
-    def receive(self, part: Floats, source: int) -> None:
-        """Fill ``part`` with what a rank sent."""
-        ...
-
-
-class Alone:
-    """One process and no MPI."""
+class Comm:
+    """The ranks among which a load is split: this process alone. ``Ranks`` are those of MPI."""
 
     rank = 0
     size = 1
 
     def barrier(self) -> None:
-        pass
+        """Wait for all ranks."""
 
     def total(self, values: Floats) -> Floats:
+        """Sum over the ranks, for every rank."""
         return values.copy()
 
     def largest(self, value: float) -> float:
+        """Take the maximum over the ranks, for every rank."""
         return value
 
     def share(self, value: Any) -> Any:
+        """Give rank 0's value to every rank."""
         return value
 
     def gather(self, part: Floats, counts: Sequence[int]) -> Floats:
+        """Put all parts one after the other, for every rank; ``counts[i]`` elements come from rank i."""
         return part.ravel().copy()
 
     def exchange(self, blocks: Sequence[Complexes]) -> list[Complexes]:
+        """Send block i to rank i; get the blocks from every rank, flat, in the order of ranks."""
         return [np.ravel(blocks[0])]
 
     def neighbours(self, first: Floats, last: Floats) -> tuple[Floats, Floats]:
+        """Get the last part of the rank below and the first part of the rank above, on a ring."""
         return last.copy(), first.copy()
 
     def send(self, part: Floats, to: int) -> None:
-        raise ValueError("nobody to send to")
+        """Hand ``part`` to another rank."""
+        raise ValueError("one rank alone sends to no other")
 
     def receive(self, part: Floats, source: int) -> None:
-        raise ValueError("nobody to receive from")
+        """Fill ``part`` with what another rank sent."""
+        raise ValueError("one rank alone receives from no other")
 
 
-class Ranks:
+class Ranks(Comm):
     """The ranks of MPI's world."""
 
     def __init__(self) -> None:
@@ -167,7 +130,7 @@ class Ranks:
 
 
 def bounds(count: int, parts: int) -> list[int]:
-    """Where ``parts`` near-equal parts of ``range(count)`` begin, and ``count`` at the end.
+    """Cut ``range(count)`` into near-equal parts: the beginning of each, and ``count`` at the end.
 
     Raises:
         BadInput: fewer things than parts.
@@ -178,10 +141,10 @@ def bounds(count: int, parts: int) -> list[int]:
 
 
 def uniform(seed: int, count: int, skip: int = 0) -> Floats:
-    """Numbers ``skip + 1 .. skip + count`` of NPB's generator, in (0, 1).
+    """Compute numbers ``skip + 1 .. skip + count`` of NPB's generator, in (0, 1).
 
-    x[k] = 5^13 x[k-1] mod 2^46, x[0] = seed (RNR-94-007, 2.3). Since 2^46 divides 2^64, the wrap-around of
-    64-bit integers gives exact residues.
+    x[k] = 5^13 x[k-1] mod 2^46, x[0] = seed (RNR-94-007, 2.3). The wrap-around of 64-bit integers gives exact
+    residues, because 2^46 divides 2^64.
     """
     powers = _powers()
     out = np.empty(count)
@@ -195,7 +158,7 @@ def uniform(seed: int, count: int, skip: int = 0) -> Floats:
 
 @lru_cache
 def _powers() -> NDArray[np.uint64]:
-    """MULTIPLIER**1 .. MULTIPLIER**_BLOCK modulo 2^46."""
+    """Compute MULTIPLIER**1 .. MULTIPLIER**_BLOCK modulo 2^46."""
     powers = np.array([MULTIPLIER], np.uint64)
     while len(powers) < _BLOCK:
         powers = np.concatenate([powers, powers * powers[-1] & np.uint64(MODULUS - 1)])

@@ -1,6 +1,6 @@
 """EP, embarrassingly parallel: Gaussian pairs by the polar method, tallied in rings (RNR-94-007, 2.4.1).
 
-Nothing but arithmetic; ranks talk once, at the end.
+The load is pure arithmetic; ranks talk once, at the end.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Ep:
 
 
 def gaussian_pairs(block: int) -> tuple[Floats, Floats]:
-    """The deviates x and y from block number ``block`` of ``BLOCK`` pairs of uniform numbers."""
+    """Compute the deviates x and y from block number ``block`` of ``BLOCK`` pairs of uniform numbers."""
     numbers = 2.0 * uniform(SEED, 2 * BLOCK, skip=2 * BLOCK * block) - 1.0
     x, y = numbers[0::2], numbers[1::2]
     t = x * x + y * y
@@ -65,7 +65,7 @@ def gaussian_pairs(block: int) -> tuple[Floats, Floats]:
 
 
 def gaussian(pairs: int, sums: Floats, counts: Floats) -> bool:
-    """Whether the tallies are those of a normal distribution, within six standard deviations each.
+    """Test the tallies against a normal distribution, within six standard deviations each.
 
     A pair is accepted with probability pi/4, and lies in ring l with probability
     P(max(|x|, |y|) < l + 1) - P(max(|x|, |y|) < l), where P(max < a) = erf(a / sqrt 2)^2.
@@ -81,9 +81,4 @@ def gaussian(pairs: int, sums: Floats, counts: Floats) -> bool:
 
 
 def most_ranks(size: str) -> int:
-    """The largest number of ranks that this size can be split over."""
     return (1 << SIZES[size]) // BLOCK
-
-
-def prepare(size: str, comm: Comm) -> Ep:
-    return Ep(SIZES[size], comm)

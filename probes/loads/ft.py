@@ -1,7 +1,7 @@
 """FT: a diffusion equation solved by three-dimensional Fourier transforms (RNR-94-007, 2.4.4).
 
-Slabs of planes in space, slabs of rows in frequency, an all-to-all between the two: bound by the network
-between ranks, and by memory bandwidth.
+Data are slabs of planes in space and slabs of rows in frequency, with an all-to-all between the two. The load
+is bound by the network between ranks, and by memory bandwidth.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Ft:
         return np.asarray(fft.ifft2(np.concatenate(parts, axis=1), overwrite_x=True))
 
     def _checksum(self, field: Complexes) -> complex:
-        """The sum over 1024 places, one in a line through the box with period."""
+        """Sum over NPB's 1024 places, a line through the periodic box."""
         j = np.arange(1, 1025)
         z = 5 * j % self.size.nz
         mine = (z >= self.planes.start) & (z < self.planes.stop)
@@ -111,13 +111,13 @@ class Ft:
         return complex(real, imaginary)
 
     def verified(self) -> bool:
-        """Published checksums to 1e-12; otherwise each mode's law of decay, mode by mode, without an FFT."""
+        """Compare checksums with the published to 1e-12; else test the decay of some modes without an FFT."""
         if self.size in PUBLISHED:
             return bool(np.allclose(self.checksums, PUBLISHED[self.size], rtol=1e-12, atol=0))
         return all(self._decayed(*mode) for mode in ((0, 0, 0), (1, 0, 0), (0, 2, 1), (-3, 1, -2)))
 
     def _decayed(self, kx: int, ky: int, kz: int) -> bool:
-        """Whether the end's Fourier coefficient is the start's times exp(-4 pi^2 alpha k^2 t), t = STEPS."""
+        """Test that the Fourier coefficient fell by exp(-4 pi^2 alpha k^2 t), t = STEPS."""
         z = np.arange(self.planes.start, self.planes.stop) / self.size.nz
         y, x = np.arange(self.size.ny) / self.size.ny, np.arange(self.size.nx) / self.size.nx
         waves = [np.exp(-2j * np.pi * k * place) for k, place in ((kz, z), (ky, y), (kx, x))]
@@ -129,7 +129,7 @@ class Ft:
 
 
 def initial(size: FtSize, planes: slice) -> Complexes:
-    """The given planes of the random start: real and imaginary parts alternate in NPB's stream."""
+    """Draw the given planes of the random start: real and imaginary parts alternate in NPB's stream."""
     plane = size.nx * size.ny
     count = planes.stop - planes.start
     numbers = uniform(SEED, 2 * plane * count, skip=2 * plane * planes.start)
@@ -137,7 +137,7 @@ def initial(size: FtSize, planes: slice) -> Complexes:
 
 
 def decay(size: FtSize, rows: slice) -> Floats:
-    """What one step multiplies each frequency by: exp(-4 pi^2 alpha (kx^2 + ky^2 + kz^2))."""
+    """Compute the factor of one step for each frequency: exp(-4 pi^2 alpha (kx^2 + ky^2 + kz^2))."""
     kx, ky, kz = (np.fft.fftfreq(n, 1 / n) ** 2 for n in (size.nx, size.ny, size.nz))
     return np.asarray(
         np.exp(-4 * np.pi**2 * ALPHA * (kz[:, None, None] + ky[None, rows, None] + kx[None, None, :]))
@@ -145,15 +145,10 @@ def decay(size: FtSize, rows: slice) -> Floats:
 
 
 def operations(size: FtSize) -> float:
-    """NPB's own count of floating-point operations."""
+    """Count floating-point operations as NPB does."""
     n = size.nx * size.ny * size.nz
     return float(n * (14.8157 + 7.19641 * np.log(n) + (5.23518 + 7.21113 * np.log(n)) * STEPS))
 
 
 def most_ranks(size: str) -> int:
-    """The largest number of ranks that this size can be split over."""
     return min(SIZES[size].ny, SIZES[size].nz)
-
-
-def prepare(size: str, comm: Comm) -> Ft:
-    return Ft(SIZES[size], comm)

@@ -1,13 +1,13 @@
 """LU-like: symmetric Gauss-Seidel sweeps whose wavefront runs through the ranks as a pipeline.
 
-Not NPB's LU: its pattern (lower, then upper triangular sweeps over a grid cut in strips, with many small
-messages from neighbour to neighbour) on a problem of our own. On an n by n grid with zero borders,
-``DEPTH`` independent equations
+This is the pattern of NPB's LU (lower, then upper triangular sweeps over a grid cut in strips, with many
+small messages between neighbours) on a problem of our own. On an n by n grid with zero borders, ``DEPTH``
+independent equations
 
     (4 + sigma_k) u[i, j] - u[i-1, j] - u[i+1, j] - u[i, j-1] - u[i, j+1] = f_k[i, j]
 
 are solved by ``SWEEPS`` forward and backward sweeps. The right-hand side is a sine wave, so the solution is
-known. Bound by latency between ranks and by short vectors.
+known. The load is bound by latency between ranks and by short vectors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Lu:
         self.u = np.zeros_like(self.exact)
 
     def _wave(self) -> Floats:
-        """sin(pi x) sin(pi y) on the strip and its borders, for every equation."""
+        """Compute sin(pi x) sin(pi y) on the strip and its borders, for every equation."""
         y = np.arange(self.n + 2) / (self.n + 1)
         x = np.arange(self.columns.start, self.columns.stop + 2) / (self.n + 1)
         wave = np.sin(np.pi * y)[:, None, None] * np.sin(np.pi * x)[None, :, None]
@@ -57,8 +57,8 @@ class Lu:
             for begin, end in reversed(blocks):
                 self._pass(begin, end, ghosts=-1, source=above, edge=1, to=below)
 
-    def _pass(self, begin: int, end: int, ghosts: int, source: int, edge: int, to: int) -> None:
-        """Sweep one block of rows: after the rank that comes before, and before the one that comes after."""
+    def _pass(self, begin: int, end: int, *, ghosts: int, source: int, edge: int, to: int) -> None:
+        """Sweep one block of rows between the rank before (``source``) and the rank after (``to``)."""
         rows = slice(begin + 1, end + 1)
         if 0 <= source < self.comm.size:
             self.comm.receive(self.u[rows, ghosts], source)
@@ -67,9 +67,9 @@ class Lu:
             self.comm.send(self.u[rows, edge], to)
 
     def _sweep(self, begin: int, end: int, forward: bool) -> None:
-        """Gauss-Seidel over rows begin to end, one anti-diagonal at a time.
+        """Sweep rows begin to end, one anti-diagonal at a time.
 
-        Points of one anti-diagonal do not depend on each other, and lie ``width - 1`` apart in memory.
+        Points of an anti-diagonal do not depend on each other, and lie ``width - 1`` apart in memory.
         """
         width = self.u.shape[1]
         columns, rows = width - 2, end - begin
@@ -87,7 +87,7 @@ class Lu:
             u[first : last : width - 1] = total
 
     def verified(self) -> bool:
-        """Whether the error is as small as theory promises.
+        """Test that the error is as small as theory promises.
 
         A Gauss-Seidel sweep contracts the largest error by at least q = U / (D - L) (row sums of the upper
         part, the diagonal and the lower part), here 2 / (2 + sigma).
@@ -100,9 +100,4 @@ class Lu:
 
 
 def most_ranks(size: str) -> int:
-    """The largest number of ranks that this size can be split over."""
     return SIZES[size]
-
-
-def prepare(size: str, comm: Comm) -> Lu:
-    return Lu(SIZES[size], comm)

@@ -1,7 +1,7 @@
 """MG: four V-cycles of multigrid on a periodic cube (RNR-94-007, 2.4.2).
 
-Slabs of planes with one ghost plane on either side; grids too coarse to share are worked on by every rank
-alike. Long passes over large arrays: bound by memory from size W (128 cubed) on.
+Each rank has a slab of planes with a ghost plane on either side; grids too coarse to share are worked on by
+every rank alike. Long passes over large arrays make the load bound by memory from size W (128 cubed) on.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Mg:
         self.norm = self._norm(self.r[-1])
 
     def _cycle(self) -> None:
-        """One V-cycle; improves the finest u."""
+        """Improve the finest u by a V-cycle."""
         top = len(self.levels) - 1
         for k in range(top, 0, -1):
             self._restrict(k)
@@ -93,7 +93,7 @@ class Mg:
         self._smooth(top)
 
     def _residual(self, k: int, v: Floats) -> None:
-        """r = v - A u on level k."""
+        """Compute r = v - A u on level k."""
         r = self.r[k]
         for part, faces, edges, corners in neighbours(self.u[k]):
             result = v[part, 1:-1, 1:-1] - CENTRE * self.u[k][part, 1:-1, 1:-1]
@@ -103,7 +103,7 @@ class Mg:
         self._halo(r, self.levels[k])
 
     def _smooth(self, k: int) -> None:
-        """u = u + C r on level k."""
+        """Compute u = u + C r on level k."""
         u, r = self.u[k], self.r[k]
         for part, faces, edges, _ in neighbours(r):
             row = r[part, 1:-1]
@@ -114,7 +114,7 @@ class Mg:
         self._halo(u, self.levels[k])
 
     def _restrict(self, k: int) -> None:
-        """The residual of level k - 1 from that of level k: weights 1/2, 1, 1/2 along each axis, halved."""
+        """Restrict the residual of level k to level k - 1: weights 1/2, 1, 1/2 along each axis, halved."""
         fine, coarse = self.levels[k], self.levels[k - 1]
         r = self.r[k]
         plane = r[2:-1:2] + 0.5 * (r[1:-2:2] + r[3::2])
@@ -149,7 +149,7 @@ class Mg:
             u[0], u[-1] = u[-2], u[1]
 
     def _whole(self, planes: Floats, edges: tuple[int, ...], n: int, coarser: int = 1) -> Floats:
-        """All ranks' planes of an n cubed grid; ``edges`` count planes of a grid ``coarser`` times finer."""
+        """Gather all planes of an n cubed grid; ``edges`` count planes of a grid ``coarser`` times finer."""
         counts = [(b - a) // coarser * n * n for a, b in pairwise(edges)]
         return self.comm.gather(planes, counts).reshape(n, n, n)
 
@@ -161,7 +161,7 @@ class Mg:
         return float(self.comm.total(np.array([value]))[0]) if self.levels[-1].shared else float(value)
 
     def verified(self) -> bool:
-        """The published norm to 1e-8; otherwise the residual of u found by FFT agrees, and is small.
+        """Compare the norm with the published to 1e-8; else with a residual by FFT, which must be small.
 
         The published classes contract by 0.21 to 0.22 a cycle, whatever the grid; 0.3 is asked for.
         """
@@ -176,7 +176,7 @@ class Mg:
 
 
 def neighbours(u: Floats) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
-    """Sums of neighbours, some planes at a time, for the inner rows and all columns of u.
+    """Sum neighbours, some planes at a time, for the inner rows and all columns of u.
 
     Yields the planes, and for them the sum over the four neighbours across y and z (``faces``), over the
     four diagonal ones in that plane for inner columns (``edges``) and for all columns (``corners``).
@@ -193,7 +193,7 @@ def neighbours(u: Floats) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
 
 
 def interpolated(plane: Floats) -> Floats:
-    """A plane of m + 2 squared points (ghosts included) on the grid of 2 m + 2 squared points."""
+    """Interpolate a plane of m + 2 squared points (ghosts included) to 2 m + 2 squared points."""
     m = len(plane) - 2
     rows = np.empty((2 * m + 2, m + 2))
     rows[0::2] = plane[:-1]
@@ -205,7 +205,7 @@ def interpolated(plane: Floats) -> Floats:
 
 
 def levels(n: int, comm: Comm) -> list[Grid]:
-    """The grids from 2 cubed to n cubed, coarsest first.
+    """Lay out the grids from 2 cubed to n cubed, coarsest first.
 
     Grids up to ``base`` are worked on by every rank alike. The planes of ``base`` are dealt out, and all
     finer grids are cut at the same places, so that a rank's coarse planes lie under its fine ones.
@@ -230,7 +230,7 @@ def levels(n: int, comm: Comm) -> list[Grid]:
 
 
 def charges(level: Grid) -> Floats:
-    """v: +1 at the places of the ten largest of n cubed random numbers, -1 at those of the ten smallest."""
+    """Make v: +1 at the places of the ten largest of n cubed random numbers, -1 at the ten smallest."""
     n = level.n
     places, values = np.empty(0, np.int64), np.empty(0)
     for z in range(n):
@@ -249,16 +249,11 @@ def charges(level: Grid) -> Floats:
 
 
 def symbol(n: int) -> Floats:
-    """What A multiplies each Fourier mode of the periodic cube by."""
+    """Compute the factor of A for each Fourier mode of the periodic cube."""
     c = np.cos(2 * np.pi * np.arange(n) / n)
     x, y, z = c[None, None, :], c[None, :, None], c[:, None, None]
     return np.asarray(CENTRE + 4 * EDGE * (x * y + y * z + z * x) + 8 * CORNER * x * y * z)
 
 
 def most_ranks(size: str) -> int:
-    """The largest number of ranks that this size can be split over."""
     return SIZES[size] // 2
-
-
-def prepare(size: str, comm: Comm) -> Mg:
-    return Mg(SIZES[size], comm)

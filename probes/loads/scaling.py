@@ -1,4 +1,4 @@
-"""How the built-in loads speed up over 1..n cores (strong scaling: the same problem shared by more ranks).
+"""Speed-up of the built-in loads over 1..n cores (strong scaling: the same problem shared by more ranks).
 
 One start of mpiexec runs every load several times; starts with different numbers of ranks alternate in random
 order, so that a slow minute of the machine does not fall on one count only. Rank i is bound to the i-th
@@ -59,7 +59,7 @@ def measure(run: Run) -> None:
 
 
 def core_counts(cores: int, quick: bool) -> list[int]:
-    """All counts up to 4, then doubling, and ``cores`` itself; quick: 1, 2, a middle one, and ``cores``."""
+    """Choose counts: up to 4, then doubling, and ``cores``; if quick 1, 2, a middle count, and ``cores``."""
     counts = {n for n in (1, 2, 3, 4) if n <= cores} | {cores}
     n = 8
     while n < cores:
@@ -72,7 +72,7 @@ def core_counts(cores: int, quick: bool) -> list[int]:
 
 
 def chosen_sizes(most: int) -> dict[str, str]:
-    """A size for every load that can be split over ``most`` ranks, or the largest there is."""
+    """Choose for every load a size that can be split over ``most`` ranks, or else the largest."""
     found = {}
     for load, size in (SMALL if most <= SMALL_CORES else LARGE).items():
         ladder = sizes(load)
@@ -83,7 +83,7 @@ def chosen_sizes(most: int) -> dict[str, str]:
 
 @dataclass
 class _Starts:
-    """Starts the loads on n cores, and remembers what they took."""
+    """Starts of the loads on n cores, and their costs so far."""
 
     run: Run
     mpi: MpiInstall | None
@@ -96,11 +96,11 @@ class _Starts:
     told: set[str] = field(default_factory=set)
 
     def affordable(self, n: int) -> bool:
-        """Whether the time is left for another start on ``n`` cores; the first of each is always made."""
+        """Tell whether time is left for a start on ``n`` cores; the first on each count is always made."""
         return n not in self.cost_s or self.run.left_s() > self.cost_s[n]
 
     def start(self, n: int) -> int:
-        """Run all loads on ``n`` cores, some passes over them; the number of samples."""
+        """Run all loads on ``n`` cores, some passes over them; return the number of samples."""
         loads = [load for load in LOADS if most_ranks(load, self.sizes[load]) >= n]
         module = ["-m", "mpi4py", "-m", "probes.loads"] if self.mpi else ["-m", "probes.loads"]
         program = [sys.executable, "-P", *module, *(f"{load}:{self.sizes[load]}" for load in loads)]
@@ -124,7 +124,7 @@ class _Starts:
 
     def _launch(self, program: list[str], n: int, timeout_s: float) -> None:
         def line(text: str) -> None:
-            if text.startswith("{"):  # all else is somebody else's word (MPI, a library)
+            if text.startswith("{"):  # other lines come from MPI or a library
                 self._sample(json.loads(text), n)
 
         if self.mpi:

@@ -1,4 +1,4 @@
-"""What memprobe measures on a given machine: which cores write where, alone and side by side."""
+"""Plan of memprobe for a given machine: the cores that write, and where, alone and side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_COUNTS = 8
 
 
 class NotMeasured(NamedTuple):
-    """What will not be measured; the arguments of ``Run.absent``."""
+    """Something that will not be measured; the arguments of ``Run.absent``."""
 
     what: str
     reason: str
@@ -34,7 +34,7 @@ class WriteWindow:
 
 @dataclass(frozen=True)
 class Point:
-    """One thing to measure: the windows of one repetition, and the columns that all of them share."""
+    """A measurement: the windows of one repetition, and the columns that all of them share."""
 
     title: str
     windows: tuple[WriteWindow, ...]
@@ -47,7 +47,7 @@ class Point:
 
 
 def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[NotMeasured]]:
-    """Size in MB of each writer's area (0: no memory for a meaningful one), and what is amiss with it."""
+    """Choose the size in MB of each writer's area (0: too little memory), and say what is amiss with it."""
     missing = []
     cache_mb = topology.llc_mb
     if cache_mb is None:
@@ -69,7 +69,7 @@ def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[NotMeas
 
 
 def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[NotMeasured]]:
-    """The points that can be measured with ``most_areas`` areas, most important first; and what cannot."""
+    """Plan the points possible with ``most_areas`` areas, most important first, and name the others."""
     missing = []
     if len(topology.cores) < 2:
         missing.append(NotMeasured("memory interference between cores", "one core only"))
@@ -99,7 +99,7 @@ def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[NotMeas
 
 
 def core_counts(n: int) -> list[int]:
-    """1, 2, 4, ... and n; at most 8 of them."""
+    """Count 1, 2, 4, ... and n; at most 8 counts."""
     counts = [2**i for i in range(n.bit_length()) if 2**i < n] + [n]
     while len(counts) > MOST_COUNTS:
         del counts[-2]
@@ -107,7 +107,7 @@ def core_counts(n: int) -> list[int]:
 
 
 def _local(topology: Topology) -> Iterator[Point]:
-    """Cores filled up node by node and cache by cache, each writing to its own node."""
+    """Fill up cores node by node and cache by cache, each writing to its own node."""
     cores = topology.cores
     for count in core_counts(len(cores)) if cores else []:
         spots = tuple(_spot(topology, cpu, cpu) for cpu in cores[:count])
@@ -115,7 +115,7 @@ def _local(topology: Topology) -> Iterator[Point]:
 
 
 def _between_nodes(topology: Topology) -> Iterator[Point]:
-    """Every ordered pair of NUMA nodes, first by one core and then by all cores of the first."""
+    """Take every ordered pair of NUMA nodes, first by one core and then by all cores of the first node."""
     nodes = [node for node in topology.memory_nodes if topology.cores_of(node)]
     if len(nodes) < 2:
         return
@@ -131,7 +131,7 @@ def _between_nodes(topology: Topology) -> Iterator[Point]:
 
 
 def _pairs(topology: Topology) -> Iterator[Point]:
-    """The first core beside the nearest CPU of each kind."""
+    """Put the first core beside the nearest CPU of each kind."""
     first, *others = topology.cpus
     seen = set()
     for other in others:
@@ -157,8 +157,8 @@ def _pairs(topology: Topology) -> Iterator[Point]:
 
 
 def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
-    """What two CPUs share: ``smt`` a core, ``same-cache``, ``other-cache`` or ``same-socket`` (cache unknown)
-    a socket, ``other-socket`` the machine."""
+    """Name what two CPUs share: ``smt`` a core, ``same-cache``, ``other-cache`` or ``same-socket`` (cache
+    unknown) a socket, ``other-socket`` the machine."""
     if a.core == b.core:
         return "smt"
     if a.package != b.package:
@@ -169,9 +169,9 @@ def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
 
 
 def _spot(topology: Topology, cpu: LogicalCpu, touch: LogicalCpu) -> Spot:
-    """``cpu`` writing to memory of the node of ``touch``; its own if that is where it is.
+    """Place ``cpu`` to write to memory of the node of ``touch``, by first touch.
 
-    The placement is checked where it could be wrong: several nodes, and this one has memory of its own.
+    The placement is checked where it could be wrong, on a node with memory of its own among several.
     """
     check = len(topology.memory_nodes) > 1 and touch.node in topology.memory_nodes
     touch = cpu if cpu.node == touch.node else touch

@@ -1,4 +1,4 @@
-"""Writers at work together: one process a core, all measured in the same window of time."""
+"""Writers at work together, one process a core, measured in the same window of time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from probes.loads import SINGLE_THREAD
 from probes.memory.writer import Written
 
-PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays it, a lost writer never gives it
-TOUCHED_MBS = 20.0  # so slowly an area of a gigabyte comes to be on a machine that is taken
+PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays the answer, a lost writer never sends it
+TOUCHED_MBS = 20.0  # slowest first touch of an area, on a machine that is taken
 MOST_TOUCH_S = 600.0
 WARM_S = 0.005
-SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class WriterLost(Exception):
-    """A writer ended, or could not do what it was told."""
+    """A writer that ended, or could not carry out its order."""
 
     def __init__(self, core: int, reason: str) -> None:
         super().__init__(f"the writer on CPU {core} {reason}")
@@ -34,7 +34,7 @@ class WriterLost(Exception):
 class Spot:
     """CPU ``core`` writing to memory of NUMA node ``node``, placed there by first touch on ``touch_core``.
 
-    ``check``: look, after every window, whether the pages still are on that node.
+    ``check``: count after every window the pages that still are on that node.
     """
 
     core: int
@@ -82,7 +82,7 @@ class Writer:
             raise self._lost() from None
 
     def answer(self, within_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The answer to the oldest order.
+        """Wait for the answer to the oldest order.
 
         Raises:
             WriterLost: the process has ended, is silent, or refused.
@@ -117,7 +117,7 @@ class Writer:
         self._process.kill()
 
     def close(self, within_s: float = 2.0) -> None:
-        """End the process; by force if it does not go by itself."""
+        """End the process, by force if need be."""
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -133,7 +133,7 @@ class Writer:
 
 
 class WriterPool:
-    """Writers, started when first needed; a context that leaves no process behind."""
+    """Writers that are started when first needed; a context that leaves no process behind."""
 
     def __init__(self, area_mb: float, line_bytes: int = 64) -> None:
         self.area_mb = area_mb
@@ -149,7 +149,7 @@ class WriterPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process id of the writer on each CPU."""
+        """Ids of the writers' processes, by CPU."""
         return {core: writer.pid for core, writer in self._writers.items()}
 
     def prepare(self, spots: Iterable[Spot]) -> None:
@@ -177,12 +177,12 @@ class WriterPool:
     def write(
         self, spots: Sequence[Spot], seconds: float, *, beside: Spot | None = None
     ) -> tuple[list[Written], float]:
-        """Have all ``spots`` write in one window of ``seconds``, with ``beside`` at it all the while.
+        """Have all ``spots`` write in one window of ``seconds``, with ``beside`` writing all the while.
 
         Returns what each spot wrote, and the share of the window in which really all of them wrote.
 
         Raises:
-            WriterLost: one of them is gone; all of them are started anew when needed again.
+            WriterLost: a writer is gone; all writers are started anew when needed again.
         """
         everyone = [*spots, *([beside] if beside else [])]
         self.prepare(everyone)
@@ -205,25 +205,25 @@ class WriterPool:
         """Tell a writer to write at a spot that is prepared; ``answer`` must follow.
 
         Raises:
-            WriterLost: it is gone; all writers are started anew when needed again.
+            WriterLost: the writer is gone; all writers are started anew when needed again.
         """
         with self._all_or_none(list(self._writers)):
             self._writers[spot.core].order("write", node=spot.node, check=spot.check, **arguments)
 
     def answer(self, spot: Spot, within_s: float) -> Written:
-        """What the oldest order to that writer gave; WriterLost as for ``order``."""
+        """Wait for the answer to the oldest order of that writer; WriterLost as for ``order``."""
         with self._all_or_none(list(self._writers)):
             return Written(**self._writers[spot.core].answer(within_s))
 
     def discard(self) -> None:
-        """End all writers, whatever they are at; they are started anew when needed again."""
+        """End all writers at once; they are started anew when needed again."""
         for writer in self._writers.values():
             writer.kill()
         self._discard(list(self._writers))
 
     @contextmanager
     def _all_or_none(self, cores: Sequence[int]) -> Iterator[None]:
-        """Of writers that work together, one that fails leaves orders of the others unanswered: end all."""
+        """End all writers if one fails, because orders of the others would stay unanswered."""
         try:
             yield
         except BaseException:
@@ -238,7 +238,7 @@ class WriterPool:
 
 
 def overlap(measured: Sequence[Written], everyone: Sequence[Written]) -> float:
-    """Share of the longest ``measured`` window in which ``everyone`` was writing (0-1)."""
+    """Compute the share of the longest ``measured`` window in which ``everyone`` was writing (0-1)."""
     begin = max(w.start_s for w in everyone)
     end = min(w.start_s + w.wall_s for w in everyone)
     longest = max(w.wall_s for w in measured)

@@ -40,7 +40,7 @@ OVERHEAD_S = 0.020  # of one window: orders, warm-up, answers
 
 @dataclass
 class PointState:
-    """What has been seen of one point so far: GB/s, or the ratio of times beside/alone."""
+    """Observations of one point so far: GB/s, or the ratio of times beside/alone."""
 
     point: Point
     values: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ class PointState:
 
 
 def measure(run: Run) -> None:
-    """Measure every point once, then again in another order, until all are narrow or the time is up."""
+    """Measure every point, then again in another order, until all are narrow or the time is up."""
     settings = run.settings
     topology = read_topology(settings.sysfs, os.sched_getaffinity(0))
     if not topology.cpus:
@@ -75,7 +75,7 @@ def measure(run: Run) -> None:
 
 
 def repeat(run: Run, pool: WriterPool, states: list[PointState]) -> None:
-    """Visit all points in turn, each turn in a new random order, so that drift falls on all alike."""
+    """Visit all points in turn, in a new random order each time, so that drift falls on all alike."""
     tolerance = 0.05 if run.settings.quick else 0.02
     share_s = 0.7 * run.settings.budget_s / REPETITIONS / sum(len(s.point.windows) for s in states)
     window_s = min(max(share_s - OVERHEAD_S, WINDOW_S[0]), WINDOW_S[1])
@@ -84,7 +84,7 @@ def repeat(run: Run, pool: WriterPool, states: list[PointState]) -> None:
         tries = sum(state.tries for state in states)
         for i in run.rng.permutation(len(waiting)):
             state = waiting[i]
-            # Everything once, even when late: a profile without a number is worth less than a late one.
+            # Everything once, even when late, because a profile without a number is worth less.
             if state.tries and run.left_s() < len(state.point.windows) * (window_s + OVERHEAD_S):
                 continue
             run.progress(state.point.title)
@@ -103,7 +103,7 @@ def repeat(run: Run, pool: WriterPool, states: list[PointState]) -> None:
 
 
 def observe(run: Run, pool: WriterPool, state: PointState, window_s: float) -> None:
-    """One repetition of one point: all its windows, one after the other (a pair: alone, then beside)."""
+    """Repeat one point: all its windows, one after the other (a pair: alone, then beside)."""
     state.tries += 1
     speeds: list[float] = []
     for window in state.point.windows:
@@ -131,7 +131,7 @@ def observe(run: Run, pool: WriterPool, state: PointState, window_s: float) -> N
 
 
 def speed_gbs(rows: Sequence[Written]) -> float:
-    """Bytes of lines that all wrote together over the longest of their times, in GB/s (1e9)."""
+    """Divide the bytes that all wrote together by the longest of their times, in GB/s (1e9)."""
     return sum(row.bytes for row in rows) / max(row.wall_s for row in rows) / 1e9
 
 

@@ -1,7 +1,6 @@
-"""Writers that write on and on, each at an intensity of its own, and tell window by window what they did.
+"""memprobe as a neighbour: writers that press on memory while something else is measured beside them.
 
-This is memprobe as a neighbour: it presses on memory for as long as something else is measured beside it,
-and its own speed in each window says how much it suffers meanwhile.
+Each writer has an intensity of its own; its speed in each window tells how much it suffers meanwhile.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ WARM_S = 0.1  # written before the first window, uncounted: a writer that has ju
 
 
 class WriterWindow(NamedTuple):
-    """One writer in one window."""
+    """A writer in one window."""
 
     spot: Spot
     written: Written
 
 
 class Stream:
-    """A context in which the writers write; leaving it waits for the windows that are under way.
+    """A context in which the writers write; on leaving, the windows under way are waited for.
 
     Args:
         intensities: of each spot, above 0 up to 1: share of the time spent writing.
-        most: they stop after so many windows; None: when it is left.
+        most: number of windows; None: until the context is left.
 
     Raises:
         WriterLost: a writer is gone, or found no memory.
@@ -56,7 +55,7 @@ class Stream:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:  # what is under way is of no use to anybody
+        if kind is not None:  # the windows under way are of no use
             self._pool.discard()
         while kind is None and self._answered < self._ordered:
             self._collect()

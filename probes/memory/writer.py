@@ -1,11 +1,11 @@
-"""One writer: a process on one core that writes to memory at cache-line stride.
+"""A writer: a process on one core that writes to memory at cache-line stride.
 
-By itself it is a graded load, 40 % of what the core can write, for ten seconds:
+By itself a writer is a graded load, here 40 % of what the core can write, for ten seconds:
 
     python -P -m probes.memory.writer --core 1 --intensity 40 --seconds 10 --area-mb 128
 
-With ``--serve`` it takes orders on stdin, one JSON object a line, and answers each on stdout (see
-``probes.memory.pool``): it ends when stdin does, so it never outlives its parent.
+With ``--serve`` the writer takes orders on stdin, one JSON object a line, and answers each on stdout (see
+``probes.memory.pool``). It ends when stdin does, so it never outlives its parent.
 Method: Konishi, Nomura, Matsuba, Ishikawa (2008), "memprobe".
 """
 
@@ -64,7 +64,7 @@ class Area:
             self.write_chunk()
 
     def write_chunk(self) -> int:
-        """Store 8 bytes in every line of the next chunk; the bytes of lines written."""
+        """Store 8 bytes in every line of the next chunk; return the bytes of lines written."""
         chunk = self._chunks[self._next]
         # A changing value, never 0: some processors drop writes of zeros, or of what is there already.
         self._value = self._value % 1000 + 1
@@ -75,7 +75,7 @@ class Area:
     def stay_on(self, node: int) -> bool:
         """Keep the kernel's automatic NUMA balancing from moving the pages to where they are used.
 
-        Memory with a policy of its own is left alone; where none can be set, ``placed_on`` still tells.
+        The kernel leaves memory with a policy alone; where none can be set, ``placed_on`` still tells.
         """
         number = MBIND.get(platform.machine())
         if number is None:
@@ -90,11 +90,11 @@ class Area:
 
 @dataclass
 class Pace:
-    """Keeps the time spent writing at ``intensity`` (0-1) of the time that passes.
+    """Pace of a writer: ``intensity`` (0-1) is the share of the time spent writing.
 
-    Within each period: write until the share due at its end is reached, then sleep. What a period
-    overshoots or misses goes into the next, but no more than ``forgive_s``, lest a writer that was
-    stopped for a minute writes at full speed for the next one.
+    The writer writes until the share due at the end of a period is reached, then sleeps. What a period
+    overshoots or misses goes into the next, but no more than ``forgive_s``; else a writer that was stopped
+    for a minute would write at full speed for the next minute.
     """
 
     intensity: float
@@ -103,7 +103,7 @@ class Pace:
     _forgiven_s: float = 0.0
 
     def rest_s(self, elapsed_s: float, busy_s: float) -> float:
-        """Seconds to sleep now, 0 to write on, given the time since the start and the part spent writing."""
+        """Compute seconds to sleep now (0: write on), from the time so far and the part spent writing."""
         missed = self.intensity * elapsed_s - self._forgiven_s - busy_s - self.forgive_s
         self._forgiven_s += max(missed, 0.0)
         end = (int(elapsed_s / self.period_s) + 1) * self.period_s
@@ -113,7 +113,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Written:
-    """What one writer did in one window (monotonic clock, the same for all processes)."""
+    """A window of one writer (monotonic clock, the same for all processes)."""
 
     start_s: float
     wall_s: float
@@ -127,9 +127,9 @@ def write(area: Area, seconds: float, intensity: float = 1.0) -> Written:
     pace = Pace(intensity)
     written = 0
     start, cpu = time.monotonic(), time.thread_time()
-    with suppress(KeyboardInterrupt):  # a load that is told to stop still says what it did
+    with suppress(KeyboardInterrupt):  # a load that is told to stop still reports
         while (elapsed := time.monotonic() - start) < seconds:
-            # At full speed without a look at the CPU clock: a system call for every 0.1 ms of writing.
+            # At full speed the CPU clock is not read: that takes a system call for every 0.1 ms of writing.
             rest = 0.0 if intensity >= 1 else pace.rest_s(elapsed, time.thread_time() - cpu)
             if rest:
                 time.sleep(min(rest, seconds - elapsed))
@@ -139,7 +139,7 @@ def write(area: Area, seconds: float, intensity: float = 1.0) -> Written:
 
 
 def placement(numa_maps: Iterable[str], address: int) -> dict[int, int]:
-    """Pages per NUMA node of the mapping that holds ``address``, from the lines of /proc/self/numa_maps."""
+    """Count pages per NUMA node of the mapping that holds ``address``, in lines of /proc/self/numa_maps."""
     best, pages = -1, dict[int, int]()
     for line in numa_maps:
         fields = line.split()
@@ -152,7 +152,7 @@ def placement(numa_maps: Iterable[str], address: int) -> dict[int, int]:
 
 
 def placed_on(area: Area, node: int, procfs: Path = Path("/proc")) -> float | None:
-    """Share of the area's pages that are on ``node``; None where the kernel does not tell."""
+    """Compute the share of the area's pages on ``node``; None where the kernel does not tell."""
     try:
         pages = placement((procfs / "self/numa_maps").read_text().splitlines(), area.address)
     except OSError:
@@ -161,7 +161,7 @@ def placed_on(area: Area, node: int, procfs: Path = Path("/proc")) -> float | No
 
 
 def make_area(core: int, touch_core: int, size_mb: float, line_bytes: int) -> Area:
-    """An area on the NUMA node of ``touch_core``; afterwards this process is on ``core``."""
+    """Make an area on the NUMA node of ``touch_core``; afterwards this process is on ``core``."""
     os.sched_setaffinity(0, {touch_core})
     area = Area(size_mb, line_bytes)
     os.sched_setaffinity(0, {core})
@@ -169,7 +169,7 @@ def make_area(core: int, touch_core: int, size_mb: float, line_bytes: int) -> Ar
 
 
 class WriterServer:
-    """Carries out orders: ``place`` makes the area for one NUMA node, ``write`` writes through it."""
+    """Orders carried out: ``place`` makes the area for one NUMA node, ``write`` writes through it."""
 
     def __init__(self, core: int, line_bytes: int) -> None:
         self.core = core
@@ -184,6 +184,7 @@ class WriterServer:
 
     def write(
         self,
+        *,
         node: int,
         start_s: float,
         warm_s: float,
@@ -193,7 +194,7 @@ class WriterServer:
     ) -> dict[str, Any]:
         area = self.areas[node]
         time.sleep(max(start_s - warm_s - time.monotonic(), 0.0))
-        write(area, start_s - time.monotonic())  # uncounted: wakes the core up, fills the cache with ours
+        write(area, start_s - time.monotonic())  # uncounted: wakes the core, fills the cache with our lines
         done = asdict(write(area, start_s + seconds - time.monotonic(), intensity))
         return done | {"placed": placed_on(area, node) if check else None}
 

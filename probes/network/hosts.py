@@ -1,4 +1,4 @@
-"""Other hosts, before anything is started on them: can they be reached, and is the same tenbin there?"""
+"""Checks of other hosts before a start: they can be reached, and have the same tenbin and MPI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from profiles.errors import BadInput, Unavailable
 
 REACH_S = 20.0
 
-# What ssh (exit code 255) or the shell and Python there say, and what to do about it.
+# Messages of ssh (exit code 255), or of shell and Python there; our words, and the remedy.
 _INSTALL = "install the same tenbin there, at the same path"
 _OF_SSH = (
     ("Permission denied", "asks for a password", "ssh {host} must work without one: ssh-copy-id {host}"),
@@ -30,11 +30,7 @@ _OF_SSH = (
     ("", "cannot be reached", "try: ssh {host} true"),
 )
 _OF_THE_HOST = (
-    (
-        "No module named 'mpi4py'",
-        "has no mpi4py in {python}",
-        "install the same tenbin there, at the same path",
-    ),
+    ("No module named 'mpi4py'", "has no mpi4py in {python}", _INSTALL),
     ("No module named", "has no tenbin in {python}", _INSTALL),
     ("No such file", "has no {python}", _INSTALL),
     ("not found", "has no {python}", _INSTALL),
@@ -44,7 +40,7 @@ _OF_THE_HOST = (
 
 
 def greet(hosts: Sequence[str], library: str) -> list[dict[str, str]]:
-    """Ask every host who it is, all at once, the way mpiexec will reach it.
+    """Ask every host for its identity, all at once, the way mpiexec will reach it.
 
     Returns:
         ``probes.network.rank.identity()`` of each host, in their order.
@@ -77,7 +73,7 @@ def greet(hosts: Sequence[str], library: str) -> list[dict[str, str]]:
 
 
 def check_names(hosts: Sequence[str]) -> None:
-    """Raise BadInput where ``hosts`` is not a list of at least two different names."""
+    """Raise BadInput unless ``hosts`` are at least two different names."""
     for host in hosts:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host):  # never an option of ssh
             raise BadInput(f"--hosts: {host!r} is not a host name or IPv4 address")
@@ -140,11 +136,11 @@ def _explained(host: str, stderr: str, code: int) -> Unavailable:
 
 
 def _is_here(host: str) -> bool:
-    """Whether ``host`` is this machine; mpiexec starts such ranks without ssh."""
+    """Tell whether ``host`` is this machine, where mpiexec starts ranks without ssh."""
     if host in {"localhost", socket.gethostname()}:
         return True
     own = {address.address for several in psutil.net_if_addrs().values() for address in several}
     try:
         return socket.gethostbyname(host) in own
     except OSError:
-        return False  # an unknown name: ssh may know it by another, and says so if not
+        return False  # ssh may know the name, and says so if not

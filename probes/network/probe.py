@@ -1,17 +1,17 @@
 """comprobe: all-to-all between the cores of this node, and between nodes (Settings.hosts).
 
-After "comprobe" of paper D: one process a node, all-to-all over and over. What is measured is one
-``MPI_Alltoall`` of 8 B to 8 MiB from each rank to each other; ``probes.network.rank`` says how it is timed.
-On this node the ranks are bound to cores of their own; over hosts there is one rank on each, left to the
-host's scheduler, and nothing is measured before it is seen that every host answers with the same tenbin and
-MPI (``probes.network.hosts``), that the ranks are on different hosts, and that their messages left them.
+After "comprobe" of paper D: one process a node, all-to-all over and over. Measured is one ``MPI_Alltoall`` of
+8 B to 8 MiB from each rank to each other, timed as ``probes.network.rank`` says. On this node the ranks are
+bound to cores of their own; over hosts one rank is on each, left to the host's scheduler. Before that every
+host must answer with the same tenbin and MPI (``probes.network.hosts``), the ranks must be on different
+hosts, and their messages must leave the hosts.
 
 Samples, one row an iteration:
 
 - ``scope``: ``node`` or ``hosts``; ``ranks``; ``hosts``: their names with commas, empty on this node
 - ``library``: the MPI
 - ``message_bytes``: from each rank to each other
-- ``repetition``: one visit of one size, of some tens of ``iteration`` each; sizes come in random order
+- ``repetition``: a visit of one size, of some tens of ``iteration`` each; sizes come in random order
 - ``batch``: all-to-alls between two readings of the clock
 - ``alltoall_s``: time of one all-to-all on the slowest rank
 """
@@ -54,9 +54,9 @@ def measure(run: Run) -> None:
         run.absent("all-to-all on this node", "only one core may be used", "allow two (taskset, cgroup)")
     parts = len(counts) + bool(run.settings.hosts)
     for i, ranks in enumerate(counts):
-        _attempt(run, mpi, f"all-to-all of {ranks} ranks", ranks, parts - i, cores=cores[:ranks])
+        _attempt(run, mpi, f"all-to-all of {ranks} ranks", ranks, parts_left=parts - i, cores=cores[:ranks])
     if hosts := run.settings.hosts:
-        _attempt(run, mpi, f"all-to-all over {', '.join(hosts)}", len(hosts), 1, hosts=hosts)
+        _attempt(run, mpi, f"all-to-all over {', '.join(hosts)}", len(hosts), parts_left=1, hosts=hosts)
 
 
 def _attempt(
@@ -64,17 +64,18 @@ def _attempt(
     mpi: MpiInstall,
     what: str,
     ranks: int,
+    *,
     parts_left: int,
     cores: Sequence[int] | None = None,
     hosts: Sequence[str] = (),
 ) -> None:
-    """One part; its failure is told and does not cost the other parts."""
+    """Measure one part; a failure is reported and does not cost the other parts."""
     run.progress(what)
     try:
         if hosts:
             greet(hosts, mpi.library)
         budget_s = max(run.left_s() / parts_left - START_S, 0.5)
-        listener = Listener(run, what, ranks, hosts, mpi.library)
+        listener = Listener(run, what, ranks=ranks, hosts=hosts, library=mpi.library)
         plan = AllToAllPlan(
             ranks=ranks,
             sizes=SIZES,
@@ -93,9 +94,9 @@ def _attempt(
 
 
 class Listener:
-    """Turns what rank 0 says into samples, and stops the run when it says something is wrong."""
+    """Reader of rank 0's lines: makes samples of them, and stops the run if something is wrong."""
 
-    def __init__(self, run: Run, what: str, ranks: int, hosts: Sequence[str], library: str) -> None:
+    def __init__(self, run: Run, what: str, *, ranks: int, hosts: Sequence[str], library: str) -> None:
         self.run, self.what, self.done = run, what, False
         self.labels = {
             "scope": "hosts" if hosts else "node",
@@ -105,7 +106,7 @@ class Listener:
         }
 
     def line(self, text: str) -> None:
-        """One line of the ranks' output; lines that are not theirs (an MPI's warnings) are passed over."""
+        """Take a line of output; lines that are not the ranks' own (an MPI's warnings) are passed over."""
         if not text.startswith('{"event": '):
             return
         event = json.loads(text)
@@ -146,25 +147,25 @@ class Listener:
         )
 
     def ended(self) -> None:
-        """See that the ranks came to their end: one that leaves early with exit code 0 ends all silently."""
+        """Raise unless the ranks finished: a rank that leaves early with exit code 0 ends all silently."""
         if not self.done:
             raise RanksFailed("the ranks ended before they had finished, with exit code 0")
 
 
 def check_path(run: Run, ranks: list[dict[str, Any]], expected: int) -> None:
-    """As ``path_doubts``, which are told as absent."""
+    """Report the ``path_doubts`` as absent."""
     for reason in path_doubts(ranks, expected):
         run.absent("path of the messages between hosts", reason, "see which network MPI uses there")
 
 
 def path_doubts(ranks: list[dict[str, Any]], expected: int) -> list[str]:
-    """See that every rank is on a host of its own and that its messages went over a network.
+    """Check that every rank is on a host of its own and that its messages went over a network.
 
     Returns:
-        of each rank whose messages no interface counted, between hosts of different kernels, a sentence.
+        a sentence for each rank whose messages no interface counted, between hosts of different kernels.
 
     Raises:
-        Unavailable: two ranks on one host; or messages that no interface counted, between hosts that share
+        Unavailable: two ranks are on one host; or no interface counted the messages between hosts that share
             one kernel (containers, namespaces), where MPI takes shared memory for the network.
     """
     places = [(r["boot"], r["namespace"]) for r in ranks]
@@ -194,6 +195,6 @@ def path_doubts(ranks: list[dict[str, Any]], expected: int) -> list[str]:
 
 
 def separate_cores(sysfs: Path = Path("/sys")) -> list[int]:
-    """CPUs this process may use, one for each physical core; hyperthreads where there is only one core."""
+    """List a CPU of each core that this process may use; hyperthreads where there is only one core."""
     topology = read_topology(sysfs, os.sched_getaffinity(0))
     return [cpu.index for cpu in (topology.cores if len(topology.cores) > 1 else topology.cpus)]

@@ -1,11 +1,11 @@
-"""One rank of comprobe: ``mpiexec -n N python -P -m mpi4py -m probes.network.rank PLAN``.
+"""A rank of comprobe: ``mpiexec -n N python -P -m mpi4py -m probes.network.rank PLAN``.
 
 Rank 0 writes one JSON object a line to standard output: ``preflight``, ``skipped``, ``visit``, ``done``.
-With ``hello`` in place of a plan it says who and where it is, without starting MPI.
+With ``hello`` in place of a plan the program tells its identity, without starting MPI.
 
-How an iteration is timed: barrier, then ``batch`` all-to-alls between two readings of MPI_Wtime on every
-rank; the slowest rank counts, divided by ``batch``. A batch is larger than one only where a single all-to-all
-would take less than 50 steps of the clock; it hides jitter inside the batch, so it is stated in every row.
+An iteration is a barrier, then ``batch`` all-to-alls between two readings of MPI_Wtime on every rank; the
+time of the slowest rank counts, divided by ``batch``. A batch is larger than one only if a single all-to-all
+would take less than 50 steps of the clock. A batch hides jitter, so its size is stated in every row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class AllToAllPlan:
-    """What the ranks are to measure."""
+    """Orders for the ranks of comprobe."""
 
     ranks: int
     sizes: tuple[int, ...]  # bytes from each rank to each other
@@ -59,7 +59,7 @@ class AllToAllPlan:
 
 
 def identity() -> dict[str, str]:
-    """Where this process runs and with what; boot and network namespace tell two hosts of one name apart.
+    """Tell where this process runs and with what; boot and network namespace tell hosts of one name apart.
 
     ``cores``: the CPUs that it may use, one of each core, with commas.
     """
@@ -79,7 +79,7 @@ def identity() -> dict[str, str]:
 
 
 def bytes_sent(sysfs: Path = Path("/sys")) -> dict[str, int]:
-    """Bytes sent so far by every interface but loopback; InfiniBand's ports, which bypass the kernel, too."""
+    """Read the bytes sent so far by every interface but loopback, and by InfiniBand's ports."""
     sent = {}
     for counter in sysfs.glob("class/net/*/statistics/tx_bytes"):
         if (name := counter.parts[-3]) != "lo":
@@ -90,12 +90,12 @@ def bytes_sent(sysfs: Path = Path("/sys")) -> dict[str, int]:
 
 
 def say(**event: Any) -> None:
-    """One line in one write, so that lines of several ranks do not mix."""
+    """Print a line in one write, so that lines of several ranks do not mix."""
     os.write(1, (json.dumps(event) + "\n").encode())
 
 
 class AllToAll:
-    """Equal blocks from every rank to every rank, with contents that tell where they came from."""
+    """Equal blocks from every rank to every rank, with contents that tell their origin."""
 
     def __init__(self, comm: MPI.Comm, largest: int) -> None:
         self.comm = comm
@@ -103,7 +103,7 @@ class AllToAll:
         self.receive: Bytes = np.zeros(comm.size * largest, np.uint8)
 
     def timed(self, size: int, iterations: int, batch: int = 1) -> npt.NDArray[np.float64]:
-        """Seconds of one all-to-all of ``size`` bytes a pair on the slowest rank, for each iteration."""
+        """Time all-to-alls of ``size`` bytes a pair: seconds on the slowest rank, for each iteration."""
         from mpi4py import MPI
 
         count = self.comm.size * size
@@ -120,7 +120,7 @@ class AllToAll:
         return slowest / batch
 
     def check(self, size: int) -> None:
-        """Exchange once and see that every block arrived where it belongs."""
+        """Exchange once and verify that every block arrived where it belongs."""
         ranks, me = self.comm.size, self.comm.rank
         marks = (np.arange(ranks)[:, None] * 16 + np.arange(ranks)[None, :]) % 251
         self.send[: ranks * size] = np.repeat(marks[me], size)
@@ -131,7 +131,7 @@ class AllToAll:
 
 
 def clock_step() -> float:
-    """The smallest step of MPI_Wtime that can be seen, in s."""
+    """Measure the smallest step of MPI_Wtime, in s."""
     from mpi4py import MPI
 
     readings = np.array([MPI.Wtime() for _ in range(1000)])
@@ -140,7 +140,7 @@ def clock_step() -> float:
 
 
 def preflight(comm: MPI.Comm) -> None:
-    """Say where every rank is, and how many bytes its interfaces sent during one large all-to-all."""
+    """Report the place of every rank, and the bytes that its interfaces sent in one large all-to-all."""
     exchange = AllToAll(comm, PREFLIGHT_BYTES)
     expected = (comm.size - 1) * PREFLIGHT_BYTES
     exchange.timed(8, 1)  # connections are made at the first message
@@ -159,7 +159,7 @@ def preflight(comm: MPI.Comm) -> None:
 
 
 def warm_up(exchange: AllToAll, plan: AllToAllPlan) -> dict[int, float]:
-    """A first time for every size, smallest first; sizes that would eat up the budget are left out."""
+    """Time every size once, smallest first; sizes that would eat up the budget are left out."""
     comm = exchange.comm
     first: dict[int, float] = {}
     deadline = time.monotonic() + plan.budget_s / 2
@@ -167,7 +167,7 @@ def warm_up(exchange: AllToAll, plan: AllToAllPlan) -> dict[int, float]:
         exchange.check(size)
         first[size] = float(np.median(exchange.timed(size, WARM_UP)))
         rest = plan.sizes[i + 1 :]
-        # The next one takes longer in proportion to its bytes, at most.
+        # The next size takes longer in proportion to its bytes, at most.
         too_long = rest and (WARM_UP + 1) * first[size] * rest[0] / size > deadline - time.monotonic()
         if comm.bcast(too_long, root=0):
             if comm.rank == 0:
@@ -218,21 +218,26 @@ def main() -> int:
         say(event="hello", **identity())
         return 0
     plan = AllToAllPlan(**json.loads(sys.argv[1]))
+    if comm := world(plan.ranks, plan.limit_s):
+        if plan.hosts:
+            preflight(comm)
+        measure(comm, plan)
+        comm.Barrier()
+        if comm.rank == 0:
+            say(event="done")
+    return 0
+
+
+def world(ranks: int, limit_s: int) -> MPI.Comm | None:
+    """Join MPI's world, for ``limit_s`` at most; None, and reported, where it has not that many ranks."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a Python handler would wait for the blocked MPI call
-    signal.alarm(plan.limit_s)
+    signal.alarm(limit_s)
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
-    if comm.size != plan.ranks:
-        say(event="world", size=comm.size)
-        return 0
-    if plan.hosts:
-        preflight(comm)
-    measure(comm, plan)
-    comm.Barrier()
-    if comm.rank == 0:
-        say(event="done")
-    return 0
+    if MPI.COMM_WORLD.size == ranks:
+        return MPI.COMM_WORLD
+    say(event="world", size=MPI.COMM_WORLD.size)
+    return None
 
 
 if __name__ == "__main__":

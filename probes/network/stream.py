@@ -1,7 +1,7 @@
-"""comprobe as a neighbour: all-to-all between hosts for as long as something else is measured beside it.
+"""comprobe as a neighbour: all-to-all between hosts while something else is measured beside it.
 
-Its own speed, window by window, says how much it suffers meanwhile. One rank on each host, on a core of its
-own; graded by pauses. The counterpart of ``probes.memory.stream``.
+The speed of comprobe, window by window, tells how much it suffers meanwhile. One rank is on each host, on a
+core of its own; pauses grade the intensity. The counterpart of ``probes.memory.stream``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MOST_S = 24 * 3600
 
 
 class ExchangeWindow(NamedTuple):
-    """What comprobe did in one window of time.
+    """A window of comprobe.
 
     Attributes:
-        ended_s: when its report came, on our monotonic clock.
-        inside_s: time in all-to-alls, the rest is pauses.
-        bytes: that each rank sent to the others.
+        ended_s: arrival of the report, on our monotonic clock.
+        inside_s: time in all-to-alls; the rest is pauses.
+        bytes: sent by each rank to the others.
     """
 
     ended_s: float
@@ -42,14 +42,14 @@ class ExchangeWindow(NamedTuple):
 
 @dataclass(frozen=True)
 class RankPlaces:
-    """Where comprobe's ranks are: on ``cores[i]`` of ``hosts[i]``."""
+    """Places of comprobe's ranks: ``cores[i]`` of ``hosts[i]``."""
 
     hosts: tuple[str, ...]
     cores: tuple[int, ...]
 
 
 class Comprobe:
-    """A context in which comprobe is at work; when it is entered, its ranks exchange already.
+    """A context in which comprobe is at work; once it is entered, the ranks exchange.
 
     Raises:
         RanksFailed: a rank died, or none is ready after a minute. Unavailable: see ``path_doubts``.
@@ -84,7 +84,7 @@ class Comprobe:
         self._end()
 
     def windows(self, least: int = 0) -> list[ExchangeWindow]:
-        """Those that have ended since the last call, after waiting for ``least`` of them.
+        """Take the windows ended since the last call, after waiting for ``least`` of them.
 
         Raises:
             RanksFailed: comprobe has ended.
@@ -124,7 +124,7 @@ class Comprobe:
             self._news.notify_all()
 
     def _line(self, text: str) -> None:
-        """One line of the ranks' output."""
+        """Take a line of the ranks' output."""
         if not text.startswith('{"event": '):
             return
         event: dict[str, Any] = json.loads(text)

@@ -1,19 +1,18 @@
-"""One rank of comprobe as a neighbour: ``mpiexec -n N python -P -m mpi4py -m probes.network.streamer PLAN``.
+"""A rank of comprobe as a neighbour: ``mpiexec -n N python -P -m mpi4py -m probes.network.streamer PLAN``.
 
-All-to-all over and over, at an intensity, until it is ended. Rank 0 writes one JSON object a line:
-``preflight``, ``ready`` (its first exchanges are over), then a ``window`` every so often.
+The ranks exchange over and over, at an intensity, until they are ended. Rank 0 writes one JSON object a line:
+``preflight``, ``ready`` (the first exchanges are over), then a ``window`` every so often.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from probes.network.rank import AllToAll, preflight, say
+from probes.network.rank import AllToAll, preflight, say, world
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -23,7 +22,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What the ranks are to do.
+    """Orders for the ranks of a comprobe that is a neighbour.
 
     Attributes:
         message_bytes: from each rank to each other.
@@ -45,7 +44,7 @@ class StreamPlan:
 
 
 def stream(comm: MPI.Comm, plan: StreamPlan) -> None:
-    """Exchange for ever; each pause is as long as the slowest rank's last exchange asks for."""
+    """Exchange for ever; each pause follows from the slowest rank's last exchange."""
     exchange = AllToAll(comm, plan.message_bytes)
     exchange.check(plan.message_bytes)
     exchange.timed(plan.message_bytes, WARM_UP)
@@ -64,17 +63,10 @@ def stream(comm: MPI.Comm, plan: StreamPlan) -> None:
 
 def main() -> int:
     plan = StreamPlan(**json.loads(sys.argv[1]))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(plan.limit_s)
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    if comm.size != plan.ranks:
-        say(event="world", size=comm.size)
-        return 0
-    if plan.preflight:
-        preflight(comm)
-    stream(comm, plan)
+    if comm := world(plan.ranks, plan.limit_s):
+        if plan.preflight:
+            preflight(comm)
+        stream(comm, plan)
     return 0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from probes.loads import SINGLE_THREAD
 from probes.power.load import SLOT, SLOT_BYTES
 from profiles.errors import UserError
 
@@ -91,10 +92,9 @@ class Loads:
 
     def _start(self, slot: int, core: int, area_mb: float) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "probes.power.load", self.kind, str(self._file), str(slot)]
-        single = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR")}
         process = subprocess.Popen(
             [*command, str(area_mb)],
-            env={**os.environ, **single, MARK: self.kind},
+            env={**os.environ, **SINGLE_THREAD, MARK: self.kind},
             stdin=subprocess.DEVNULL,
         )
         os.sched_setaffinity(process.pid, {core})

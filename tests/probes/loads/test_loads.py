@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.loads import LOADS, cg, common, ep, ft, lu, mg, most_ranks, prepare, sizes
+from probes.loads import LOADS, cg, common, ft, lu, most_ranks, prepare, sizes
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import run_ranks
 from profiles.errors import BadInput
@@ -68,13 +68,13 @@ def test_sizes_of_our_own_are_verified_by_other_means(load: str) -> None:
 
 
 def test_published_counts_of_ep() -> None:
-    kernel = ep.prepare("S", common.Alone())
+    kernel = prepare("ep", "S")
     kernel.run()
     assert kernel.counts.tolist() == [6140517, 5865300, 1100361, 68546, 1648, 17, 0, 0, 0, 0]
 
 
 def test_ep_without_published_sums_notices_a_wrong_distribution() -> None:
-    kernel = ep.prepare("20", common.Alone())
+    kernel = prepare("ep", "20")
     kernel.run()
     right = kernel.counts.copy()
     kernel.counts = right + 1000 * np.array([1, -1, 0, 0, 0, 0, 0, 0, 0, 0])  # same number, other rings
@@ -94,21 +94,21 @@ def test_cg_agrees_with_a_dense_solver() -> None:
         z = np.linalg.solve(dense, x)
         zeta = size.shift + 1 / (x @ z)
         x = z / np.linalg.norm(z)
-    kernel = cg.prepare("700", common.Alone())
+    kernel = prepare("cg", "700")
     kernel.run()
     assert kernel.zeta == pytest.approx(zeta, rel=1e-10)
 
 
 @pytest.mark.parametrize("size", ["700", "S"])
 def test_cg_notices_a_wrong_matrix(size: str) -> None:
-    kernel = cg.prepare(size, common.Alone())
+    kernel = prepare("cg", size)
     kernel.matrix.data[::7] *= 1.1  # no longer symmetric
     kernel.run()
     assert not kernel.verified()
 
 
 def test_ft_agrees_with_the_transform_of_the_whole() -> None:
-    kernel = ft.prepare("32", common.Alone())
+    kernel = prepare("ft", "32")
     kernel.run()
     k = np.fft.fftfreq(32, 1 / 32) ** 2
     squares = k[:, None, None] + k[None, :, None] + k[None, None, :]
@@ -121,7 +121,7 @@ def test_ft_agrees_with_the_transform_of_the_whole() -> None:
 
 @pytest.mark.parametrize("size", ["32", "S"])
 def test_ft_notices_a_wrong_decay(size: str) -> None:
-    kernel = ft.prepare(size, common.Alone())
+    kernel = prepare("ft", size)
     kernel.decay *= 1 - 1e-9
     kernel.run()
     assert not kernel.verified()
@@ -129,7 +129,7 @@ def test_ft_notices_a_wrong_decay(size: str) -> None:
 
 @pytest.mark.parametrize("size", ["16", "S"])
 def test_mg_notices_a_wrong_answer(size: str) -> None:
-    kernel = mg.prepare(size, common.Alone())
+    kernel = prepare("mg", size)
     kernel.run()
     kernel.norm *= 1 + 1e-6
     assert not kernel.verified()
@@ -140,7 +140,7 @@ def test_mg_notices_a_wrong_answer(size: str) -> None:
 
 
 def test_mg_residual_is_that_of_the_27_point_stencil() -> None:
-    kernel = mg.prepare("16", common.Alone())
+    kernel = prepare("mg", "16")
     kernel.run()
     u, v, r = (g[1:-1, 1:-1, 1:-1] for g in (kernel.u[-1], kernel.v, kernel.r[-1]))
     weights = (-8 / 3, 0.0, 1 / 6, 1 / 12)
@@ -156,7 +156,7 @@ def test_mg_residual_is_that_of_the_27_point_stencil() -> None:
 
 def test_lu_is_plain_gauss_seidel() -> None:
     n = 9
-    kernel = lu.Lu(n, common.Alone())
+    kernel = lu.Lu(n, common.Comm())
     kernel.run()
     u = np.zeros_like(kernel.u)
     forward = [(i, j) for i in range(1, n + 1) for j in range(1, n + 1)]
@@ -169,7 +169,7 @@ def test_lu_is_plain_gauss_seidel() -> None:
 
 
 def test_lu_notices_a_wrong_answer() -> None:
-    kernel = lu.prepare("32", common.Alone())
+    kernel = prepare("lu", "32")
     kernel.run()
     kernel.u[5, 5, lu.DEPTH - 1] += 1e-3
     assert not kernel.verified()
@@ -197,7 +197,7 @@ def test_too_many_ranks_are_refused(load: str) -> None:
     size = sizes(load)[0]
     most = most_ranks(load, size)
 
-    class Many(common.Alone):
+    class Many(common.Comm):
         size = most + 1
 
     with pytest.raises(BadInput, match="cannot be split over"):

@@ -133,7 +133,7 @@ def test_one_core_only(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None
 def listener(ranks: int = 2) -> tuple[Listener, list[Event]]:
     events: list[Event] = []
     run = Run("network", Settings(), events.append)
-    return Listener(run, "all-to-all", ranks, (), "MPICH 5"), events
+    return Listener(run, "all-to-all", ranks=ranks, hosts=(), library="MPICH 5"), events
 
 
 def test_listener_passes_over_strange_lines() -> None:

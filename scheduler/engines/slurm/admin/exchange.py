@@ -111,7 +111,7 @@ class Exchange:
         what = f"all-to-all over {', '.join(names)}"
         run = Run("network", self.settings.model_copy(update={"budget_s": budget_s}), self.emit)
         run.progress(what)
-        listener = Listener(run, what, len(nodes), names, self.library)
+        listener = Listener(run, what, ranks=len(nodes), hosts=names, library=self.library)
         limit_s = budget_s + GRACE_S
         plan = AllToAllPlan(
             len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True
