@@ -19,15 +19,17 @@ from agent.attempts.records import Result
 from profiles.errors import BadInput
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.dispatcher import Bookings
+from scheduler.coordinator.external_jobs import Visitors
 from scheduler.coordinator.job_table import PHASES, Ledger
-from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.coordinator.journal import Journal
 from scheduler.coordinator.outcomes import judge
 from scheduler.coordinator.transitions import Lives
-from scheduler.engines import Engine, Report
-from scheduler.engines.slurm.external.visitors import Visitors
+from scheduler.engines.protocol import Engine, Report
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.jobs.specs import JobSpec, as_job, check_order, of_several, one_each
+from scheduler.jobs.specs import JobSpec, check_order, of_several, one_each
 from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer

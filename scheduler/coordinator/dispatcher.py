@@ -8,8 +8,9 @@ from functools import partial
 
 from agent.attempts.records import Want
 from scheduler.coordinator.job_table import Ledger
-from scheduler.coordinator.journal import Entry, Journal, Stage
-from scheduler.engines import Engine
+from scheduler.coordinator.journal import Journal
+from scheduler.engines.protocol import Engine
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event
 from scheduler.model.jobs import Placement, Stop

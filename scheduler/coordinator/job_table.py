@@ -10,9 +10,11 @@ from operator import itemgetter
 from typing import Any
 
 from profiles.errors import BadInput, UserError
-from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.coordinator.journal import Journal
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
-from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Region
 from scheduler.model.state import JobPhase, JobState
 from scheduler.prediction.predictions import OpenPredictions

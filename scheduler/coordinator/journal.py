@@ -11,21 +11,19 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from agent.attempts.records import Want
 from profiles.errors import BadInput
 from scheduler.coordinator import journal_file as file
 from scheduler.coordinator.jobs_on_disk import job_folders
-from scheduler.coordinator.rows import FORESEE, as_row, flat, placement_of, read_forecasts, thaw
+from scheduler.coordinator.rows import FORESEE, forecast_row, read_forecasts, thaw
 from scheduler.coordinator.tally import Tally, TallyFile
-from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Placement, Region
+from scheduler.jobs.entry import FINAL, Entry
+from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of
+from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 VERSION = (
@@ -35,95 +33,6 @@ BUSY_MS = 5000  # to wait for somebody who reads
 CHECKPOINT_S = 30.0  # so long what is committed may be in the log only
 
 
-class Stage(StrEnum):
-    """Where a job is; the last four are final."""
-
-    HELD = "held"  # waits for other jobs; in the journal also: suspended by its owner (``Entry.shown``)
-    WAITING = "waiting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    SUSPENDED = "suspended"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    KILLED = "killed"  # at its limit of time or memory
-
-    @property
-    def final(self) -> bool:
-        return self in FINAL
-
-    @property
-    def begun(self) -> bool:
-        """Whether a job of this stage has begun to run and has not ended."""
-        return self in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED)
-
-
-FINAL = (Stage.DONE, Stage.FAILED, Stage.CANCELLED, Stage.KILLED)
-
-
-@dataclass(slots=True)
-class Entry:
-    """One job as the journal has it; times in seconds since 1970.
-
-    Attributes:
-        environment: key of ``Journal.environment``.
-        attempt: number of the last attempt, 0 before the first.
-        alive: that attempt was started and is not known to have ended (it runs, or is paused).
-        kept, kept_s: share of the work and attained service that the last checkpoint saved.
-        placement, cores, devices: of the last attempt.
-        request: number of the last request to its supervisor, and what it was: ``want``.
-        goals: where it is to go on when its checkpoint is written: the first of them that is free.
-        held_by_user: suspended by its owner: no policy resumes it.
-        trouble: why it failed, as a sentence; "" if it did not.
-        predicted: what earlier runs said of it, where its owner gave no estimate.
-        blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
-        limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
-        tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
-            there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
-    """
-
-    id: int
-    spec: JobSpec
-    environment: str
-    submit_s: float
-    stage: Stage = Stage.WAITING
-    attempt: int = 0
-    alive: bool = False
-    placement: Placement | None = None
-    cores: tuple[int, ...] = ()
-    devices: tuple[int, ...] = ()
-    request: int = 0
-    want: Want | Literal[""] = ""
-    held_by_user: bool = False
-    start_s: float | None = None
-    since_s: float = 0.0
-    served_s: float = 0.0
-    done: float = 0.0
-    kept: float = 0.0
-    kept_s: float = 0.0
-    preemptions: int = 0
-    migrations: int = 0
-    failures: int = 0
-    end_s: float | None = None
-    code: int | None = None
-    signal: int | None = None
-    trouble: str = ""
-    usage: dict[str, Any] | None = None
-    goals: tuple[Placement, ...] = ()
-    predicted: dict[str, Any] | None = None
-    blocked: str = ""
-    limit_s: float | None = None
-    tasks: int | None = None
-    hosts: list[str] | None = None
-
-    @property
-    def shown(self) -> Stage:
-        """The stage as everybody is told of it: a suspended job is suspended, whoever has paused it."""
-        return Stage.SUSPENDED if self.stage is Stage.HELD and self.held_by_user else self.stage
-
-
-COLUMNS = tuple(field.name for field in fields(Entry))
-AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in COLUMNS if c != "id")},
     asked, sum);
@@ -142,7 +51,6 @@ CREATE INDEX IF NOT EXISTS forecasts_open ON forecasts (number) WHERE measured I
 """
 # What a job asked for never changes: only the rest is written again.
 ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}, asked, sum) VALUES ({', '.join('?' * len(COLUMNS))}, ?, ?)"
-CHANGING = COLUMNS[COLUMNS.index("stage") :]
 CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)}, sum = ? WHERE id = ?"
 LAYOUT = file.Layout(VERSION, SCHEMA, COLUMNS, COLUMNS.index("stage"))
 
@@ -226,7 +134,7 @@ class Journal:
                 self._db.execute("DELETE FROM regions")
                 parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
                 self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
-            self._db.executemany(FORESEE, [as_row(forecast) for forecast in forecasts])
+            self._db.executemany(FORESEE, [forecast_row(forecast) for forecast in forecasts])
         self._tally, self._last = tally, last
         with suppress(OSError):
             self._tally_file.note(tally)
@@ -356,68 +264,10 @@ def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _whole_row(entry: Entry) -> list[Any]:
-    row = _row(entry, COLUMNS)
-    return [*row, *file.sums(row, LAYOUT)]
+    values = as_row(entry, COLUMNS)
+    return [*values, *file.sums(values, LAYOUT)]
 
 
 def _changed_row(entry: Entry) -> list[Any]:
-    row = _row(entry, CHANGING)
-    return [*row, file.checksum([entry.id, *row]), entry.id]
-
-
-def row_of(entry: Entry) -> dict[str, Any]:
-    """A job as the journal has it, for its folder: by that a lost journal is made anew."""
-    return {
-        name: value for name, value in zip(COLUMNS, _row(entry, COLUMNS), strict=True) if value is not None
-    }
-
-
-def _row(entry: Entry, columns: Sequence[str]) -> list[Any]:
-    row = [getattr(entry, name) for name in columns]
-    for place, name in enumerate(columns):
-        value = row[place]
-        if name in ENCODED:
-            row[place] = ENCODED[name](value)
-        elif isinstance(value, float) and math.isnan(value):
-            row[place] = None  # SQLite has no number that is none
-    return row
-
-
-def entry_of(row: Sequence[Any]) -> Entry:
-    """The job of a row; BadInput if it is damaged."""
-    try:
-        return _parse(row)
-    except (ValueError, TypeError, KeyError) as error:
-        what = " ".join(str(error).split())[:200]
-        raise BadInput(f"the journal is damaged: of job {row[0]} it says: {what}", file.CHOICE) from error
-
-
-def _parse(row: Sequence[Any]) -> Entry:
-    found = zip(COLUMNS, row, strict=True)
-    values = {name: value for name, value in found if value is not None}  # None: its default
-    values["spec"] = JobSpec.model_validate_json(values["spec"])
-    values["stage"] = Stage(values["stage"])
-    values["held_by_user"], values["alive"] = bool(values["held_by_user"]), bool(values["alive"])
-    for name in AS_JSON & values.keys():
-        values[name] = json.loads(values[name])
-    if "placement" in values:
-        values["placement"] = placement_of(json.loads(values["placement"]))
-    values["goals"] = tuple(map(placement_of, json.loads(values.get("goals", "[]"))))
-    values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
-    return Entry(**values)
-
-
-def _dumps(value: Any) -> str:
-    """As JSON; most have nothing."""
-    return "null" if value is None else json.dumps(value) if value else EMPTY_AS_JSON[type(value)]
-
-
-ENCODED: dict[str, Callable[[Any], Any]] = {
-    "spec": JobSpec.model_dump_json,
-    "placement": lambda value: None if value is None else json.dumps(flat(value)),
-    "goals": lambda value: _dumps(tuple(map(flat, value))),
-    "held_by_user": int,  # as it is read again
-    "alive": int,
-    **dict.fromkeys(AS_JSON, _dumps),
-}
-EMPTY_AS_JSON: dict[type, str] = {tuple: "[]", list: "[]", dict: "{}"}
+    values = as_row(entry, CHANGING)
+    return [*values, file.checksum([entry.id, *values]), entry.id]

@@ -21,11 +21,11 @@ from zlib import crc32
 from profiles.errors import BadInput, Busy
 from scheduler.coordinator.tally import FILE as TALLY
 from scheduler.coordinator.tally import Tally, read_tally
+from scheduler.jobs.rows import CHOICE
 from scheduler.prediction.predictions import UNITS
 
 FILE = "journal.sqlite"
 LOCK_HINT = "use that one, or stop it with: tenbin down"
-CHOICE = "bring a copy of it back, or go on with what can be read: tenbin up --recover"
 NUMBER = "('real', 'integer')"
 # What no row of the other tables is; ``functions`` gives what these conditions use.
 BROKEN = {

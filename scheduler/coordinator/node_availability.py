@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engines import Engine
+from scheduler.engines.protocol import Engine
 from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.state import ClusterState
 

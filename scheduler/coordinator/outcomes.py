@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from agent.attempts.records import Result
-from scheduler.coordinator.journal import Stage
+from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 
 

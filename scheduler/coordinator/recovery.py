@@ -22,9 +22,11 @@ from profiles.errors import BadInput, UserError
 from profiles.files import sync
 from scheduler.coordinator import journal_file, rows
 from scheduler.coordinator.jobs_on_disk import attempts_of, job_folders
-from scheduler.coordinator.journal import COLUMNS, LAYOUT, Entry, Journal, Stage, entry_of
+from scheduler.coordinator.journal import LAYOUT, Journal
 from scheduler.coordinator.tally import FILE as TALLY
 from scheduler.coordinator.tally import read_tally
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.rows import CHOICE, COLUMNS, entry_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.prediction.predictions import TrackedPrediction
 
@@ -88,7 +90,7 @@ def recover(store: Path) -> str:
             if not unknown(journal):
                 return f"{store}: the journal is whole; there is nothing to recover"
     except BadInput as error:
-        if error.remedy != journal_file.CHOICE:
+        if error.remedy != CHOICE:
             raise
     lock = journal_file.hold(store)
     try:

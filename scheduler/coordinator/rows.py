@@ -1,4 +1,4 @@
-"""Placements, predictions and tags as the rows of the journal have them."""
+"""Predictions and tags of timers as the rows of the journal have them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import fields
 from typing import Any
 
 from profiles.errors import BadInput
-from scheduler.coordinator.journal_file import CHOICE
-from scheduler.model.jobs import Placement
+from scheduler.jobs.rows import CHOICE
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 FORECAST = tuple(field.name for field in fields(TrackedPrediction))
-PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 FORESEE = (
     f"INSERT OR REPLACE INTO forecasts ({', '.join(FORECAST)}) VALUES ({', '.join('?' * len(FORECAST))})"
 )
@@ -34,7 +32,7 @@ def read_forecasts(
     return found[::-1]
 
 
-def as_row(forecast: TrackedPrediction) -> list[Any]:
+def forecast_row(forecast: TrackedPrediction) -> list[Any]:
     values = (getattr(forecast, name) for name in FORECAST)
     return [json.dumps(value) if isinstance(value, dict) else value for value in values]
 
@@ -47,17 +45,6 @@ def from_row(row: Sequence[Any]) -> TrackedPrediction:
     except (ValueError, TypeError) as error:
         raise BadInput(f"the journal is damaged: prediction {row[0]}: {error}", CHOICE) from error
     return TrackedPrediction(**named)
-
-
-def flat(placement: Placement) -> list[Any]:
-    """A placement as JSON has it."""
-    return [getattr(placement, name) for name in PLACEMENT]
-
-
-def placement_of(flat: list[Any]) -> Placement:
-    """The placement that ``flat`` has written."""
-    pool, units, nodes, cap_w, region, binding = flat
-    return Placement(pool, units, tuple((node, there) for node, there in nodes), cap_w, region, binding)
 
 
 def thaw(tag: object) -> object:

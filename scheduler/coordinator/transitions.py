@@ -7,8 +7,8 @@ from functools import partial
 from profiles.errors import BadInput
 from scheduler.coordinator.dispatcher import Bookings, Happen
 from scheduler.coordinator.job_table import Ledger
-from scheduler.coordinator.journal import Entry, Stage
-from scheduler.engines import Engine
+from scheduler.engines.protocol import Engine
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.sizes import beyond
 from scheduler.model import actions as act

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
+from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.model.speeds import CapLine, TabulatedSpeed, scaling
-
-if TYPE_CHECKING:
-    from scheduler.jobs.specs import JobSpec
 
 POINTS = 256  # of a measured speed-up, before the largest size
 SLOWEST = 0.01  # speed at the lowest cap, where a line that was measured above it would go below

@@ -126,15 +126,25 @@ POLICIES = {
 }
 
 
+def policy_class(text: str) -> type[Policy]:
+    """Return the class of the policy that ``"name"`` or ``"name,k=v"`` describes.
+
+    Raises:
+        BadInput: there is no such policy.
+    """
+    name = text.partition(",")[0]
+    if name not in POLICIES:
+        raise unknown("policy", name, POLICIES)
+    return POLICIES[name].load()
+
+
 def create(text: str, seed: int = 0) -> Policy:
     """Make the policy that ``"name"`` or ``"name,k=v,k=v"`` describes.
 
     Raises:
         BadInput: no such policy or parameter, or a value of the wrong type; near misses are named.
     """
+    kind = policy_class(text)
     name, given = split(text)
-    if name not in POLICIES:
-        raise unknown("policy", name, POLICIES)
     entry = POLICIES[name]
-    kind = entry.load()
     return kind(fill(kind.Parameters, {**entry.preset, **given}, f"policy {name}"), seed)

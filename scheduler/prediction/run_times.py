@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from scheduler.coordinator.journal import Entry, Stage
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster
 from scheduler.prediction.history import History, JobSignature, PastRun, Quantity, program_of, shape_of

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from agent.attempts.phases import Phase
 from agent.attempts.records import Result, RunState
-from scheduler.coordinator.journal import Entry
+from scheduler.jobs.entry import Entry
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import EstimateKind, Job, Stop
 from scheduler.model.state import ClusterState, JobState, estimate_under

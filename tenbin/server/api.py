@@ -20,8 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Entry, Stage
-from scheduler.engines.job_paths import check_all
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.paths import check_all
 from scheduler.jobs.specs import JobSpec, Name, check_variables
 from tenbin.server.node_table import node_table
 from tenbin.server.refusals import (

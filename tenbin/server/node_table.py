@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Stage
+from scheduler.jobs.entry import Stage
 from scheduler.model.jobs import Pool
 
 

@@ -24,9 +24,8 @@ from profiles.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal import Journal
 from scheduler.coordinator.recovery import check_folders, recover
-from scheduler.engines import Engine
-from scheduler.engines.local.discovery import Machine
-from scheduler.engines.local.engine import SWEEP_S, LocalEngine
+from scheduler.engines.common.machine import Machine
+from scheduler.engines.local.engine import SWEEP_S
 from scheduler.engines.local.packages import put_back
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import socket_folder
@@ -75,7 +74,7 @@ def serve(
         put_back()
         sockets = private_folder(socket_folder(home))
         report = sockets / "report.sock"
-        engine = make_engine(home, machine, report)
+        engine = machine.engine(home, report)
         try:
             profiles, unit = machine.job_profiles, machine.unit
             measured = ProfiledJobs(JobStore(), profiles.kind if profiles is not None else node_kind())
@@ -106,16 +105,6 @@ def make_ready(home: Path, anew: bool) -> Iterator[str]:
         yield closed
     if anew:
         yield recover(home)
-
-
-def make_engine(home: Path, machine: Machine, report: Path) -> Engine:
-    """What carries decisions out on that machine; supervisors of this one tell at ``report``."""
-    if machine.slurm is not None:
-        from scheduler.engines.slurm.engine import SlurmEngine
-
-        return SlurmEngine(home, machine.cluster, machine.slurm, machine.unit)
-    cores, devices = machine.cores, machine.devices
-    return LocalEngine(home, report, machine.cluster, cores, devices, machine.unit, machine.packages)
 
 
 async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) -> None:

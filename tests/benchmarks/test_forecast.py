@@ -33,7 +33,8 @@ import pytest
 
 from profiles.records import Profile
 from profiles.store import Store
-from scheduler.engines.local.discovery import Machine, devices_of_machine
+from scheduler.engines.common.machine import Machine
+from scheduler.engines.local.discovery import devices_of_machine
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create

@@ -26,12 +26,12 @@ import pytest
 
 from agent.node_profile.node_kind import node_kind
 from profiles.job_store import JobStore
-from scheduler.engines.local.discovery import Machine, kind_of
+from scheduler.engines.common.machine import Machine
 from scheduler.engines.slurm.discovery import slurm_cluster
-from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import LinearCosts
-from scheduler.model.parameters import split
-from scheduler.policies.registry import create
+from scheduler.policies.registry import create, policy_class
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
@@ -157,12 +157,12 @@ def told(name: str, real: tuple[float, ...], forecast: tuple[float, ...] | None)
 
 
 def options(policy: str) -> list[str]:
-    counts = "counted" in kind_of(split(policy)[0]).suits
+    counts = "counted" in policy_class(policy).suits
     return ["--engine", "slurm", "--policy", policy, *(("--unit", "1") if counts else ())]
 
 
 def machine_for(policy: str, home: Path) -> Machine:
-    counts = "counted" in kind_of(split(policy)[0]).suits
+    counts = "counted" in policy_class(policy).suits
     return slurm_cluster(policy, home, None, 1 if counts else None, 30.0)
 
 
@@ -202,7 +202,7 @@ def goes_on(up: Up, job: Job, since: float) -> bool:
 
 def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
     up.start(*options(policy))
-    shared, begin, handles = "sharing" in kind_of(split(policy)[0]).suits, time.time(), []
+    shared, begin, handles = "sharing" in policy_class(policy).suits, time.time(), []
     for job in jobs:
         time.sleep(max(begin + job.at_s - time.time(), 0.0))
         handles += up.client.submit_all([job.spec(shared)])

@@ -12,11 +12,12 @@ from probes.power.caps import LOWEST_SHARE
 from probes.power.powercap import Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Profile
-from scheduler.engines.local.discovery import Machine, kind_of, scaling_of
+from scheduler.engines.common.machine import cap_lines, scaling_of
+from scheduler.engines.local.discovery import LocalMachine
 from scheduler.engines.local.packages import Packages
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.speeds import CapLine
+from scheduler.policies.registry import policy_class
 from scheduler.prediction.profiles import CAP_STEP_W, with_power
 
 HINT = "see: tenbin doctor; to try it on emulated ones: --emulate intel-2s"
@@ -24,7 +25,7 @@ HINT = "see: tenbin doctor; to try it on emulated ones: --emulate intel-2s"
 
 def capped_packages(
     policy: str, budget_w: float, nodes: int | None, profile: Profile | None, sysfs: Path, emulated: str
-) -> Machine:
+) -> LocalMachine:
     """Each package a node that one job has to itself.
 
     Args:
@@ -39,7 +40,7 @@ def capped_packages(
         Unavailable: there are no caps here, or this user may not set them.
     """
     name = policy.partition(",")[0]
-    if "power" not in kind_of(name).suits:
+    if "power" not in policy_class(policy).suits:
         raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose parm or fifo-mid")
     found = sorted(capped(zones(sysfs)), key=lambda zone: zone.key)
     if not found:
@@ -65,7 +66,7 @@ def capped_packages(
         raise BadInput(what, "give at least that")
     packages = Packages(sysfs, tuple(zone.key for zone in used), emulated)
     parts = [list(cores[zone.key][:size]) for zone in used]
-    return Machine(Cluster((pool,), budget_w), parts, unit=unit, packages=packages)
+    return LocalMachine(Cluster((pool,), budget_w), cores=parts, unit=unit, packages=packages)
 
 
 def _power(used: Sequence[Zone], packages: int, profile: Profile | None, emulated: str) -> Pool:
@@ -95,20 +96,6 @@ def _lowest_w(zone: Zone) -> float:
     if constraint is not None and constraint.min_w:
         return constraint.min_w
     return LOWEST_SHARE * min(zone.cap_max_w or zone.cap_w or 0.0, zone.cap_w or 0.0)
-
-
-def cap_lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]:
-    """Speed under a cap, by load, against the lowest cap (paper C, equation 4.5)."""
-    found = {}
-    for model in profile.models:
-        if model.quantity != "power_speed_ratio":
-            continue
-        knee_w = max(model["knee_w"].value / packages, pool.caps_w[0])
-        slope = model["slope_per_w"].value * packages
-        slowest = model["speed_flat"].value - slope * (knee_w - pool.caps_w[0])
-        if slowest > 0:
-            found[model.labels["load"]] = CapLine(slope / slowest, pool.caps_w[0], knee_w)
-    return found
 
 
 def _emulated_cores(name: str) -> dict[str, tuple[int, ...]]:

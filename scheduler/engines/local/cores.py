@@ -6,8 +6,8 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scheduler.coordinator.journal import Entry
-from scheduler.engines.region_placement_store import Fences
+from scheduler.engines.common.region_placement_store import Fences
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Placement, Region
 

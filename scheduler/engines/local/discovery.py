@@ -17,37 +17,40 @@ from probes.topology import read_topology
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
+from scheduler.engines.common.machine import Machine, scaling_of
 from scheduler.engines.local.packages import Packages
 from scheduler.jobs.sizes import CORE, Unit, memory_text
-from scheduler.model.costs import FREE, LinearCosts
+from scheduler.model.costs import FREE
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.parameters import split, unknown
-from scheduler.policies.base import Policy
-from scheduler.policies.registry import POLICIES, create
+from scheduler.model.parameters import split
+from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import ProfiledSlowdowns, measured_cluster
 
 if TYPE_CHECKING:
-    from scheduler.engines.slurm.site import Site  # most coordinators have no Slurm
-
-SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
+    from scheduler.engines.local.engine import LocalEngine
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What stands behind a cluster: cores of each node, devices of each pool, costs of moving, its unit, and
-    job profiles where jobs share nodes; or a Slurm cluster with its nodes."""
+class LocalMachine(Machine):
+    """This machine: the cores of each node, the devices of each pool, and the packages under power caps."""
 
-    cluster: Cluster
-    cores: list[list[int]]
+    cores: list[list[int]] = field(default_factory=list)
     devices: dict[str, list[int]] = field(default_factory=dict)
-    costs: LinearCosts = FREE
-    unit: Unit = CORE
-    job_profiles: ProfiledSlowdowns | None = None
     packages: Packages | None = None
-    slurm: Site | None = None
+
+    def engine(self, store: Path, reports: Path) -> LocalEngine:
+        from scheduler.engines.local.engine import LocalEngine
+
+        return LocalEngine(
+            store, reports, self.cluster, self.cores, self.devices, unit=self.unit, packages=self.packages
+        )
+
+    @property
+    def emulated(self) -> str:
+        return self.packages.emulated if self.packages is not None else ""
 
 
-def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None = None) -> Machine:
+def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None = None) -> LocalMachine:
     """Each OpenCL device as a class of its own, those that are no processors first.
 
     Args:
@@ -58,7 +61,7 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
         Unavailable: there is no OpenCL device.
     """
     name, _ = split(policy)
-    if "classes" not in kind_of(name).suits:
+    if "classes" not in policy_class(policy).suits:
         raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, mct or fcfs")
     # In a process of its own: a driver that crashes must not take the coordinator with it.
     command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
@@ -72,17 +75,10 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
     cluster, costs = Cluster(pools), FREE
     if profile is not None:
         costs = measured_cluster(cluster, {pool.name: profile for pool in pools}, folder).costs
-    return Machine(cluster, [], {d["key"]: [number] for number, d in numbered}, costs)
+    return LocalMachine(cluster, devices={d["key"]: [number] for number, d in numbered}, costs=costs)
 
 
-def kind_of(name: str) -> type[Policy]:
-    """The class of a policy; BadInput if there is none of that name."""
-    if name not in POLICIES:
-        raise unknown("policy", name, POLICIES)
-    return POLICIES[name].load()
-
-
-def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile | None = None) -> Machine:
+def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile | None = None) -> LocalMachine:
     """All cores, or so many.
 
     A policy that schedules counted units gets all cores as one pool; one that places on nodes gets nodes
@@ -92,7 +88,7 @@ def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile |
         BadInput: there are not so many cores, or the policy needs what this engine does not have.
     """
     name, _ = split(policy)
-    suits = kind_of(name).suits
+    suits = policy_class(policy).suits
     usable = sorted(os.sched_getaffinity(0))
     if cores is not None and cores > len(usable):
         raise BadInput(f"--cores {cores}: this process may use {len(usable)}", "ask for fewer")
@@ -101,7 +97,7 @@ def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile |
         if nodes not in (None, 1):
             raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
         unit = Unit(scaling=scaling_of(profile)) if profile is not None else CORE
-        return Machine(Cluster((Pool("core", len(used)),)), [used], unit=unit)
+        return LocalMachine(Cluster((Pool("core", len(used)),)), cores=[used], unit=unit)
     if profile is not None:
         raise BadInput(f"--profile: policy {name} uses nothing of it here", "leave it out")
     if "sharing" in suits:
@@ -111,7 +107,7 @@ def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile |
     return _in_nodes(used, nodes or 1)
 
 
-def _in_nodes(used: list[int], count: int, **more: Any) -> Machine:
+def _in_nodes(used: list[int], count: int, **more: Any) -> LocalMachine:
     """So many equal nodes of these cores."""
     if count > len(used):
         raise BadInput(f"--nodes {count}: there are {len(used)} cores", "ask for fewer")
@@ -119,10 +115,10 @@ def _in_nodes(used: list[int], count: int, **more: Any) -> Machine:
     capacity = float(each), usable_memory_mb() / count
     pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=capacity)
     parts = [used[each * i : each * (i + 1)] for i in range(count)]
-    return Machine(Cluster((pool,)), parts, unit=Unit(node=True, cores=each), **more)
+    return LocalMachine(Cluster((pool,)), cores=parts, unit=Unit(node=True, cores=each), **more)
 
 
-def with_memory(machine: Machine, most_mb: float | None) -> Machine:
+def with_memory(machine: LocalMachine, most_mb: float | None) -> LocalMachine:
     """The machine with so much memory for all jobs together (None: all that may be used).
 
     Nodes have equal parts of it.
@@ -154,7 +150,7 @@ def usable_memory_mb(most_mb: float | None = None) -> float:
     return there_mb if most_mb is None else most_mb
 
 
-def _shared(policy: str, cores: int | None, nodes: int) -> Machine:
+def _shared(policy: str, cores: int | None, nodes: int) -> LocalMachine:
     """Nodes that jobs share: one hardware thread of each core, as job profiles are measured; neighbours in
     cache and memory on one node."""
     topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
@@ -167,13 +163,3 @@ def _shared(policy: str, cores: int | None, nodes: int) -> Machine:
         remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
         raise BadInput(what, remedy)
     return _in_nodes(used, nodes, job_profiles=ProfiledSlowdowns(JobStore(), node_kind()))
-
-
-def scaling_of(profile: Profile) -> dict[str, tuple[float, float]]:
-    """Downey's A and sigma by what bounds a job, as far as they were measured."""
-    found = {}
-    for load, probe in SCALES_LIKE.items():
-        model = profile.find("run_s", load=probe)
-        if model is not None:
-            found[load] = (model["A"].value, model["sigma"].value)
-    return found

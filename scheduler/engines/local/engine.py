@@ -27,13 +27,14 @@ from agent.attempts.records import Request, Want
 from agent.processes import limits, tree, umask
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import Unavailable
-from scheduler.coordinator.journal import Entry
-from scheduler.engines import Report, spoiled
-from scheduler.engines.folders import JobFolders
-from scheduler.engines.job_paths import check_here
+from scheduler.engines.common import spoiled
+from scheduler.engines.common.job_folders import JobFolders
+from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
-from scheduler.engines.orders import Orders
+from scheduler.engines.local.paths import check_here
+from scheduler.engines.protocol import Report
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -82,13 +83,20 @@ class LocalEngine(JobFolders):
         cluster: Cluster,
         cores: Sequence[Sequence[int]],
         devices: Mapping[str, Sequence[int]] | None = None,
+        *,
         unit: Unit = CORE,
         packages: Packages | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.packages = packages
         self._cores = Cores(store, cluster, cores, devices or {}, unit, packages is not None)
-        self._orders = Orders(store, unit, self._cores.node_of, packages)
+        self._orders = Orders(
+            store,
+            unit,
+            self._cores.node_of,
+            sysfs=packages.sysfs if packages is not None else None,
+            emulated=packages is not None and bool(packages.emulated),
+        )
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()

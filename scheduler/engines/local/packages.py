@@ -12,7 +12,6 @@ from agent.attempts.folder import Attempt
 from agent.journal import restore_leftovers
 from agent.paths import state_dir
 from agent.power.power import wish, wished_cap_w
-from probes.power.loads import MARK
 
 PAUSES_S = 2.0  # a supervisor that lives stops its job and gives its packages back in milliseconds
 log = logging.getLogger("tenbin")
@@ -31,10 +30,6 @@ class Packages:
     sysfs: Path
     keys: tuple[str, ...]
     emulated: str = ""
-
-    def environment(self, load: str) -> dict[str, str]:
-        """What marks a job's processes as loads of an emulated machine."""
-        return {MARK: load} if self.emulated else {}
 
     def wish(self, attempt: Attempt, nodes: Sequence[int], cap_w: float | None) -> None:
         """The attempt has these nodes, each package under this cap: from its start on, or now if it runs."""

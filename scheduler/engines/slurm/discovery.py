@@ -5,13 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
-from scheduler.engines.local.discovery import Machine, kind_of
+from scheduler.engines.common.machine import Machine
 from scheduler.engines.slurm.admin import rights
 from scheduler.engines.slurm.admin.kinds import kind_of as kind_of_nodes
 from scheduler.engines.slurm.client import parse
@@ -23,9 +24,31 @@ from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInvent
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.parameters import split
-from scheduler.policies.registry import create
+from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import ProfiledSlowdowns
+
+if TYPE_CHECKING:
+    from scheduler.engines.slurm.engine import SlurmEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmMachine(Machine):
+    """A partition of a Slurm cluster."""
+
+    site: Site
+
+    def engine(self, store: Path, reports: Path) -> SlurmEngine:
+        from scheduler.engines.slurm.engine import SlurmEngine
+
+        return SlurmEngine(store, self.cluster, self.site, self.unit)
+
+    @property
+    def emulated(self) -> str:
+        return self.site.power.emulated if self.site.power is not None else ""
+
+    @property
+    def rest_w(self) -> float:
+        return self.site.power.rest_w if self.site.power is not None else 0.0
 
 
 def slurm_cluster(
@@ -38,7 +61,7 @@ def slurm_cluster(
     gate_s: float = GATE_S,
     devices: bool = False,
     profile: Profile | None = None,
-) -> Machine:
+) -> SlurmMachine:
     """The nodes of a partition.
 
     A policy that counts units gets whole nodes, or units of so many ``cores`` of one node; one that places on
@@ -62,7 +85,7 @@ def slurm_cluster(
     if slurm.version() < parse.OLDEST:
         raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
     name, found = nodes_of(slurm, partition)
-    suits = kind_of(split(policy)[0]).suits
+    suits = policy_class(policy).suits
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in found])
     if devices:
@@ -96,26 +119,25 @@ def slurm_cluster(
         kind = "nodes" if not pool.counted else "whole" if cores is None else "parts"
         _may_steer(slurm)
         sbatch = SbatchQueue(take_over, gate_s, name, Shape(kind, unit.cores))
-    return Machine(
-        Cluster((pool,)), [], unit=unit, slurm=Site(slurm, name, inventory, lease_s, sbatch=sbatch)
+    return SlurmMachine(
+        Cluster((pool,)), unit=unit, site=Site(slurm, name, inventory, lease_s, sbatch=sbatch)
     )
 
 
-def setting_down(machine: Machine) -> Machine:
+def setting_down(machine: SlurmMachine) -> SlurmMachine:
     """The same, whose dead nodes are set down in Slurm at once.
 
     Raises:
         BadInput: this user may not.
     """
-    site = machine.slurm
-    assert site is not None
+    site = machine.site
     config = site.slurm.config()
     user, uid = getpass.getuser(), os.getuid()
     level, why = rights.admin_level(site.slurm, config, user)
     if not rights.steers_nodes(user, uid, rights.slurm_user(config), level):
         what = f"--set-down: {user} may not set nodes down" + (f" ({why})" if why else "")
         raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
-    return replace(machine, slurm=replace(site, set_down=True))
+    return replace(machine, site=replace(site, set_down=True))
 
 
 def _may_steer(slurm: Slurm) -> None:
@@ -152,18 +174,18 @@ def _devices(
     hosts: Sequence[ClusterNode],
     lease_s: float,
     profile: Profile | None,
-) -> Machine:
+) -> SlurmMachine:
     """The nodes' OpenCL devices."""
     from scheduler.engines.slurm.nodes.opencl_devices import devices_of_cluster
 
     inventory = NodeInventory(hosts, CORE, whole=False)
     cluster, slots, costs = devices_of_cluster(policy, suits, home, found, inventory, partition, profile)
-    return Machine(cluster, [], costs=costs, slurm=Site(slurm, partition, inventory, lease_s, devices=slots))
+    return SlurmMachine(cluster, costs=costs, site=Site(slurm, partition, inventory, lease_s, devices=slots))
 
 
 def _shared(
     policy: str, home: Path, slurm: Slurm, partition: str, found: Sequence[SlurmNode], lease_s: float
-) -> Machine:
+) -> SlurmMachine:
     """Nodes that jobs share, each on whole cores of its own, as job profiles are measured.
 
     Raises:
@@ -198,7 +220,7 @@ def _shared(
         slurm, partition, NodeInventory(hosts, unit, whole=False), lease_s, shared=True, threads=threads
     )
     profiles = ProfiledSlowdowns(JobStore(), kind)
-    return Machine(Cluster((pool,)), [], unit=unit, slurm=site, job_profiles=profiles)
+    return SlurmMachine(Cluster((pool,)), unit=unit, site=site, job_profiles=profiles)
 
 
 def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:

@@ -19,10 +19,10 @@ from pathlib import Path
 from agent.attempts.records import Request, Want
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.coordinator.journal import Entry
-from scheduler.engines import Report, spoiled
-from scheduler.engines.folders import JobFolders
-from scheduler.engines.orders import Orders
+from scheduler.engines.common import spoiled
+from scheduler.engines.common.job_folders import JobFolders
+from scheduler.engines.common.supervisor_orders import Orders
+from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts import attempt_state
 from scheduler.engines.slurm.attempts.allocation_reuse import AllocationReuse, passed_on_to
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
@@ -37,6 +37,7 @@ from scheduler.engines.slurm.nodes import node_failures
 from scheduler.engines.slurm.nodes.partitions import Partitions
 from scheduler.engines.slurm.nodes.power_budget import PowerBudget
 from scheduler.engines.slurm.site import Site
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region

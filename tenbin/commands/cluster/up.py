@@ -20,7 +20,7 @@ from tenbin.commands.options import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.engines.local.discovery import Machine
+    from scheduler.engines.common.machine import Machine
 
 START_S = 60.0
 
@@ -187,24 +187,24 @@ def up(
         if engine is Engines.slurm:
             from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
 
-            machine = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate, devices, known)
-            machine = setting_down(machine) if set_down else machine
+            found = slurm_cluster(policy, folder, partition, unit, lease, take_over, gate, devices, known)
+            found = setting_down(found) if set_down else found
             if partitions is not None:
                 from scheduler.engines.slurm.nodes.partition_check import partitioned
 
-                machine = partitioned(machine, policy, partitions, folder)
+                found = partitioned(found, policy, partitions, folder)
             if power_budget is not None:
                 from scheduler.engines.slurm.nodes.power_caps import capped_nodes
 
-                machine = capped_nodes(machine, folder, policy, power_budget, known, emulate or "")
+                found = capped_nodes(found, folder, policy, power_budget, known, emulate or "")
+            machine: Machine = found
         elif devices:
-            machine = devices_of_machine(policy, known, folder)
+            machine = with_memory(devices_of_machine(policy, known, folder), memory_mb)
         elif power_budget is not None:
-            machine = capped_packages(policy, power_budget, nodes, known, sysfs, emulate or "")
+            capped = capped_packages(policy, power_budget, nodes, known, sysfs, emulate or "")
+            machine = with_memory(capped, memory_mb)
         else:
-            machine = divide(policy, cores, nodes, known)
-        if engine is Engines.local:
-            machine = with_memory(machine, memory_mb)
+            machine = with_memory(divide(policy, cores, nodes, known), memory_mb)
         if daemon:
             _go_into_background(folder)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -219,12 +219,11 @@ def _tell_url(url: str, folder: Path) -> None:
 
 def _told(machine: Machine) -> str:
     pools = ", ".join(f"{pool.units} x {pool.name}" for pool in machine.cluster.pools)
-    power = machine.packages or (machine.slurm.power if machine.slurm is not None else None)
-    if power is None:
+    caps_w, budget_w = machine.cluster.pools[0].caps_w, machine.cluster.budget_w
+    if budget_w is None:
         return pools
-    caps_w = machine.cluster.pools[0].caps_w
-    emulated = f" EMULATED ({power.emulated})" if power.emulated else ""
-    budget_w = (machine.cluster.budget_w or 0.0) + getattr(power, "rest_w", 0.0)
+    budget_w += machine.rest_w
+    emulated = f" EMULATED ({machine.emulated})" if machine.emulated else ""
     return f"{pools} under caps of {caps_w[0]:g} to {caps_w[-1]:g} W, {budget_w:g} W together{emulated}"
 
 

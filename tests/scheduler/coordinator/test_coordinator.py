@@ -19,8 +19,9 @@ from agent.processes import limits
 from profiles.errors import BadInput, Busy
 from profiles.store import Store
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.coordinator.journal import Journal
 from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
 from tenbin.client.client import _arrays

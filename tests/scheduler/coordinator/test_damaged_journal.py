@@ -21,10 +21,11 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import Ledger
-from scheduler.coordinator.journal import Entry, Journal
+from scheduler.coordinator.journal import Journal
 from scheduler.coordinator.journal_file import read_only
 from scheduler.coordinator.recovery import recover
 from scheduler.coordinator.tally import TallyFile, read_tally
+from scheduler.jobs.entry import Entry
 from scheduler.model.jobs import Cluster, Pool
 
 FULL = os.environ.get("TENBIN_DRILL")
@@ -34,7 +35,8 @@ WRITER = """
 import random, sys
 from pathlib import Path
 from scheduler.prediction.predictions import Forecast
-from scheduler.coordinator.journal import Journal, Stage
+from scheduler.coordinator.journal import Journal
+from scheduler.jobs.entry import Stage
 from scheduler.coordinator.job_table import Ledger
 from scheduler.coordinator.recovery import recover
 from scheduler.coordinator.tally import TallyFile, read_tally

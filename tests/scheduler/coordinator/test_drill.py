@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.coordinator.journal import Journal, Stage
+from scheduler.coordinator.journal import Journal
+from scheduler.jobs.entry import Stage
 from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up, fill, small_disk

@@ -18,9 +18,10 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal, Stage
+from scheduler.coordinator.journal import Journal
 from scheduler.coordinator.recovery import check_folders, recover
 from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
 from tenbin.client.futures import Job

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal, Stage
+from scheduler.coordinator.journal import Journal
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 
 QUEUES = ["fcfs", "easy", "conservative", "mctbm", "first-fit"]

@@ -11,14 +11,14 @@ import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal import Journal
-from scheduler.engines.local.discovery import Machine, divide
+from scheduler.engines.common.machine import Machine
+from scheduler.engines.local.discovery import divide
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
 from scheduler.policies.registry import POLICIES, PolicyEntry
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
-from tenbin.server.serve import make_engine
 from tests.support.scripted_policy import Scripted, Told
 
 SHORT_S, LONG_S = 1.0, 3.0
@@ -102,7 +102,7 @@ def test_simulated(scenario: str) -> None:
 @contextmanager
 def coordinator_on(machine: Machine, home: Path) -> Iterator[Coordinator]:
     journal = Journal(home)
-    engine = make_engine(home, machine, home / "r")
+    engine = machine.engine(home, home / "r")
     coordinator = Coordinator(journal, engine, "scripted", unit=machine.unit)
     try:
         yield coordinator

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engines.region_placement import Zones
+from scheduler.engines.common.region_placement import Zones
 from scheduler.model.actions import Action, Repartition, Start
 from scheduler.model.events import Event, Finished
 from scheduler.model.jobs import Cluster, Job, Pool, Region

@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
+from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import SERIAL, Unit, tasks_on
-from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.model.speeds import CapLine, CappedSpeed
 from tests.support.coordinator import Up

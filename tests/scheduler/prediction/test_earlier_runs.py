@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Entry, Journal, Stage, ended_jobs
+from scheduler.coordinator.journal import Journal, ended_jobs
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.local.engine import LocalEngine
-from scheduler.jobs.specs import JobSpec, as_job
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Placement, Pool
 from scheduler.prediction.run_times import AT_ONCE, RunTimePredictor, better, run_of
 from tests.support.coordinator import Up

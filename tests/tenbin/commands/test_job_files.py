@@ -12,7 +12,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Stage
+from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.job_file import FIELDS, read
 from tests.support.coordinator import Up

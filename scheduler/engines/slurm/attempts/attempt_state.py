@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from agent.attempts.records import How, Result
 from agent.multi_node.lease import MARGIN_S
-from scheduler.engines import Report, spoiled
+from scheduler.engines.common import spoiled
+from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.nodes import node_failures

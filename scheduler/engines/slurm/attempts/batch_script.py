@@ -11,12 +11,12 @@ from agent.attempts.begin import LOG
 from agent.multi_node import lease
 from agent.supervisor import batch_process
 from probes.power.loads import MARK as LOAD
-from scheduler.coordinator.journal import Entry
-from scheduler.engines.orders import Files, Orders
+from scheduler.engines.common.supervisor_orders import Files, Orders
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.tools import Batch
 from scheduler.engines.slurm.site import Site
+from scheduler.jobs.entry import Entry
 
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
 

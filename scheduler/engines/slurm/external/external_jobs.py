@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.attempts.records import How, Result, Usage, Want
-from scheduler.coordinator.journal import Entry
-from scheduler.engines import Report
 from scheduler.engines.external_jobs import Guest
+from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts.signals import resume
 from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.engines.slurm.client.poller import Outcome, SlurmPoller
 from scheduler.engines.slurm.client.tools import SlurmSilent
 from scheduler.engines.slurm.external.sbatch_queue import SbatchJob, SbatchQueue, SeenJob
 from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
+from scheduler.jobs.entry import Entry
 from scheduler.model.jobs import Placement
 
 ENDS: Mapping[str, How] = {

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.multi_node.spread import Board
-from scheduler.engines import Report
+from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import NOBODY, SET_DOWN
 from scheduler.engines.slurm.client.poller import ClusterSnapshot

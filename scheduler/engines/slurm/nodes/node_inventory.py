@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from profiles.files import write_whole
-from scheduler.coordinator.journal import Entry
-from scheduler.engines.region_placement_store import Fences
+from scheduler.engines.common.region_placement_store import Fences
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Placement, Pool
 

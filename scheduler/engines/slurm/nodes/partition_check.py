@@ -10,16 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.engines.local.discovery import Machine, kind_of
 from scheduler.engines.slurm.admin import rights
 from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.discovery import SlurmMachine
 from scheduler.engines.slurm.nodes.partitions import own_names
 from scheduler.model.parameters import split
+from scheduler.policies.registry import policy_class
 
 log = logging.getLogger("tenbin")
 
 
-def partitioned(machine: Machine, policy: str, prefix: str, home: Path) -> Machine:
+def partitioned(machine: SlurmMachine, policy: str, prefix: str, home: Path) -> SlurmMachine:
     """The same, each of whose regions gets a partition; what Slurm does to such ones is said.
 
     Args:
@@ -29,16 +30,15 @@ def partitioned(machine: Machine, policy: str, prefix: str, home: Path) -> Machi
         BadInput: the policy has no such regions, this user may not, or there are partitions of these names
             that are not this coordinator's.
     """
-    site = machine.slurm
-    assert site is not None
+    site = machine.site
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", prefix):
         raise BadInput(f"--partitions {prefix!r} is no name", "begin with a letter, for instance tenbin")
     name, _ = split(policy)
-    if not kind_of(name).fences:
+    if not policy_class(policy).fences:
         what = f"--partitions: policy {name} has no regions of its own nodes"
         raise BadInput(what, "choose --policy regions")
     _may_make(site.slurm, prefix, home)
-    return replace(machine, slurm=replace(site, partitions=prefix))
+    return replace(machine, site=replace(site, partitions=prefix))
 
 
 def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:

@@ -15,15 +15,15 @@ from agent.power.node_power import NodePower
 from profiles.errors import BadInput, Unavailable
 from profiles.files import write_whole
 from profiles.records import Profile
-from scheduler.engines.local.capped import cap_lines
-from scheduler.engines.local.discovery import Machine, kind_of, scaling_of
+from scheduler.engines.common.machine import cap_lines, scaling_of
 from scheduler.engines.slurm.admin.allocation import explained
 from scheduler.engines.slurm.admin.asking import ask
 from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.discovery import SlurmMachine
 from scheduler.engines.slurm.nodes.power_budget import SitePower
 from scheduler.engines.slurm.site import Site
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.parameters import split
+from scheduler.policies.registry import policy_class
 from scheduler.prediction.profiles import CAP_STEP_W, with_power
 
 SIDE_BY_SIDE = 32
@@ -34,8 +34,8 @@ HINT = "caps take root on the nodes, and processors with RAPL; to try it on emul
 
 
 def capped_nodes(
-    machine: Machine, home: Path, policy: str, budget_w: float, profile: Profile | None, emulated: str
-) -> Machine:
+    machine: SlurmMachine, home: Path, policy: str, budget_w: float, profile: Profile | None, emulated: str
+) -> SlurmMachine:
     """The cluster with its nodes under caps: a job has whole ones, all its nodes under the same cap.
 
     Args:
@@ -48,10 +48,9 @@ def capped_nodes(
         BadInput: the policy chooses no caps, or the budget does not carry the nodes at rest and one in use.
         Unavailable: no node can be capped.
     """
-    if "power" not in kind_of(split(policy)[0]).suits:
+    if "power" not in policy_class(policy).suits:
         raise BadInput(f"--power-budget: policy {policy} chooses no power caps", "choose parm or fifo-mid")
-    site = machine.slurm
-    assert site is not None
+    site = machine.site
     if emulated and not Path(emulated).is_dir():
         raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
     sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL
@@ -71,7 +70,7 @@ def capped_nodes(
     if profile is not None:
         unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, 1))
     power = SitePower(sysfs, node_states(), rest_w, known[0].emulated)
-    return replace(machine, cluster=Cluster((pool,), free_w), unit=unit, slurm=replace(site, power=power))
+    return replace(machine, cluster=Cluster((pool,), free_w), unit=unit, site=replace(site, power=power))
 
 
 def _power(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from scheduler.coordinator.journal import Entry
 from scheduler.engines.local.cores import Cores
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool, Region

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler.coordinator.coordinator import MOST_FAILURES
-from scheduler.coordinator.journal import Entry, Journal, Stage
+from scheduler.coordinator.journal import Journal
+from scheduler.jobs.entry import Entry, Stage
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab

@@ -236,7 +236,7 @@ def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: P
 
 def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Path) -> None:
     machine = slurm_cluster("easy", tmp_path / "home", None, None, 30.0)
-    assert setting_down(machine).slurm
+    assert setting_down(machine).site.set_down
     said = as_nobody(lambda: setting_down(machine))
     assert said.startswith("BadInput: --set-down: nobody may not set nodes down (there is no accounting")
     assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said

@@ -262,7 +262,7 @@ def test_a_partition_of_somebody_else_is_not_taken(lab: SlurmLab, tmp_path: Path
     with pytest.raises(BadInput, match="there is a partition tb-2 that this coordinator has not made"):
         partitioned(machine, "regions", "tb", home)
     (home / "partitions.json").write_text(json.dumps(["tb-1", "tb-2"]))
-    assert partitioned(machine, "regions", "tb", home).slurm is not None
+    assert partitioned(machine, "regions", "tb", home).site is not None
 
 
 def test_a_slurmctld_that_forgets_the_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:

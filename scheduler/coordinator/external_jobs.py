@@ -13,10 +13,10 @@ from functools import partial
 from profiles.errors import BadInput
 from scheduler.coordinator.dispatcher import Bookings, Happen
 from scheduler.coordinator.job_table import Ledger, NoRoom
-from scheduler.coordinator.journal import Entry, Stage
 from scheduler.coordinator.outcomes import judge
 from scheduler.coordinator.transitions import Lives
 from scheduler.engines.external_jobs import Guest, Reception
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model import actions as act
 from scheduler.model.events import Event, Finished, Started, Timer

@@ -12,10 +12,11 @@ from agent.attempts.folder import JOB_KEY, Attempt
 from agent.attempts.records import Order
 from agent.multi_node import ranks, reach
 from probes.mpi import rank_guard
+from probes.power.loads import MARK
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.coordinator.journal import Entry, row_of
-from scheduler.engines.local.packages import Packages
+from scheduler.jobs.entry import Entry
+from scheduler.jobs.rows import row_of
 from scheduler.jobs.sizes import Unit, tasks_on
 from scheduler.jobs.specs import JobSpec
 
@@ -40,7 +41,7 @@ class Orders:
         store: folder of the coordinator.
         unit: what one unit of a pool of cores or nodes is.
         node_of: the node of each core.
-        packages: the package of each node, where jobs get whole ones.
+        sysfs: root of the tree with the power caps, where jobs get whole packages. emulated: it is emulated.
         pins: whether a job is bound to its cores here; else by whatever starts its supervisor.
     """
 
@@ -49,10 +50,12 @@ class Orders:
         store: Path,
         unit: Unit,
         node_of: Mapping[int, int],
-        packages: Packages | None = None,
+        *,
+        sysfs: Path | None = None,
+        emulated: bool = False,
         pins: bool = True,
     ) -> None:
-        self.unit, self.packages, self.pins = unit, packages, pins
+        self.unit, self.sysfs, self.emulated, self.pins = unit, sysfs, emulated, pins
         self._node_of = node_of
         self._mpi: MpiInstall | None = None
         self._mpi_file = store / "mpi.json"
@@ -96,8 +99,8 @@ class Orders:
                 hosts = ranks_on(shares, spec.cores, tasks)
                 command = tuple(mpi.spread_command(hosts, command))
                 environment |= reach.variables() | {reach.FOLDER: str(attempt.path)}
-        if self.packages is not None:
-            environment |= self.packages.environment(spec.load)
+        if self.emulated:
+            environment[MARK] = spec.load  # its processes are loads of an emulated machine
         total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks
         return Order(
             job.id,
@@ -115,8 +118,8 @@ class Orders:
             spec.checkpoint_code,
             spec.grace_s,
             spec.mpi,
-            str(self.packages.sysfs) if self.packages else "",
-            bool(self.packages and self.packages.emulated),
+            str(self.sysfs) if self.sysfs is not None else "",
+            self.emulated,
             hosts=hosts,
             journalled=row_of(job),
         )

@@ -9,9 +9,9 @@ from agent.attempts import phases
 from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, read
-from scheduler.coordinator.journal import Entry
+from scheduler.engines.common.supervisor_orders import Files
 from scheduler.engines.external_jobs import Reception
-from scheduler.engines.orders import Files
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 
 

@@ -1,43 +1,15 @@
-"""The paths that jobs name, looked at before the jobs are taken in."""
+"""Checks of a job's paths on this machine, before the job is accepted."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.jobs.specs import JobSpec, of_several
+from scheduler.jobs.specs import JobSpec
 
 REMEDY = "make it, or name another with --{}: paths are those of the coordinator's machine"
-
-
-def check_all(
-    check: Callable[[JobSpec], None],
-    specs: Sequence[JobSpec],
-    waits_for: Mapping[int, Sequence[int]],
-    arrays: Mapping[int, Sequence[int]],
-) -> None:
-    """Check the paths of all jobs but those that wait for others, which may make what they need.
-
-    The arguments are those of ``Coordinator.submit``.
-
-    Raises:
-        BadInput: names the job and the path.
-    """
-    seen: set[tuple[str, str, str]] = set()
-    counts = [len(arrays.get(place, "-")) for place in range(len(specs))]
-    for spec, count, end in zip(specs, counts, accumulate(counts), strict=True):
-        paths, places = (spec.folder, spec.stdout, spec.stderr), range(end - count, end)
-        if paths in seen or spec.after or any(map(waits_for.get, places)):
-            continue
-        seen.add(paths)
-        try:
-            check(spec)
-        except BadInput as error:
-            raise of_several(error, places[0], sum(counts)) from error
 
 
 def check_here(spec: JobSpec) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from profiles.files import write_whole
-from scheduler.engines.region_placement import Zones
+from scheduler.engines.common.region_placement import Zones
 from scheduler.model.jobs import Region
 
 FILE = "zones.json"

@@ -1,0 +1,98 @@
+"""A job and its state, as the coordinator keeps them and engines see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from agent.attempts.records import Want
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Placement
+
+
+class Stage(StrEnum):
+    """Where a job is; the last four are final."""
+
+    HELD = "held"  # waits for other jobs; in the journal also: suspended by its owner (``Entry.shown``)
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUSPENDED = "suspended"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"  # at its limit of time or memory
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def begun(self) -> bool:
+        """Whether a job of this stage has begun to run and has not ended."""
+        return self in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED)
+
+
+FINAL = (Stage.DONE, Stage.FAILED, Stage.CANCELLED, Stage.KILLED)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job as the journal has it; times in seconds since 1970.
+
+    Attributes:
+        environment: key of ``Journal.environment``.
+        attempt: number of the last attempt, 0 before the first.
+        alive: that attempt was started and is not known to have ended (it runs, or is paused).
+        kept, kept_s: share of the work and attained service that the last checkpoint saved.
+        placement, cores, devices: of the last attempt.
+        request: number of the last request to its supervisor, and what it was: ``want``.
+        goals: where it is to go on when its checkpoint is written: the first of them that is free.
+        held_by_user: suspended by its owner: no policy resumes it.
+        trouble: why it failed, as a sentence; "" if it did not.
+        predicted: what earlier runs said of it, where its owner gave no estimate.
+        blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
+        limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
+        tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
+            there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
+    """
+
+    id: int
+    spec: JobSpec
+    environment: str
+    submit_s: float
+    stage: Stage = Stage.WAITING
+    attempt: int = 0
+    alive: bool = False
+    placement: Placement | None = None
+    cores: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    request: int = 0
+    want: Want | Literal[""] = ""
+    held_by_user: bool = False
+    start_s: float | None = None
+    since_s: float = 0.0
+    served_s: float = 0.0
+    done: float = 0.0
+    kept: float = 0.0
+    kept_s: float = 0.0
+    preemptions: int = 0
+    migrations: int = 0
+    failures: int = 0
+    end_s: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    trouble: str = ""
+    usage: dict[str, Any] | None = None
+    goals: tuple[Placement, ...] = ()
+    predicted: dict[str, Any] | None = None
+    blocked: str = ""
+    limit_s: float | None = None
+    tasks: int | None = None
+    hosts: list[str] | None = None
+
+    @property
+    def shown(self) -> Stage:
+        """The stage as everybody is told of it: a suspended job is suspended, whoever has paused it."""
+        return Stage.SUSPENDED if self.stage is Stage.HELD and self.held_by_user else self.stage

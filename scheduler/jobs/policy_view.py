@@ -1,0 +1,115 @@
+"""The ``Job`` that a policy sees of a specification."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from profiles.errors import BadInput
+from scheduler.jobs.sizes import CORE, Unit, range_of, speed_of
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
+
+
+def as_job(
+    job_id: int,
+    submit_s: float,
+    spec: JobSpec,
+    cluster: Cluster,
+    user: str,
+    unit: Unit = CORE,
+    predicted: Mapping[str, Any] | None = None,
+    limit_s: float | None = None,
+) -> Job:
+    """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
+
+    Args:
+        predicted: what earlier runs say of it; counts where its owner gives no estimate.
+        limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
+
+    Raises:
+        BadInput: it can never run on this cluster.
+    """
+    if limit_s is not None:
+        spec = spec.model_copy(update={"time_s": None if math.isinf(limit_s) else limit_s})
+    pool = cluster.pools[0]
+    units, most, speed = spec.tasks, spec.max_tasks, None
+    demand: tuple[float, ...] = ()
+    estimates: dict[str, float] = {}
+    if spec.device != "any" and not pool.kind:
+        raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
+    if pool.kind:
+        estimates = _by_device(spec, cluster, predicted)
+    elif pool.counted:
+        units, most = range_of(spec, pool, unit)
+        speed = speed_of(spec, pool, unit, units, most)
+    elif spec.nodes:
+        units, most = range_of(spec, pool, unit)
+        each = unit.cores // spec.cores
+        demand = (float(unit.cores), (spec.memory_mb or 0.0) * each)
+    else:
+        demand = (float(spec.cores), spec.memory_mb or 0.0)
+    return Job(
+        job_id,
+        submit_s,
+        units,
+        None if estimates else _estimate_s(spec, units, speed) or _from_history(predicted, "", "high"),
+        user=spec.owner(user),
+        memory_mb=spec.memory_mb or _registered_mb(predicted),
+        estimate_kind=EstimateKind.PREDICTED
+        if spec.expect_s or (predicted and spec.time_s is None)
+        else EstimateKind.LIMIT,
+        stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
+        max_units=most,
+        malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
+        demand=demand,
+        speed=speed,
+        estimates_s=estimates,
+        priority=spec.priority,
+        share=spec.share,
+        program=spec.job_profile or spec.name or spec.command[0],
+    )
+
+
+def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
+    """What its owner says, at speed 1: a limit is that, what is expected is without a cap."""
+    expected = spec.expect_s.get("")
+    if expected is None or speed is None:
+        return expected or spec.time_s
+    return expected * speed(units, None)
+
+
+def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | None) -> dict[str, float]:
+    """Expected run time on each class of device that will do; infinite where it is not known.
+
+    From history: a class on which the job has never run is taken to be as fast as the best on which it has,
+    so that it is tried.
+    """
+    estimates = {}
+    known = {pool.name: _from_history(predicted, pool.name, "middle") for pool in cluster.pools}
+    best = min((seconds for seconds in known.values() if seconds is not None), default=math.inf)
+    for pool in cluster.pools:
+        if spec.device in ("any", pool.kind, pool.name):
+            default = spec.expect_s.get("") or spec.time_s or known[pool.name] or best
+            estimates[pool.name] = spec.expect_s.get(pool.name, spec.expect_s.get(pool.kind, default))
+    if not estimates:
+        names = ", ".join(f"{pool.name} ({pool.kind})" for pool in cluster.pools)
+        raise BadInput(f"device {spec.device!r}: there is none", f"choose any, or one of {names}")
+    return estimates
+
+
+def _from_history(predicted: Mapping[str, Any] | None, pool: str, quantile: str) -> float | None:
+    """What earlier runs say: to compare devices the middle; to plan who may pass, what 9 of 10 keep to.
+
+    Planning by the middle EASY makes jobs wait far longer: half of them are then believed to end any moment
+    (``tenbin reproduce prediction``).
+    """
+    found = predicted["run_s"].get(pool) if predicted else None
+    return None if found is None else float(found[quantile])
+
+
+def _registered_mb(predicted: Mapping[str, Any] | None) -> float | None:
+    """What its checkpoints held (paper A's M_max): what moving it costs is told by that."""
+    found = predicted.get("registered_mb") if predicted else None
+    return None if found is None else float(found["middle"])
