@@ -138,7 +138,7 @@ def _lost(engine: SlurmEngine, watched: SlurmAttempt) -> None:
 
 
 def should_run(seen: SlurmJob | None, paused: bool) -> bool | None:
-    """Whether an attempt should give signs of heartbeats; None: as before.
+    """Whether an attempt should give Signs of life; None: as before.
 
     Slurm says also of jobs of a node that it does not reach that they are over: the silence there goes on.
     """

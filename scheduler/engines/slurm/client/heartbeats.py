@@ -1,4 +1,4 @@
-"""Signs of heartbeats of what runs on the nodes, so that a dead one is noticed before Slurm's own time-out.
+"""Signs of life of what runs on the nodes, so that a dead one is noticed before Slurm's own time-out.
 
 Supervisors, and keepers of ranks, leave beats in the attempt's folder (``agent.multi_node.lease``). Where for
 the
@@ -27,7 +27,7 @@ from scheduler.engines.slurm.client.parse import SlurmNode
 KNOCK_S = 0.5  # in which a node has to answer
 AGAIN_S = 10.0  # between knocks at one that did not
 COST_S = 2e-3  # many attempts are looked at less often: so long for each
-SET_DOWN = "tenbin: no sign of heartbeats"  # the reason in Slurm of a node that tenbin has set down
+SET_DOWN = "tenbin: no sign of life"  # the reason in Slurm of a node that tenbin has set down
 Key = tuple[int, int]  # job and attempt
 NOBODY: Key = (0, 0)  # of calls that are for no attempt
 

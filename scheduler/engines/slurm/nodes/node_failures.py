@@ -19,7 +19,7 @@ from scheduler.engines.slurm.client.poller import ClusterSnapshot
 if TYPE_CHECKING:
     from scheduler.engines.slurm.engine import SlurmEngine
 
-NO_SIGN = "no sign of heartbeats"
+NO_SIGN = "no sign of life"
 
 
 def see_nodes(engine: SlurmEngine, snapshot: ClusterSnapshot) -> None:
