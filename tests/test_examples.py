@@ -17,6 +17,7 @@ import pytest
 
 from agent.processes import tree
 from probes.mpi.launchers import MpiInstall
+from tests.support.amounts import sweep
 from tests.support.components import require
 from tests.support.paths import EXAMPLES
 from tests.support.programs import opencl_devices
@@ -53,7 +54,7 @@ def opencl() -> None:
     require(opencl_devices(), "an OpenCL device")
 
 
-@pytest.mark.parametrize("name", OPENCL)
+@pytest.mark.parametrize("name", sweep(OPENCL, {"sort.py"}))
 def test_stopped_at_random_it_gives_the_same_bits(name: str, opencl: None, tmp_path: Path) -> None:
     """Stopped by a signal after random times, over and over; what it had done is not done again."""
     chance, stopped = random.Random(name), 0

@@ -39,6 +39,7 @@ from profiles.inventory import (
     Storage,
 )
 from profiles.records import Settings
+from tests.support.amounts import examples
 from tests.support.components import require
 from tests.support.machines import (
     MACHINES,
@@ -628,7 +629,7 @@ def test_what_is_new_is_told(inventory: Inventory) -> None:
     assert explain(without, inventory) == ["GPU 0 is new (Example GPU, 75 GiB, driver 550.1)"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     drift=st.sets(st.sampled_from(sorted(DRIFT)), max_size=3),
     deciding=st.sets(st.sampled_from(sorted(DECIDING)), max_size=3),

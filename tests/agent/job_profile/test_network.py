@@ -158,6 +158,7 @@ def test_without_a_compiler_that_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         mpi_time.build(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.computes
 def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
     mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -261,6 +261,7 @@ def test_pairs_are_printed_with_what_they_gain(tmp_path: Path) -> None:
     assert bad.returncode == 2 and "no job profile 'nobody'" in bad.stderr
 
 
+@pytest.mark.slow
 def test_verify_runs_them_and_prints_the_error(tmp_path: Path) -> None:
     require(len(CPUS) > 1, "two CPUs")
     store = JobStore(tmp_path)

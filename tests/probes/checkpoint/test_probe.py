@@ -27,6 +27,7 @@ from probes.scratch import scratch
 from profiles import direct_io
 from profiles.errors import Unavailable
 from profiles.records import MB, Absent, Settings
+from tests.support.amounts import sweep
 from tests.support.components import require
 from tests.support.programs import lost_device
 
@@ -223,7 +224,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return lost_device(tmp_path_factory.mktemp("layer"))
 
 
-@pytest.mark.parametrize("error", [OUT_OF_RESOURCES, NOT_AVAILABLE])
+@pytest.mark.parametrize("error", sweep((OUT_OF_RESOURCES, NOT_AVAILABLE), {NOT_AVAILABLE}))
 def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     device: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, error: int
 ) -> None:
@@ -283,7 +284,7 @@ def test_a_disk_that_is_filled_by_somebody_else_meanwhile(device: str, small_dis
     assert list(small_disk.iterdir()) == [other]
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sign", sweep((signal.SIGTERM, signal.SIGKILL), {signal.SIGTERM}))
 def test_a_killed_probe_leaves_no_process_and_after_sigterm_no_file(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from profiles.models import predict
 from profiles.models.knee import fit
 from profiles.records import Model, Quality
+from tests.support.amounts import examples
 
 CAPS = np.linspace(30.0, 90.0, 9)
 
@@ -22,7 +23,7 @@ def fitted(x: np.ndarray, y: np.ndarray) -> Model:
     return fit(list(x), list(y), probe="power", quantity="power_speed_ratio")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     knee=st.floats(46.0, 80.0),
     at_lowest=st.floats(0.1, 0.8),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.processes import tree
+from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 
 REMOVES = 'rm -rf "$TENBIN_JOB_FOLDER/attempt-1"'
@@ -43,7 +44,7 @@ def nothing_left(up: Up, job: Any) -> bool:
     return not tree.marked(f"{up.home}:{job.id}:1")
 
 
-@pytest.mark.parametrize("how", STUBBORN)
+@pytest.mark.parametrize("how", sweep(STUBBORN, {"removes its folder and goes on", "stops it and leaves"}))
 def test_cancel_ends_it_and_its_core_is_free(up: Up, tmp_path: Path, how: str) -> None:
     up.start("--cores", "1")
     job = begin(up, STUBBORN[how], tmp_path / "sign")
@@ -53,7 +54,10 @@ def test_cancel_ends_it_and_its_core_is_free(up: Up, tmp_path: Path, how: str) -
     assert job.info()["stage"] in ("cancelled", "done" if "leaves" in how else "") and nothing_left(up, job)
 
 
-@pytest.mark.parametrize("how", ["stops it again and again", "stops it and removes its folder"])
+@pytest.mark.parametrize(
+    "how",
+    sweep(("stops it again and again", "stops it and removes its folder"), {"stops it again and again"}),
+)
 def test_also_when_the_coordinator_is_killed_meanwhile(up: Up, tmp_path: Path, how: str) -> None:
     up.start("--cores", "1")
     job = begin(up, STUBBORN[how], tmp_path / "sign")

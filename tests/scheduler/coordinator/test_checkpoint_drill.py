@@ -29,6 +29,7 @@ CELLS, STEPS = (128, 192), 60_000 if FULL else 20_000
 BLOWS = 30 if FULL else 10
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_checkpoint_is_the_old_or_the_new_one_and_results_stay(
     up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
 from tenbin.client.client import _arrays
 from tenbin.errors import TenbinError
+from tests.support.amounts import sweep
 from tests.support.components import require
 from tests.support.coordinator import Up, fill, small_disk
 from tests.support.paths import EXAMPLES
@@ -137,6 +138,7 @@ def test_suspended_jobs_give_their_cores_away(up: Up) -> None:
     assert one.wait(20)["stage"] == "done" and one.info()["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Moved five times by hand while it runs: the same result as undisturbed, on the other device."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
@@ -198,6 +200,7 @@ def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch
     assert (found["stage"], found["placement"], found["attempt"]) == ("done", to, 2)
 
 
+@pytest.mark.slow
 def test_a_move_to_what_others_have_taken_meanwhile(
     up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -235,6 +238,7 @@ def test_cancel_wherever_a_job_is(up: Up) -> None:
         up.client.call("POST", "/cancel", {"ids": [running.id]})
 
 
+@pytest.mark.slow
 def test_las_really_pauses_and_resumes(up: Up) -> None:
     """A long task on a full node makes room for a new one, and goes on afterwards."""
     from scheduler.policies.registry import POLICIES
@@ -287,7 +291,7 @@ def test_regions_are_cut_anew_on_another_number_of_cores(up: Up) -> None:
     assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sweep((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), {signal.SIGKILL}))
 def test_running_jobs_survive_the_coordinator(up: Up, number: int, tmp_path: Path) -> None:
     """Killed with a job that ends meanwhile, one that goes on, one paused and two that wait."""
     up.start("--cores", "2")

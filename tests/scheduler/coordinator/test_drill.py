@@ -91,6 +91,7 @@ def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[i
         blows[f"supervisor {number.name}"] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path) -> None:
     """On a small disk of its own, which can be full, where the test may make one."""

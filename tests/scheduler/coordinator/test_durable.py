@@ -25,6 +25,7 @@ from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
 from tenbin.client.futures import Job
+from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.programs import TENBIN
 
@@ -82,7 +83,7 @@ def test_an_order_may_be_placed_again(tmp_path: Path) -> None:
     assert attempt.order() == order
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sweep((signal.SIGTERM, signal.SIGINT), {signal.SIGTERM}))
 def test_a_signal_ends_it_as_it_should(up: Up, number: signal.Signals) -> None:
     """Also while somebody waits for a job: nothing is left behind, and all of the journal is in its file."""
     up.start("--cores", "1")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.jobs.memory_admission import MemoryAdmission
+from tests.support.amounts import examples, sweep
 from tests.support.coordinator import Up
 
 GATE = ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]
@@ -20,7 +21,7 @@ MACHINES = [
 ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     total=st.integers(1, 20),
     jobs=st.lists(st.tuples(st.integers(-1, 1), st.integers(1, 20)), min_size=1, max_size=30),
@@ -79,7 +80,9 @@ def _admitted(
     return found
 
 
-@pytest.mark.parametrize("options", MACHINES, ids=lambda options: options[-1])
+@pytest.mark.parametrize(
+    "options", sweep(MACHINES, [MACHINES[1], MACHINES[-2]]), ids=lambda options: options[-1]
+)
 def test_jobs_whose_memory_is_not_there_together_run_one_after_the_other(
     up: Up, options: tuple[str, ...]
 ) -> None:

@@ -64,6 +64,7 @@ def test_after_a_change_of_policy_old_jobs_are_told_as_they_were(up: Up) -> None
     assert counts == [1, *(1, 1), *(1, 2), 1]  # the nodes had one core, and two
 
 
+@pytest.mark.slow
 def test_jobs_that_ran_on_devices_are_told_as_they_were(up: Up) -> None:
     require(opencl_devices(), "an OpenCL device")
     assert runs_under(up, (("--policy", "mctbm", "--devices"), ("--cores", "1"))) == [1, 1]
@@ -85,6 +86,7 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(up: Up) -> None:
     assert [job["tasks"] for job in told(up)] == counts == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_jobs_that_the_machine_cannot_run_any_more(up: Up, tmp_path: Path) -> None:
     """Divided otherwise, the machine is too small for some: they are held with the reason, can be cancelled,
     and run when there is room for them again. Nothing else is hindered."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "conservative", "las,load_limit=0.5"])
+@pytest.mark.parametrize("policy", sweep(("fcfs", "conservative", "las,load_limit=0.5"), {"conservative"}))
 def test_a_higher_priority_goes_first_also_after_a_crash(up: Up, policy: str) -> None:
     up.start("--cores", "1", "--policy", policy)
     blocker = up.client.submit(["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], folder=str(up.home))

@@ -23,8 +23,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def _cluster() -> Iterator[SlurmLab]:
+    """Bring up one cluster for all tests of this process that need nothing special of Slurm."""
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder)) as lab:
         Path(folder).chmod(0o755)

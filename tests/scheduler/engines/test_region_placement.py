@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +17,11 @@ from scheduler.model.jobs import Cluster, Job, Pool, Region
 from scheduler.policies.base import View
 from scheduler.policies.regions.regions import Regions, RegionsParameters
 from scheduler.simulator.trace import Arrival
+from tests.support.amounts import examples
 from tests.support.worlds import World, run
 
 LINES = ("fcfs", "easy", "first-fit")
-MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 
 
 def layout(cut: int, sizes: Sequence[int]) -> tuple[Region, ...]:
@@ -150,7 +152,7 @@ def moved(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], capac
     return count
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_no_more_places_change_hands_than_in_the_best_of_all_layouts(data: st.DataObject) -> None:
     capacity = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -241,6 +243,7 @@ class Fenced(Regions):
         return actions
 
 
+@pytest.mark.slow
 def test_every_start_of_the_policy_finds_its_places() -> None:
     """While regions move, and when it begins anew from the books alone."""
     seen: Counter[str] = Counter()

@@ -15,6 +15,7 @@ from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Job
 
 
+@pytest.mark.slow
 def test_the_parts_add_up_to_the_turnaround() -> None:
     for mix in (A, B):
         for policy, factor in (("mctb", 1.0), ("mctbm", 1.0), ("mctbm", 3.0)):

@@ -83,6 +83,7 @@ def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> No
     assert pairs_here_tables.regret(75.0, 100.0) == 25.0
 
 
+@pytest.mark.slow
 @pytest.mark.computes  # what it measures is not looked at
 @pytest.mark.timeout(600)
 def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

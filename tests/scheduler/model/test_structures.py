@@ -23,8 +23,9 @@ from scheduler.policies.backfill.queue import IndexedQueue
 from scheduler.policies.registry import create
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.trace import Outcome, Segment
+from tests.support.amounts import examples
 
-MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 UNITS, SECONDS = 8, 60
 
 

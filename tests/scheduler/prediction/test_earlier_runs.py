@@ -60,6 +60,7 @@ def test_what_ran_before_is_what_is_expected(up: Up) -> None:
     assert unknown.returncode == 2 and "nothing is known of nothing" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_what_users_state_is_no_prediction(up: Up) -> None:
     """Said by --expect: told as that, and kept apart from what earlier runs say."""
     up.start("--policy", "easy")

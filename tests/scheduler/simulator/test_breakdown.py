@@ -13,6 +13,7 @@ from scheduler.simulator.breakdown import WaitBreakdown
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
+from tests.support.amounts import examples
 from tests.support.worlds import World, classes
 
 
@@ -30,7 +31,7 @@ def test_nothing_is_nothing() -> None:
     assert WaitBreakdown(Cluster((Pool("node", 2),))).means() == (0.0, 0.0)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
 @given(classes())
 def test_as_counted_moment_by_moment(world: World) -> None:
     waits, record, metrics = WaitBreakdown(world.cluster), OutcomeRecorder(), Accumulator(world.cluster)

@@ -33,6 +33,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
+from tests.support.amounts import examples
 from tests.support.random_policy import Chaos
 from tests.support.schedule_audit import audit, starts
 from tests.support.worlds import WORLDS, LinearSpeed, World, run
@@ -84,7 +85,7 @@ def only(outcomes: list[Outcome]) -> Outcome:
 @pytest.mark.parametrize("kind", WORLDS)
 def test_whatever_a_policy_does_the_books_agree_with_the_audit(kind: str) -> None:
     @settings(
-        max_examples=150,
+        max_examples=examples(150),
         deadline=None,
         suppress_health_check=list(HealthCheck),
         derandomize=True,

@@ -142,6 +142,7 @@ def test_a_fence_is_seen_though_the_client_remembers_none(disk: Server, tmp_path
         running.process.wait()
 
 
+@pytest.mark.slow
 def test_a_cut_ends_a_job_though_the_client_remembers_its_folder(disk: Server, tmp_path: Path) -> None:
     """Within its lease, and while the disk does not answer; the one that nobody cuts goes on."""
     running, attempt, pid = supervised(disk, tmp_path, lease_s=3.0)

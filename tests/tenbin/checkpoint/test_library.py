@@ -47,6 +47,7 @@ def listens(process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_moved_five_times_the_result_is_the_same(two_devices: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "moved").mkdir()
     undisturbed = start(tmp_path, two_devices).communicate()[0]

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.amounts import ALL
 from tests.support.coordinator import Up
 
 CHECKS = [
@@ -29,7 +30,7 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-EXAMPLES, EXAMPLES_OF_JOBS = 12, 40
+EXAMPLES, EXAMPLES_OF_JOBS = (12, 40) if ALL else (4, 12)
 LONGEST_WAIT_S = 0.01
 
 

@@ -122,6 +122,7 @@ while True:
     assert not segments(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
     """Paused, no rank computes; a killed supervisor takes all ranks with it, and the job runs again."""
     up.start("--cores", "2")

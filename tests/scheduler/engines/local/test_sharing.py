@@ -23,6 +23,7 @@ from scheduler.prediction.predictions import TrackedPrediction
 from scheduler.prediction.profiles import ProfiledSlowdowns
 from scheduler.prediction.tracker import overall
 from tenbin.errors import TenbinError
+from tests.support.amounts import sweep
 from tests.support.components import require
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples
@@ -124,7 +125,7 @@ def test_the_machine_is_divided_into_nodes_that_can_be_shared(store: JobStore) -
 # --- real jobs
 
 
-@pytest.mark.parametrize("policy", ["match", "pair"])
+@pytest.mark.parametrize("policy", sweep(("match", "pair"), {"match"}))
 def test_streamers_run_beside_those_that_compute(up: Up, store: JobStore, policy: str) -> None:
     """Two of each, submitted at once, on one node of two cores; by order the streamers would be a pair."""
     require(len(CORES) > 1, "two cores")

@@ -28,6 +28,7 @@ from agent.supervisor.allocation_reuse import _was_short
 from scheduler.engines.slurm.attempts.allocation_reuse import BY, passed_on_to
 from scheduler.engines.slurm.client.heartbeats import Sign
 from scheduler.engines.slurm.client.heartbeats import _look as look_for_beat
+from tests.support.amounts import examples, sweep
 from tests.support.coordinator import Up
 
 GOOD = asdict(Result("exited", 1.7e9, 0, usage=Usage(1.0, 1.0, 0.5, 0.5, 10.0)))
@@ -132,7 +133,7 @@ def nothing_waits() -> Iterator[None]:
 @example(content=json.dumps({**GOOD, "code": 10**400}).encode())
 @example(content=json.dumps({**GOOD, "trouble": "\ud800"}).encode())
 @example(content=b'{"phase": "ready", "time_s": 1%s, "bytes": 1, "at_s": 1}' % (b"0" * 400))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_bytes_are_too_odd(attempt: Attempt, content: bytes) -> None:
     for name in FILES:
         (attempt.path / name).write_bytes(content)
@@ -215,7 +216,7 @@ def until_spoiled(up: Up, job: Any) -> None:
     up.until((up.home / "jobs" / str(job.id) / "spoiled").exists)
 
 
-@pytest.mark.parametrize("how", SPOILS)
+@pytest.mark.parametrize("how", sweep(SPOILS, {"bytes", "pipe"}))
 def test_a_job_that_spoils_its_files_stops_nobody(up: Up, how: str) -> None:
     """The job ends as usual while its supervisor lives; without the supervisor it fails with a reason."""
     up.start("--cores", "2")

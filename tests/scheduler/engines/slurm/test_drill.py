@@ -235,6 +235,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
                     shutil.copytree(Path(folder) / "log", kept, dirs_exist_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("mpi")
 def test_no_job_is_lost_and_none_runs_twice_at_once(cluster: SlurmLab, tmp_path: Path) -> None:

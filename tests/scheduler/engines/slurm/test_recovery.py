@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.scheduler.engines.slurm.test_engine import BUSY, START, run, stage
+from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.slurm_lab import SlurmLab
 
@@ -43,6 +44,7 @@ def test_a_killed_coordinator_finds_its_jobs(up: Up, lab: SlurmLab, tmp_path: Pa
     assert begun(tmp_path) == begun(tmp_path, "done") == ["1", "2", "3", "4"]
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_each_job_runs_once(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     once = 'mkdir "ran-$TENBIN_ARRAY_INDEX"'  # fails the second time
     up.start(*START, "--unit", "1")
@@ -70,6 +72,7 @@ def test_slurmctld_is_restarted(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     assert begun(tmp_path) == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_slurmctld_has_forgotten_that_it_has_started_a_job(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """slurmctld starts the job again, the node refuses, Slurm cancels it: not a user's cancel."""
     up.start(*START, "--lease", "3")
@@ -149,6 +152,7 @@ def test_the_jobs_of_a_dead_node_run_elsewhere(up: Up, lab: SlurmLab, tmp_path: 
     assert up.client.job(1).info()["attempt"] == 2 and begun(tmp_path)[0] != begun(tmp_path)[1]
 
 
+@pytest.mark.slow
 def test_a_copy_that_nobody_reaches_ends_itself_first(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """The link is cut, the job lives: it is dead before the other one begins, though nobody could kill it."""
     up.start(*START, "--lease", "3")
@@ -168,7 +172,7 @@ def test_a_copy_that_nobody_reaches_ends_itself_first(up: Up, lab: SlurmLab, tmp
     assert all(float(at) > last for name, at in lines if name != first)
 
 
-@pytest.mark.parametrize("fence", [True, False])
+@pytest.mark.parametrize("fence", sweep((True, False), {True}))
 def test_a_lease_ends_a_job(lab: SlurmLab, tmp_path: Path, fence: bool) -> None:
     """By a fence at once; without a folder to look at when the time is over."""
     from tests.agent.supervisor.test_foreground import placed

@@ -21,10 +21,11 @@ from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
 from tests.support import brute_classes as brute
+from tests.support.amounts import examples
 from tests.support.schedule_audit import audit, starts
 from tests.support.worlds import World, counted, limited_classes, run
 
-MANY = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
 POLICIES = ("first-fit", "easy", "conservative")
 
 

@@ -14,10 +14,11 @@ from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tests.support import brute_classic as brute
+from tests.support.amounts import examples
 from tests.support.schedule_audit import audit, starts
 from tests.support.worlds import World, counted, partly_unknown, run
 
-MANY = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
 
 
 def world(units: int, *jobs: tuple[float, int, float, float]) -> World:
@@ -154,7 +155,7 @@ def test_unknown_run_times() -> None:
 
 
 @pytest.mark.parametrize("pools", [1, 2, 3])
-@settings(MANY, max_examples=500)
+@settings(MANY, max_examples=examples(500))
 @given(st.data(), st.integers(1, 5))
 def test_unknown_run_times_lose_no_job_at_any_depth(pools: int, data: st.DataObject, depth: int) -> None:
     world = data.draw(partly_unknown(pools))

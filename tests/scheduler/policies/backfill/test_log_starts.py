@@ -19,6 +19,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads.logs import swf
 from tests.scheduler.policies.backfill.test_logs import CQSIM, HPC2N, KTH, THETA, cqsim, log
+from tests.support.amounts import slow
 
 
 class Row(NamedTuple):
@@ -127,7 +128,7 @@ def tenbin(
     return {outcome.job.id: outcome.start_s for outcome in record.outcomes}
 
 
-LOGS = [(KTH, 100), (CQSIM, 128), (HPC2N, 240), (THETA, 4360)]
+LOGS = [(KTH, 100), slow(CQSIM, 128), slow(HPC2N, 240), slow(THETA, 4360)]
 
 
 @pytest.mark.parametrize(("name", "nodes"), LOGS)

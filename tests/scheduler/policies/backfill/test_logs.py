@@ -20,6 +20,7 @@ from scheduler.simulator.metrics import Accumulator, Metrics
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads.logs import swf
+from tests.support.amounts import slow
 from tests.support.paths import SHARED_DATA
 
 KTH, HPC2N, THETA = "KTH-SP2-1996-2.swf.gz", "HPC2N-2002-2.1-cln.swf.gz", "theta_2022.swf.gz"
@@ -56,7 +57,7 @@ def schedule(arrivals: Iterable[Arrival], nodes: int, policy: str) -> tuple[Metr
 
 @pytest.mark.parametrize(
     ("name", "nodes", "wait_s", "bsld"),
-    [(KTH, 100, 353_770, 6_822), (HPC2N, 240, 15_843, 207), (THETA, 4360, 159_516, 385)],
+    [(KTH, 100, 353_770, 6_822), slow(HPC2N, 240, 15_843, 207), slow(THETA, 4360, 159_516, 385)],
 )
 def test_fcfs_equals_an_independent_program(name: str, nodes: int, wait_s: float, bsld: float) -> None:
     workload = swf.read(log(name))
@@ -71,8 +72,8 @@ def test_fcfs_equals_an_independent_program(name: str, nodes: int, wait_s: float
     ("name", "nodes", "makespan_s", "wait_s", "near", "digest"),
     [
         (KTH, 100, 29_363_626, 6_884, 0.02, "d4993a8e71d8be90"),
-        (HPC2N, 240, 109_598_927, 10_836, 0.02, "804cf7b283241e1a"),
-        (THETA, 4360, 31_425_852, 44_224, 0.03, "9a4f85b5afd5b9f4"),
+        slow(HPC2N, 240, 109_598_927, 10_836, 0.02, "804cf7b283241e1a"),
+        slow(THETA, 4360, 31_425_852, 44_224, 0.03, "9a4f85b5afd5b9f4"),
     ],
 )
 def test_easy_has_the_makespan_of_independent_programs_and_its_golden_schedule(
@@ -95,6 +96,7 @@ def cqsim() -> list[tuple[Arrival, float]]:
     return [(Arrival(Job(i, submit, n, limit), run_s), start) for i, n, limit, run_s, submit, start in rows]
 
 
+@pytest.mark.slow
 def test_sdsc_against_the_schedule_of_cqsim() -> None:
     rows = cqsim()
     arrivals = [arrival for arrival, _ in rows]
@@ -110,6 +112,7 @@ def test_sdsc_against_the_schedule_of_cqsim() -> None:
     assert fcfs.bsld_mean == pytest.approx(13_824, abs=0.5)
 
 
+@pytest.mark.slow
 def test_conservative_on_kth() -> None:
     metrics, starts = schedule(swf.read(log(KTH)).arrivals, 100, "conservative")  # type: ignore[arg-type]
     assert metrics.makespan_s == 29_363_626

@@ -19,10 +19,11 @@ from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support import brute_las
+from tests.support.amounts import examples
 from tests.support.schedule_audit import audit
 from tests.support.worlds import World, nodes, run
 
-MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand of each task
 
 
@@ -236,7 +237,7 @@ def test_what_was_stopped_for_a_job_is_kept_for_it() -> None:
     assert starts[2] == 15 and starts[3] > 15
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
 @given(nodes(several=True), st.sampled_from(("las", "las-prompt", "las-mq", "las-drf", "kairos")))
 def test_nothing_is_over_committed_and_every_job_gets_a_reason(world: World, name: str) -> None:
     policy = create(name)

@@ -25,11 +25,12 @@ from scheduler.policies.mct.plan_state import PlannedJob, remaining_job
 from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
+from tests.support.amounts import examples
 from tests.support.brute_mct import SECOND, Planner
 from tests.support.schedule_audit import audit, starts
 from tests.support.worlds import World, classes, run
 
-MANY = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 KINDS = {
     "mct": (False, False, False),
     "mctb": (True, False, False),

@@ -30,11 +30,16 @@ from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from scheduler.workloads.generators import lublin, power_set2
 from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
+from tests.support.amounts import examples
 from tests.support.schedule_audit import audit
 from tests.support.worlds import World, power, run
 
 MANY = settings(
-    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(150),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 FEW = settings(MANY, max_examples=40)
 

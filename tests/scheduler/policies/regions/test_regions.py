@@ -26,10 +26,11 @@ from scheduler.policies.regions.regions import Regions, RegionsParameters
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tests.support import brute_classic as brute
+from tests.support.amounts import examples
 from tests.support.schedule_audit import audit, starts
 from tests.support.worlds import World, run
 
-MANY = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 
 # Table 3 of the paper: bounds as printed (30 and 9/99 are rounding, see the digest's reading), sizes.
 PRINTED = {
@@ -249,10 +250,11 @@ class Brute:
             self.running[a.job.id] = charges
 
 
+@pytest.mark.slow
 def test_moving_regions_are_the_brute_force() -> None:
     moves = []
 
-    @MANY
+    @settings(MANY, max_examples=150)
     @given(machines(), st.integers(3, 20), st.integers(0, 6))
     def check(world: World, interval: int, target: int) -> None:
         expected = Brute(world, interval, target)

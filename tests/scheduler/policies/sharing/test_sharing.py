@@ -40,11 +40,16 @@ from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
+from tests.support.amounts import examples
 from tests.support.worlds import World, run, sharing
 
 TABLE = load_pairs("konishi2008")
 QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
 )
 POLICIES = (
     "exclusive",

@@ -16,8 +16,9 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads.generators.closed import Closed, capacity, offered_load, stretched
+from tests.support.amounts import examples
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
 NODES = Cluster((Pool("node", 2, resources=("cpu", "memory"), capacity=(1.0, 2.0)),))
 demands = st.tuples(st.floats(0.05, 1.0), st.floats(0.05, 2.0))
 

@@ -18,12 +18,13 @@ from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import Workload, load
 from scheduler.workloads.generators.closed import Closed, offered_load
 from scheduler.workloads.generators.resample import correlated, correlation, cv, with_cv
+from tests.support.amounts import examples
 from tests.support.paths import DATA, SHARED_DATA
 
 EXCERPT = DATA / "google2011-task_events-excerpt.csv"
 SHARD = SHARED_DATA / "google2011-task_events-part-00000.csv.gz"
 NODES = Cluster((Pool("node", 4, resources=("cpu", "memory"), capacity=(1.0, 1.0)),))
-QUICK = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=examples(80), deadline=None, derandomize=True, database=None)
 seeds = st.integers(0, 2**32)
 margins = st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=60).map(np.array)
 

@@ -16,10 +16,15 @@ from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
 from scheduler.workloads.logs import swf
 from scheduler.workloads.logs.files import WINDOW
+from tests.support.amounts import examples
 
 LINE = "{} {} -1 {} {} -1 {} {} {} {} 1 7 -1 3 -1 -1 -1 -1\n"
 FILES = settings(
-    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
 )
 
 

@@ -18,12 +18,17 @@ from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
 from scheduler.workloads.logs.tasks import chosen
+from tests.support.amounts import examples
 from tests.support.paths import DATA, SHARED_DATA
 
 EXCERPT = DATA / "google2011-task_events-excerpt.csv"
 ANY = Cluster((Pool("node", 1),))
 FILES = settings(
-    max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    database=None,
 )
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
@@ -132,6 +137,7 @@ def test_google_folder_of_parts_is_one_trace(tmp_path: Path) -> None:
         load(f"google2011:{tmp_path / 'empty'}", ANY)
 
 
+@pytest.mark.slow
 def test_google_whole_shard() -> None:
     """Sizes as in the description of the shard; the tasks as pandas joins them."""
     path = data("google2011-task_events-part-00000.csv.gz")

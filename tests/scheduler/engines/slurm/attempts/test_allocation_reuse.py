@@ -152,6 +152,7 @@ def test_jobs_of_one_size_share_a_slurm_job(up: Up, lab: SlurmLab) -> None:
         assert "TimeLimit=01:02:00" in lab.call("scontrol", "show", "job", job)
 
 
+@pytest.mark.slow
 def test_found_again_in_the_slurm_job_of_another(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """The coordinator is killed while a job runs to which a place was passed on."""
     up.start("--engine", "slurm", "--unit", "1", "--policy", "fcfs")

@@ -47,6 +47,7 @@ def steps(folder: Path, attempt: int) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
+@pytest.mark.slow
 def test_a_node_that_stood_still_writes_late(
     up: Up, lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tenbin.client.futures import Job
 from tests.scheduler.engines.slurm.test_engine import START
+from tests.support.amounts import slow
 from tests.support.coordinator import Up
 from tests.support.slurm_lab import SlurmLab
 
@@ -95,6 +96,7 @@ def test_ranks_on_their_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
         assert not Path(found["stderr"]).read_text()
 
 
+@pytest.mark.slow
 def test_a_size_that_the_policy_chose(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """The fewest nodes that hold the fewest tasks, and as many tasks as fit there."""
     up.start(*START)
@@ -106,8 +108,8 @@ def test_a_size_that_the_policy_chose(up: Up, lab: SlurmLab, tmp_path: Path) -> 
     ("deed", "code", "number", "words"),
     [
         ("if comm.rank == 3: os._exit(3)", 3, None, "rank 3 on {node} .*exit code 3"),
-        ("if comm.rank == 3: os.kill(os.getpid(), 9)", None, 9, "rank 3 on {node} .*signal 9"),
-        ("if comm.rank == 3: raise ValueError('on fire')", None, None, "ValueError: on fire"),
+        slow("if comm.rank == 3: os.kill(os.getpid(), 9)", None, 9, "rank 3 on {node} .*signal 9"),
+        slow("if comm.rank == 3: raise ValueError('on fire')", None, None, "ValueError: on fire"),
     ],
 )
 def test_a_rank_that_dies_afar_ends_the_job_and_is_named(
@@ -166,9 +168,8 @@ def test_paused_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     assert job.result(60) == 0 and job.info()["attempt"] == 1
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("how", ["power", "link"])
-def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, *, how: str) -> None:
+@pytest.mark.parametrize(("how", "which"), [slow("power", 0), slow("power", 1), slow("link", 0), ("link", 1)])
+def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, how: str, *, which: int) -> None:
     """The supervisor's node, or another: all ranks are gone before the job runs elsewhere, from any node."""
     up.start(*START, "--lease", "3")
     job = submit(up, tmp_path, BEATS, tasks=4)
@@ -188,6 +189,7 @@ def test_a_node_is_lost(up: Up, lab: SlurmLab, tmp_path: Path, which: int, *, ho
     assert lost not in {node for node, mark, _ in signs if mark.endswith(":2")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("death", "ended"), [("os._exit(5)", {"code": 5}), ("os.kill(os.getpid(), 15)", {"signal": 15})]
 )
@@ -218,6 +220,7 @@ def test_a_rank_dies_as_its_node_is_lost(
     assert lost not in job.info()["hosts"]
 
 
+@pytest.mark.slow
 def test_its_supervisor_is_killed(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """No rank goes on anywhere, and the job runs again."""
     up.start(*START, "--lease", "3")

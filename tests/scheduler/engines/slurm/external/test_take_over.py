@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
@@ -149,6 +150,7 @@ def test_a_killed_coordinator_and_a_killed_slurmctld(up: Up, lab: SlurmLab, tmp_
     assert len(lines(tmp_path / "begun")) == 4
 
 
+@pytest.mark.slow
 def test_las_pauses_them(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """By scontrol suspend: one that has had its quantum gives way to one that has had none."""
     start(up, lab, "--policy", "las")
@@ -183,6 +185,7 @@ def test_tenbin_cancels_suspends_and_resumes_them(up: Up, lab: SlurmLab, tmp_pat
     up.until(lambda: stage(up, keys[0]) == stage(up, keys[2]) == "done", 60)
 
 
+@pytest.mark.slow
 def test_without_tenbin_nobody_waits(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """New jobs are not held; those that wait start when their time has come, or are let go."""
     before = sbatch(lab, tmp_path, script="true")
@@ -213,6 +216,7 @@ def started(up: Up, lab: SlurmLab, keys: list[str]) -> None:
     until(lambda: {slurm(lab, key) for key in keys} == {"RUNNING"})
 
 
+@pytest.mark.slow
 def test_one_who_puts_a_job_back_into_the_queue_is_obeyed(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """scontrol requeue: it runs again where tenbin says; requeuehold: when it is released."""
     start(up, lab)
@@ -232,6 +236,7 @@ def test_one_who_puts_a_job_back_into_the_queue_is_obeyed(up: Up, lab: SlurmLab,
     assert taken_info(up, held)["failures"] == taken_info(up, again)["failures"] == 1
 
 
+@pytest.mark.slow
 def test_holds_and_changes_of_jobs_that_wait(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """hold and release, of time limit, of size, of nodes."""
     start(up, lab)
@@ -258,6 +263,7 @@ def test_holds_and_changes_of_jobs_that_wait(up: Up, lab: SlurmLab, tmp_path: Pa
     up.until(lambda: stage(up, held) == "done")
 
 
+@pytest.mark.slow
 def test_one_that_somebody_starts_runs_where_it_is(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """The policy would let it wait; tenbin books it there, and starts nothing else on that node."""
     start(up, lab, "--policy", "fcfs")
@@ -273,6 +279,7 @@ def test_one_that_somebody_starts_runs_where_it_is(up: Up, lab: SlurmLab, tmp_pa
     up.until(lambda: [stage(up, key) for key in (first, early, large)] == ["done"] * 3, 60)
 
 
+@pytest.mark.slow
 def test_nodes_that_are_drained_or_die(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """A drained one gets no job, and what is there goes on; the job of a dead one runs elsewhere."""
     start(up, lab)
@@ -300,7 +307,9 @@ def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("policy", ["parm", "parm-ga", "fifo-max", "soft-regions", "las-drf"])
+@pytest.mark.parametrize(
+    "policy", sweep(("parm", "parm-ga", "fifo-max", "soft-regions", "las-drf"), {"parm"})
+)
 def test_under_other_policies_too(up: Up, lab: SlurmLab, tmp_path: Path, policy: str) -> None:
     """Those that choose caps and sizes take what sbatch asks for: it has no range, and no budget is held."""
     start(up, lab, "--policy", policy)

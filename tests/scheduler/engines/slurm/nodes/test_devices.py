@@ -84,6 +84,7 @@ def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl:
     assert rows, rows
 
 
+@pytest.mark.slow
 def test_mctbm_moves_a_job_to_the_better_node(up: Up, lab: SlurmLab, pocl: None, slow_by: str) -> None:
     """The job begins on the worse node while the better one is busy, and goes on there."""
     up.start(*START, "--devices", "--policy", "mctbm")

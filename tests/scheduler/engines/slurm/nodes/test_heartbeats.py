@@ -211,6 +211,7 @@ def test_a_dead_node_is_noticed_before_slurm_does(slow: SlurmLab, up: Up, tmp_pa
     assert up.client.job(1).info()["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The site keeps dead nodes down until an administrator resumes them."""
     up.start(*START, "--lease", "2", "--set-down")
@@ -242,6 +243,7 @@ def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Pa
     assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said
 
 
+@pytest.mark.slow
 def test_a_job_that_somebody_has_suspended_is_not_dead(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
     """However long: all of it is stopped, also what leaves its beats."""
     up.start(*START, "--lease", "2")
@@ -257,6 +259,7 @@ def test_a_job_that_somebody_has_suspended_is_not_dead(slow: SlurmLab, up: Up, t
     assert up.client.job(1).info()["attempt"] == 1 and len(hosts(tmp_path)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.usefixtures("mpi")
 def test_a_node_of_several_is_dead(slow: SlurmLab, up: Up, tmp_path: Path, which: int) -> None:
@@ -275,6 +278,7 @@ def test_a_node_of_several_is_dead(slow: SlurmLab, up: Up, tmp_path: Path, which
     assert max(first) < min(later)[0] and lost not in {node for _, node in later}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mpi")
 def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The daemon of one of its nodes is dead, which Slurm does not know yet: it runs elsewhere."""

@@ -265,6 +265,7 @@ def test_caps_are_put_back_after_whatever_was_killed(up: Up, lab: SlurmLab) -> N
     assert job.wait(90)["stage"] == "failed"
 
 
+@pytest.mark.slow
 def test_a_paused_job_gives_its_watts_back(up: Up, lab: SlurmLab) -> None:
     start(up, lab, 100.0, "fifo-mid")
     (job,) = up.client.submit_all([spin(lab, 3.0)])

@@ -109,6 +109,7 @@ def test_jobs_run_in_their_region_only_also_after_a_kill(up: Up, lab: SlurmLab, 
     assert "region 1.1" in up.run("info", str(small[0])).stdout
 
 
+@pytest.mark.slow
 def test_regions_that_move_keep_their_jobs_apart(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Many small jobs, then large ones; a kill while jobs from before a move still run."""
     up.start(*MOVING)
@@ -133,6 +134,7 @@ def test_regions_that_move_keep_their_jobs_apart(up: Up, lab: SlurmLab, tmp_path
     assert killed and all(up.client.job(job).info()["attempt"] == 1 for job in old)
 
 
+@pytest.mark.slow
 def test_a_region_whose_node_is_out_of_service_trades_it(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """By the policy's count it has a node free: it gets one of the others', which get its own for that."""
     whole = ("--engine", "slurm", "--policy", "regions,bounds=1/2,sizes=1/2")
@@ -265,6 +267,7 @@ def test_a_partition_of_somebody_else_is_not_taken(lab: SlurmLab, tmp_path: Path
     assert partitioned(machine, "regions", "tb", home).site is not None
 
 
+@pytest.mark.slow
 def test_a_slurmctld_that_forgets_the_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """They are made again, and the jobs that it has ended run again."""
     up.start(*FIXED, "--partitions", "tb")

@@ -1,0 +1,26 @@
+"""Amounts of work: ``tests/run`` takes some examples and some cases of a sweep, ``--all`` all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+ALL = os.environ.get("TENBIN_TESTS") == "all"
+
+
+def examples(most: int) -> int:
+    """Return the number of examples for hypothesis: ``most`` under ``--all``, else a sixth of them."""
+    return most if ALL else max(10, most // 6)
+
+
+def sweep(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """Mark all cases of one parameter slow but those in ``quick``."""
+    return [case if case in quick else slow(case) for case in cases]
+
+
+def slow(*case: Any) -> Any:
+    """Mark one case of several parameters slow."""
+    return pytest.param(*case, marks=pytest.mark.slow)
