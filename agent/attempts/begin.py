@@ -33,11 +33,11 @@ RESULT_BYTES = 4096
 GOES_ON, FENCED = "go ", "end"
 
 
-class GivenUp(UserError):
+class AttemptRevoked(UserError):
     """It must not begin: it runs somewhere else, or will."""
 
 
-class Begun:
+class ClaimedAttempt:
     """An attempt that this process has claimed; the supervisor goes on with it.
 
     Attributes:
@@ -71,14 +71,14 @@ class Begun:
 
         Raises:
             OSError: it cannot be.
-            GivenUp: it may not.
+            AttemptRevoked: it may not.
         """
         if order.lease_s is not None and _given_up(self.folder):
-            raise GivenUp("it was given up before it had begun")
+            raise AttemptRevoked("it was given up before it had begun")
         self.at, self.at_s = time.monotonic(), time.time()
         self.pid, self.ties = launch(order)
 
-    def __enter__(self) -> Begun:
+    def __enter__(self) -> ClaimedAttempt:
         """Until the end of the block nobody waits for the command: when it ends is noted."""
         signal.signal(signal.SIGCHLD, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
@@ -96,7 +96,7 @@ class Begun:
                 self.ended = time.monotonic(), time.time()
 
 
-def begin(folder: str) -> Begun | None:
+def begin(folder: str) -> ClaimedAttempt | None:
     """Claim the attempt, and start its command if nothing is to be prepared for that.
 
     Returns: None: somebody else has it, or had it.
@@ -115,7 +115,9 @@ def begin(folder: str) -> Begun | None:
         order = parse(file.read())
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     tree.adopt_orphans()
-    begun = Begun(folder, alive, order, mask, reserve(folder))  # its room is there since the order is
+    begun = ClaimedAttempt(
+        folder, alive, order, mask, reserve(folder)
+    )  # its room is there since the order is
     if _plain(order):
         try:
             begun.start(SimpleNamespace(**order | {name: tuple(order[name]) for name in LISTS}))

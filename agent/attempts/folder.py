@@ -10,7 +10,7 @@
     alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
     request.json  what the coordinator wants now (its number grows); a signal says that there is something new
     state.json    what runs now; the supervisor
-    ranks/        between it and the keepers of ranks on other nodes (``agent.multi_node.spread``)
+    ranks/        between it and the keepers of ranks on other nodes (``agent.multi_node.remote_ranks``)
     result.json   how it ended; the supervisor, last, and then to the disk (who takes it into a journal need
                   not wait for that); its room is reserved with the order, so that a
                   full disk does not lose it
@@ -38,7 +38,7 @@ from typing import Any, TypeVar
 from agent.attempts import begin, checked
 from agent.attempts.checked import Broken
 from agent.attempts.records import ENDED, Order, Request, Result, RunState, as_order
-from agent.processes import limits, tree
+from agent.processes import control_groups, tree
 from profiles.files import is_locked, overwrite, sync
 
 GENERATION = "generation"
@@ -64,9 +64,9 @@ class Attempt:
         if self.claimed():
             self._check_same(order)
             return
-        self._make()
+        self._make_folder()
         if order.attempt > 1:
-            self._count(order.attempt)
+            self._write_generation(order.attempt)
         os.close(self.reserve())
         self._write("order.json", vars(order))
 
@@ -79,14 +79,14 @@ class Attempt:
         if found is None or found != order.environment.get(JOB_KEY):
             raise FileExistsError(errno.EEXIST, "another job has run in this folder", str(self.path))
 
-    def _count(self, number: int) -> None:
+    def _write_generation(self, number: int) -> None:
         """What a program looks at before it makes a checkpoint the newest one
         (``tenbin.checkpoint.generations``)."""
         aside = self.path / f".{GENERATION}"
         aside.write_text(f"{number}\n")
         aside.replace(self.path.parent / GENERATION)
 
-    def _make(self) -> None:
+    def _make_folder(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def order(self) -> Order:
@@ -124,20 +124,20 @@ class Attempt:
         state, alive = self.state(), self.path / "alive"
         return (tree.lockers(alive, [state.supervisor_pid]) if state else []) or tree.lockers(alive)
 
-    def ask(self, request: Request) -> None:
-        self._make()  # it may be asked before there was room to place it
+    def write_request(self, request: Request) -> None:
+        self._make_folder()  # it may be asked before there was room to place it
         self._write("request.json", vars(request))
 
     def request(self) -> Request | None:
         return self.read(Request, "request.json")
 
-    def tell(self, state: RunState) -> None:
+    def write_state(self, state: RunState) -> None:
         self._write("state.json", vars(state))
 
     def state(self) -> RunState | None:
         return self.read(RunState, "state.json")
 
-    def keep_group(self, group: Path) -> None:
+    def write_group(self, group: Path) -> None:
         """Before a control group is made: where, so that it is removed whatever happens."""
         (self.path / "group").write_text(str(group))
 
@@ -145,7 +145,7 @@ class Attempt:
         """The control group that was made for it, which may be gone."""
         with suppress(Broken):
             found = Path(checked.text(self.path / "group") or "/")
-            if limits.known(found):
+            if control_groups.known(found):
                 return found
         return None
 
@@ -170,8 +170,8 @@ class Attempt:
         """
         final, about = self.path / "result.json", os.fstat(reserved)
         try:
-            if not _is(self._reserved, about):
-                if _is(final, about):
+            if not _same_file(self._reserved, about):
+                if _same_file(final, about):
                     return  # it is already
                 if about.st_nlink and not self.path.is_dir():
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
@@ -184,24 +184,24 @@ class Attempt:
     def _restore(self, result: bytes) -> None:
         if not self.path.is_dir():
             checked.clear(self.path)
-        self._make()
+        self._make_folder()
         checked.clear(self._reserved)
         self._put(result, self._reserved.name)
         self.claim()
 
-    def settle(self, reserved: int) -> None:
+    def make_durable(self, reserved: int) -> None:
         """The result survives the machine's death."""
         os.fsync(reserved)
         with suppress(FileNotFoundError):  # its owner has removed it
             sync(self.path)
 
-    def last_words(self) -> Result | None:
+    def unpublished_result(self) -> Result | None:
         """What a dead supervisor had noted and not published."""
         with suppress(Broken):
             return _result(self._reserved)
         return None
 
-    def complaint(self) -> str:
+    def last_log_line(self) -> str:
         """Why a supervisor that died did so, as it said last; "" if it said nothing: it was killed."""
         with suppress(Broken):
             lines = (checked.text(self.path / begin.LOG, MOST_LOG, last=True) or "").split("\n")
@@ -209,7 +209,7 @@ class Attempt:
         return ""
 
     def result(self) -> Result | None:
-        """How it ended; None if it has not, or what lies there is no result: see ``spoiled``.
+        """How it ended; None if it has not, or what lies there is no result: see ``broken_result``.
 
         So it is where the machine died before the file was written to its disk.
         """
@@ -217,7 +217,7 @@ class Attempt:
             return _result(self.path / "result.json")
         return None
 
-    def spoiled(self) -> str:
+    def broken_result(self) -> str:
         """Why there is no result though something lies in its place; "" if nothing does."""
         try:
             _result(self.path / "result.json")
@@ -250,7 +250,7 @@ class Attempt:
             raise
 
 
-def until_it_can(step: Callable[[], None]) -> None:
+def retry_until_written(step: Callable[[], None]) -> None:
     """A result is never lost, however long the folder cannot be written."""
     while True:
         try:
@@ -259,7 +259,7 @@ def until_it_can(step: Callable[[], None]) -> None:
             time.sleep(1.0)
 
 
-def _is(path: Path, about: os.stat_result) -> bool:
+def _same_file(path: Path, about: os.stat_result) -> bool:
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.path.samestat(path.lstat(), about)
     return False

@@ -44,7 +44,7 @@ class Order:
         states: where each of them keeps what is to be put back.
         inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
         lease_s: it ends itself when the folder could not be looked at for so long; None: it never does.
-        hosts: how many ranks on which node, if it has more than one (``agent.multi_node.spread``).
+        hosts: how many ranks on which node, if it has more than one (``agent.multi_node.remote_ranks``).
         journalled: the job's row of the journal when this was placed; a lost journal is made anew by that.
     """
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from agent.attempts.begin import FENCED, GOES_ON
 from agent.attempts.folder import Attempt
-from agent.multi_node.node_name import here
+from agent.multi_node.node_name import node_name
 from profiles.files import overwrite
 
 LEASE_S = 30.0  # where nobody says otherwise
@@ -62,7 +62,7 @@ class Lease:
 
     def __init__(self, attempt: Attempt, lease_s: float, end: Callable[[], None]) -> None:
         self.attempt, self.lease_s, self.end = attempt, lease_s, end
-        self._beat = beat_file(attempt.path, here())
+        self._beat = beat_file(attempt.path, node_name())
         self._step_s = min(LOOKS_S, lease_s / 6)
         self._age_s = 0.0  # of this object
         self._renewed_s = 0.0  # at that age

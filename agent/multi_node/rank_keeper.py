@@ -3,7 +3,7 @@
 It starts what mpiexec wants there and has it below itself, as a supervisor has a job: it does what the
 supervisor wishes, holds the node's share of the memory limit, and ends all of it by the same lease
 (``agent.multi_node.lease``): a node that nobody reaches computes no further. What it says, and what it is
-told, is in the attempt's folder (``agent.multi_node.spread``).
+told, is in the attempt's folder (``agent.multi_node.remote_ranks``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agent.attempts.folder import Attempt, until_it_can
+from agent.attempts.folder import Attempt, retry_until_written
 from agent.multi_node import ranks
 from agent.multi_node.lease import LEASE_S, Lease
-from agent.multi_node.node_name import here
-from agent.multi_node.spread import Board, Wish, Word, of_this_node
+from agent.multi_node.node_name import node_name
+from agent.multi_node.remote_ranks import NodeReport, RankCommand, RankFiles, share_of_this_node
 from agent.processes import tree
 from agent.processes.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
@@ -42,8 +42,8 @@ class Keeper:
     """Of one node's ranks."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self.attempt, self.order = attempt, of_this_node(attempt.order())
-        self.board, self.host, self.me = Board(attempt), here(), os.getpid()
+        self.attempt, self.order = attempt, share_of_this_node(attempt.order())
+        self.files, self.host, self.me = RankFiles(attempt), node_name(), os.getpid()
         self.lease = Lease(attempt, self.order.lease_s or LEASE_S, self._kill)
         self.reaped = tree.Reaped()
         self.sampler = Sampler(attempt.path / f"samples-{self.host}.csv", self.me, self.reaped, steady=True)
@@ -54,7 +54,7 @@ class Keeper:
     def run(self, command: str) -> None:
         """From the command's start to the last word."""
         started_s = time.time()
-        self.board.say(self.host, Word(begun=True))
+        self.files.say(self.host, NodeReport(begun=True))
         if not self._over():
             pid = os.posix_spawn(
                 "/bin/sh",
@@ -69,17 +69,17 @@ class Keeper:
             self._wait(pid)
             tree.kill(self.me, self.reaped)
             sweep_segments(started_s)
-        until_it_can(lambda: self.board.say(self.host, self._last_word()))
+        retry_until_written(lambda: self.files.say(self.host, self._last_word()))
 
     def _over(self) -> bool:
         """Whether nothing is wanted here any more, before anything was begun."""
-        return self.attempt.fenced() or self.board.wish()[1] == "end"
+        return self.attempt.fenced() or self.files.wish()[1] == "end"
 
     def _wait(self, pid: int) -> None:
         """Obey and look until the command has ended."""
         while tree.reap(pid, self.reaped) is None:
             with suppress(OSError):  # it cannot be seen now; the lease minds that
-                number, wish = self.board.wish()
+                number, wish = self.files.wish()
                 if number != self.number:
                     self.number = number
                     self._obey(wish)
@@ -90,7 +90,7 @@ class Keeper:
                     self._kill()
             signal.sigtimedwait({signal.SIGCHLD}, LOOKS_S)
 
-    def _obey(self, wish: Wish) -> None:
+    def _obey(self, wish: RankCommand) -> None:
         if wish == "pause":
             tree.stop(self.me)
         elif wish == "term":
@@ -105,10 +105,10 @@ class Keeper:
         """Also from the lease's thread."""
         tree.send(tree.descendants(self.me), signal.SIGKILL)
 
-    def _last_word(self) -> Word:
+    def _last_word(self) -> NodeReport:
         last, used = self.sampler.end(), self.reaped
         peak_mb = max(self.sampler.peak_mb, used.peak_mb)
-        return Word(
+        return NodeReport(
             True,
             True,
             self.broken_mb,

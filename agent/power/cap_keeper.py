@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from agent.journal import Journal, restore_leftovers
-from agent.multi_node.node_name import here
+from agent.multi_node.node_name import node_name
 from agent.paths import node_journal
 from agent.power.energy import Energy
 from agent.processes import tree
@@ -37,7 +37,7 @@ HERE = "%N"  # in a path: the node's name
 
 def on_this_node(sysfs: str) -> Path:
     """The root of this node's tree of zones."""
-    return Path(sysfs.replace(HERE, here()))
+    return Path(sysfs.replace(HERE, node_name()))
 
 
 class CapKeeper:
@@ -50,7 +50,7 @@ class CapKeeper:
 
     def __init__(self, sysfs: str, states: str) -> None:
         self._sysfs = on_this_node(sysfs)
-        self._folder = node_journal(Path(states), here())
+        self._folder = node_journal(Path(states), node_name())
         self._journal = Journal(self._folder, watchdog=False)
         self._energy = Energy(self._sysfs)
         self._holds = False
@@ -100,7 +100,7 @@ def main() -> int:
     holds = False
     try:
         for line in _lines():
-            answer: dict[str, object] = {"node": here()}
+            answer: dict[str, object] = {"node": node_name()}
             if line:
                 cap_w = json.loads(line)["cap_w"]
                 try:

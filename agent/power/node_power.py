@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent.journal import restore_leftovers
-from agent.multi_node.node_name import here
+from agent.multi_node.node_name import node_name
 from agent.paths import node_journal
 from agent.power.cap_keeper import on_this_node
 from agent.power.energy import Energy
@@ -48,7 +48,7 @@ def look(sysfs: str, states: str) -> NodePower:
     Raises:
         Unavailable: it has no caps that this user may set, or no energy counter.
     """
-    restore_leftovers(node_journal(Path(states), here()))
+    restore_leftovers(node_journal(Path(states), node_name()))
     root = on_this_node(sysfs)
     marked = root / "class" / "powercap" / EMULATED
     caps = find_caps(root, lambda path, value: None)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from agent.attempts.begin import LOG
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
-from agent.multi_node.node_name import here
+from agent.multi_node.node_name import node_name
 from agent.power import caps
 from agent.power.cap_keeper import CapKeeper
 from agent.power.caps import Held
@@ -37,7 +37,7 @@ class NodesPower:
     def __init__(self, attempt: Attempt, order: Order, lost: Callable[[], None]) -> None:
         self.attempt = attempt
         self._own = CapKeeper(order.sysfs, order.states)
-        others = [node for node in order.capped_nodes if node != here()]
+        others = [node for node in order.capped_nodes if node != node_name()]
         self._others = Others(attempt, order, others, lost) if others else None
         self._number = 0
         self._cap_w: float | None = None

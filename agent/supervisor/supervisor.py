@@ -14,19 +14,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attempts.begin import AWAITED, Begun, GivenUp, begin
-from agent.attempts.folder import Attempt, until_it_can
+from agent.attempts.begin import AWAITED, AttemptRevoked, ClaimedAttempt, begin
+from agent.attempts.folder import Attempt, retry_until_written
 from agent.attempts.launch import cpus_for
 from agent.attempts.records import How, Request, Result, RunState, Usage, as_order
 from agent.multi_node import ranks
-from agent.multi_node.node_name import here
-from agent.processes import limits, tree
+from agent.multi_node.node_name import node_name
+from agent.processes import control_groups, tree
 from agent.processes.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import UserError
 
 if TYPE_CHECKING:
-    from agent.multi_node.spread import Spread, Wish
+    from agent.multi_node.remote_ranks import RankCommand, RemoteRanks
     from agent.power.nodes_power import NodesPower
     from agent.power.power import Power
 
@@ -47,7 +47,7 @@ def supervise(attempt: Attempt, report: Report) -> bool:
     return begun is None or go_on(attempt, begun, report)
 
 
-def go_on(attempt: Attempt, begun: Begun, report: Report) -> bool:
+def go_on(attempt: Attempt, begun: ClaimedAttempt, report: Report) -> bool:
     """Supervise what was begun; as ``supervise``."""
     try:
         return Supervisor(attempt, begun, report).run()
@@ -58,7 +58,7 @@ def go_on(attempt: Attempt, begun: Begun, report: Report) -> bool:
 class Supervisor:
     """The one who waits for a job; ``run`` it once, in a process of its own."""
 
-    def __init__(self, attempt: Attempt, begun: Begun, report: Report) -> None:
+    def __init__(self, attempt: Attempt, begun: ClaimedAttempt, report: Report) -> None:
         self.attempt, self.begun, self.report = attempt, begun, report
         self.order = as_order(begun.order)
         self.me = os.getpid()
@@ -66,14 +66,14 @@ class Supervisor:
         self.ran_s = 0.0  # up to the last pause
         self.runs_since: float | None = None  # None: paused
         self.sampler = Sampler(attempt.samples, self.me, self.reaped, self._energy_j)
-        self.group: limits.Group | None = None  # holds the memory limit; None: by looking
+        self.group: control_groups.Group | None = None  # holds the memory limit; None: by looking
         self.ending: How | None = None
         self.kill_at: float | None = None
         self.checkpoint_wanted = False  # and not yet asked for
         self.done = 0
         self.started_s = 0.0
         self.power: Power | NodesPower | None = None
-        self.spread: Spread | None = None
+        self.remote_ranks: RemoteRanks | None = None
 
     def run(self) -> bool:
         """From the start of the command to its result; whether it has left nothing in this process."""
@@ -83,10 +83,10 @@ class Supervisor:
         try:
             self._start()
         except OSError as error:
-            node = f" (on {here()})" if self.order.lease_s is not None else ""  # paths are those of the node
+            node = f" (on {node_name()})" if self.order.lease_s is not None else ""
             trouble = f"{error.filename or self.attempt.path}: {error.strerror}{node}"
         except UserError as error:
-            how, trouble = "interrupted" if isinstance(error, GivenUp) else how, str(error)
+            how, trouble = "interrupted" if isinstance(error, AttemptRevoked) else how, str(error)
         if trouble:
             tree.kill(self.me)
             self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
@@ -95,8 +95,8 @@ class Supervisor:
             self.report("started")
             self._obey()  # a request may have come before there was anybody to obey it
             result = self._result(self._wait())
-            if self.spread is not None:
-                result = self.spread.finish(result)
+            if self.remote_ranks is not None:
+                result = self.remote_ranks.finish(result)
             self.attempt.note(reserved, result)
             tree.kill(self.me)
             if self.order.mpi and result.code != 0:
@@ -105,9 +105,9 @@ class Supervisor:
         if self.power is not None:
             self.power.release()
             self.power.close()
-        until_it_can(lambda: self.attempt.publish(reserved))
+        retry_until_written(lambda: self.attempt.publish(reserved))
         self.report("ended")
-        until_it_can(lambda: self.attempt.settle(reserved))
+        retry_until_written(lambda: self.attempt.make_durable(reserved))
         for descriptor in (reserved, *self.begun.ties):
             os.close(descriptor)
         again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
@@ -116,10 +116,10 @@ class Supervisor:
 
     def _reach_out(self) -> None:
         if self.order.hosts:
-            from agent.multi_node.spread import Spread, of_this_node  # few jobs need it
+            from agent.multi_node.remote_ranks import RemoteRanks, share_of_this_node  # few jobs need it
 
-            self.spread = Spread(self.attempt, self.order)
-            self.order = of_this_node(self.order)
+            self.remote_ranks = RemoteRanks(self.attempt, self.order)
+            self.order = share_of_this_node(self.order)
 
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
@@ -170,11 +170,11 @@ class Supervisor:
         """Let the kernel hold the memory limit, where it may."""
         if self.order.memory_limit_mb is not None:
             name = f"{self.order.job_id}-{self.order.attempt}-{self.me}"
-            self.group = limits.confine(self.order.memory_limit_mb, name, self.attempt.keep_group)
+            self.group = control_groups.confine(self.order.memory_limit_mb, name, self.attempt.write_group)
 
     def _release(self) -> None:
         if self.group is not None:
-            limits.remove(self.group.path)
+            control_groups.remove(self.group.path)
             self.group = None
 
     def _start(self) -> None:
@@ -246,9 +246,9 @@ class Supervisor:
             tree.send(tree.descendants(self.me), signal.SIGCONT)
             self._tell_keepers("run")
 
-    def _tell_keepers(self, wish: Wish) -> None:
-        if self.spread is not None:
-            self.spread.tell(wish)
+    def _tell_keepers(self, wish: RankCommand) -> None:
+        if self.remote_ranks is not None:
+            self.remote_ranks.tell(wish)
 
     def _terminate(self, why: How) -> None:
         """Ask the job to end; after its grace it is killed."""
@@ -274,7 +274,7 @@ class Supervisor:
             self.kill_at = time.monotonic() + 1.0
         if self.runs_since is None:
             return
-        if self.spread is not None and self.spread.stuck():
+        if self.remote_ranks is not None and self.remote_ranks.stuck():
             tree.send(tree.descendants(self.me), signal.SIGKILL)
         if self.order.time_limit_s is not None and self._running_s() >= self.order.time_limit_s:
             self._terminate("time-limit")
@@ -336,7 +336,7 @@ class Supervisor:
     def _tell(self) -> None:
         with suppress(OSError):  # the result has its room reserved; this is told again at the next change
             paused, by = self.runs_since is None, self._limit_by()
-            self.attempt.tell(RunState(self.me, self.begun.pid, self.started_s, paused, self.done, by))
+            self.attempt.write_state(RunState(self.me, self.begun.pid, self.started_s, paused, self.done, by))
 
     def _limit_by(self) -> str:
         if self.order.memory_limit_mb is None:

@@ -100,8 +100,8 @@ class MpiInstall:
     def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
         """Build the command line that starts a user's program as ranks over hosts, so many on each, in order.
 
-        The launcher's environment says how it reaches the hosts: ``agent.multi_node.reach`` for jobs of
-        Slurm.
+        The launcher's environment says how it reaches the hosts (in jobs of Slurm:
+        ``agent.multi_node.remote_shell``).
         """
         named = ",".join(f"{host}:{count}" for host, count in hosts.items())
         if self.family == "openmpi":

@@ -70,8 +70,8 @@ class Stepped:
             self._waits.release()
             self._go.acquire()
             if self._given_up:
-                raise GivenUp
+                raise AttemptRevoked
 
 
-class GivenUp(BaseException):
+class AttemptRevoked(BaseException):
     """Ends a thread that would otherwise wait for ever."""

@@ -45,11 +45,11 @@ def revoked(attempt: Attempt) -> bool:
 
 def trouble(attempt: Attempt) -> str:
     """Name the reason why an attempt has no result; "": its supervisor was killed."""
-    if spoiled := attempt.spoiled():
+    if spoiled := attempt.broken_result():
         return spoiled
     if not attempt.claimed():
         return f"the files of its attempt were removed from {attempt.path}"
-    said = attempt.complaint()
+    said = attempt.last_log_line()
     return f"its supervisor failed: {said}" if said else ""
 
 

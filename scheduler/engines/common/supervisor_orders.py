@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.attempts.folder import JOB_KEY, Attempt
 from agent.attempts.records import Order
-from agent.multi_node import ranks, reach
+from agent.multi_node import ranks, remote_shell
 from probes.mpi import rank_guard
 from probes.power.loads import MARK
 from profiles.errors import Unavailable
@@ -98,7 +98,7 @@ class Orders:
             else:
                 hosts = ranks_on(shares, spec.cores, tasks)
                 command = tuple(mpi.spread_command(hosts, command))
-                environment |= reach.variables() | {reach.FOLDER: str(attempt.path)}
+                environment |= remote_shell.variables() | {remote_shell.FOLDER: str(attempt.path)}
         if self.emulated:
             environment[MARK] = spec.load  # its processes are loads of an emulated machine
         total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Want
-from agent.processes import limits, tree, umask
+from agent.processes import control_groups, tree, umask
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import Unavailable
 from scheduler.engines.common import spoiled
@@ -194,7 +194,7 @@ class LocalEngine(JobFolders):
         with spoiled.of_one(job.id, room=False):
             if want == "run":
                 self._wish(job, watched.attempt)
-            watched.attempt.ask(Request(job.request, want, job.cores if want == "run" else ()))
+            watched.attempt.write_request(Request(job.request, want, job.cores if want == "run" else ()))
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
@@ -306,11 +306,11 @@ class LocalEngine(JobFolders):
             if watched.mpi:
                 sweep_segments(0.0)
             group = attempt.group()
-            if group is not None and group.name.startswith(f"{limits.PREFIX}{key[0]}-{key[1]}-"):
-                limits.remove(group)
+            if group is not None and group.name.startswith(f"{control_groups.PREFIX}{key[0]}-{key[1]}-"):
+                control_groups.remove(group)
             if self.packages is not None:
                 put_back()
-            result = attempt.last_words()
+            result = attempt.unpublished_result()
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))
         else:

@@ -200,7 +200,7 @@ class SlurmEngine(JobFolders):
 
     def _request(self, watched: SlurmAttempt, request: Request) -> None:
         with spoiled.of_one(watched.job_id, room=False):
-            watched.attempt.ask(request)
+            watched.attempt.write_request(request)
         watched.want, watched.request = request.want, request.number
         watched.asked_at, watched.wake_at = time.monotonic(), 0.0
         self._look(watched)

@@ -15,7 +15,7 @@ import pytest
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order, Request, Result
-from agent.processes import limits, tree
+from agent.processes import control_groups, tree
 
 Start = Callable[..., "Running"]
 
@@ -45,7 +45,7 @@ class Running:
         return found
 
     def ask(self, number: int, want: str, **more: object) -> None:
-        self.attempt.ask(Request(number, want, **more))  # type: ignore[arg-type]
+        self.attempt.write_request(Request(number, want, **more))  # type: ignore[arg-type]
         self.process.send_signal(signal.SIGUSR1)
         self.until("changed")
 
@@ -137,7 +137,7 @@ def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
 
 def without_groups() -> tuple[str, ...]:
     """Return the words before a command that hide all writable control groups from it."""
-    if limits.place("x") is None:
+    if control_groups.place("x") is None:
         return ()
     hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh")
     if subprocess.run([*hide, "true"], capture_output=True, check=False).returncode:
@@ -154,15 +154,15 @@ def test_memory_limit_by_looking_is_of_the_whole_tree(start: Start) -> None:
 
 
 @pytest.fixture
-def group() -> limits.Group:
+def group() -> control_groups.Group:
     """Find the control group in which the kernel holds memory limits here."""
-    found = limits.place("x")
+    found = control_groups.place("x")
     if found is None:
         pytest.skip("no control group with a memory limit may be made here")
     return found
 
 
-def test_memory_limit_by_the_kernel_is_of_the_whole_tree(start: Start, group: limits.Group) -> None:
+def test_memory_limit_by_the_kernel_is_of_the_whole_tree(start: Start, group: control_groups.Group) -> None:
     """Two that are too much together: one of them is killed, the other asked to end; no group is left."""
     hog = f"{sys.executable} -c 'x = bytearray(150_000_000); import time; time.sleep(60)'"
     one = start("sh", "-c", f"{hog} & {hog} & wait", memory_limit_mb=250.0)
@@ -177,14 +177,14 @@ def test_memory_limit_by_the_kernel_is_of_the_whole_tree(start: Start, group: li
 
 
 def test_who_grows_faster_than_anybody_looks_is_stopped_by_the_kernel(
-    start: Start, group: limits.Group
+    start: Start, group: control_groups.Group
 ) -> None:
     result = start(sys.executable, "-c", "bytearray(500_000_000)", memory_limit_mb=100.0).result()
     assert (result.how, result.signal) == ("memory-limit", signal.SIGKILL)
     assert result.usage.peak_memory_mb <= 100
 
 
-def test_shared_memory_counts_once_for_the_kernel(start: Start, group: limits.Group) -> None:
+def test_shared_memory_counts_once_for_the_kernel(start: Start, group: control_groups.Group) -> None:
     shared = "import os, time; x = bytearray(60_000_000); [os.fork() for _ in range(3)]; time.sleep(0.5)"
     result = start(sys.executable, "-c", shared, memory_limit_mb=200.0).result()
     assert (result.how, result.code) == ("exited", 0)
@@ -192,7 +192,7 @@ def test_shared_memory_counts_once_for_the_kernel(start: Start, group: limits.Gr
 
 
 def test_what_is_left_in_a_group_is_killed_and_the_group_removed(
-    start: Start, tmp_path: Path, group: limits.Group
+    start: Start, tmp_path: Path, group: control_groups.Group
 ) -> None:
     """Also what has thrown the mark out of its environment, and what has made a group of its own."""
     inner = "g=$(cat attempt-1/group)/inner; mkdir $g; echo $$ > $g/cgroup.procs"
@@ -207,7 +207,7 @@ def test_what_is_left_in_a_group_is_killed_and_the_group_removed(
     one.process.wait()
     made = one.attempt.group()
     assert made is not None and made.exists()
-    assert limits.remove(made) and not made.exists()
+    assert control_groups.remove(made) and not made.exists()
     with suppress(FileNotFoundError):  # until it is reaped it has its number, and nothing else
         assert (Path("/proc") / (tmp_path / "pid").read_text().strip() / "cmdline").read_bytes() == b""
 
@@ -307,7 +307,7 @@ def test_a_request_from_before_the_start_is_obeyed(start: Start, tmp_path: Path)
     attempt = Attempt(tmp_path / "early")
     out = str(tmp_path / "o")
     attempt.place(Order(1, 1, out, ("sleep", "60"), dict(os.environ), str(tmp_path), out, out))
-    attempt.ask(Request(1, "end"))
+    attempt.write_request(Request(1, "end"))
     assert Running(attempt).result().how == "cancelled"
 
 

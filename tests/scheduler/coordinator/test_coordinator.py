@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.processes import limits
+from agent.processes import control_groups
 from profiles.errors import BadInput, Busy
 from profiles.store import Store
 from scheduler.coordinator.coordinator import Coordinator
@@ -335,7 +335,7 @@ def test_a_killed_supervisor_costs_one_attempt(up: Up, tmp_path: Path) -> None:
 
 
 def test_a_killed_supervisor_leaves_no_control_group(up: Up) -> None:
-    if limits.place("x") is None:
+    if control_groups.place("x") is None:
         pytest.skip("no control group with a memory limit may be made here")
     up.start("--cores", "1")
     job = up.client.submit(["sleep", "60"], memory_mb=100, requeue=False)

@@ -18,7 +18,7 @@ import pytest
 
 from agent.attempts.folder import Attempt
 from agent.multi_node.lease import prepare
-from agent.multi_node.node_name import here
+from agent.multi_node.node_name import node_name
 from tenbin.checkpoint.generations import Generations
 from tests.agent.supervisor.test_foreground import placed
 from tests.agent.supervisor.test_supervisor import Running
@@ -120,7 +120,7 @@ def supervised(disk: Server, tmp_path: Path, lease_s: float) -> tuple[Running, A
     """Start a job with its folder on that disk; yield its attempt as another node sees it and its process."""
     behind = tmp_path / "behind"
     attempt = placed(behind, "sleep", "600", lease_s=lease_s)
-    prepare(attempt, [here()])
+    prepare(attempt, [node_name()])
     order = attempt.path / "order.json"
     order.write_text(order.read_text().replace(str(behind), str(disk.path)))
     running = Running(Attempt(disk.path / "attempt"))
@@ -152,8 +152,8 @@ def test_a_cut_ends_a_job_though_the_client_remembers_its_folder(disk: Server, t
         disk.cut()
         until(lambda: over(pid))
         disk.join()
-        until(lambda: (attempt.result() or attempt.last_words()) is not None)
-        found = attempt.result() or attempt.last_words()
+        until(lambda: (attempt.result() or attempt.unpublished_result()) is not None)
+        found = attempt.result() or attempt.unpublished_result()
         assert found is not None and found.how == "interrupted"
     finally:
         disk.join()

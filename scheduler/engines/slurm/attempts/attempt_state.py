@@ -128,7 +128,7 @@ def _forgotten(watched: SlurmAttempt, seen: SlurmJob) -> bool:
 
 
 def _lost(engine: SlurmEngine, watched: SlurmAttempt) -> None:
-    result = watched.attempt.last_words()
+    result = watched.attempt.unpublished_result()
     if result is not None:
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
     else:
@@ -198,11 +198,11 @@ def _vanished(engine: SlurmEngine, watched: SlurmAttempt, seen: SlurmJob) -> Non
     # What a node refuses Slurm cancels itself: after a restart for instance a number that was used before.
     refused = not began and seen.state == "CANCELLED" and bool(seen.nodes)
     how = None if refused or _forgotten(watched, seen) else ENDS.get(seen.state)
-    said = watched.attempt.spoiled() or watched.attempt.complaint()
+    said = watched.attempt.broken_result() or watched.attempt.last_log_line()
     if began and (seen.state in NODE or any(name in engine.lost for name in watched.cpus)):
         engine.give_up(watched, f"{watched.where}: lost ({seen.state})")
     elif how is not None and not watched.cancelled:
-        result = watched.attempt.last_words() or Result(how, time.time(), trouble=said)
+        result = watched.attempt.unpublished_result() or Result(how, time.time(), trouble=said)
         engine.end(watched, Report(*watched.key, "ended", result.ended_s, result=result))
     elif began or refused or seen.state in NODE or seen.state == "PREEMPTED" or watched.cancelled:
         reason = f": {said}" if said else ""

@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.multi_node.spread import Board
+from agent.multi_node.remote_ranks import RankFiles
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import NOBODY, SET_DOWN
@@ -91,7 +91,7 @@ def _doubt(engine: SlurmEngine, watched: SlurmAttempt, snapshot: ClusterSnapshot
 
 def _over(engine: SlurmEngine, watched: SlurmAttempt, name: str) -> bool:
     """Whether nothing of the attempt, which is fenced, can run on that node any more."""
-    if Board(watched.attempt).word(name).ended:
+    if RankFiles(watched.attempt).word(name).ended:
         return True
     heartbeats = engine.poller.heartbeats
     return (

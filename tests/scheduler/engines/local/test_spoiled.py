@@ -21,7 +21,7 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import How, Request, Result, RunState, Usage
 from agent.multi_node.lease import beat_file
-from agent.multi_node.spread import FOLDER, Board, Word
+from agent.multi_node.remote_ranks import FOLDER, NodeReport, RankFiles
 from agent.power import caps, power
 from agent.processes import samples
 from agent.supervisor.allocation_reuse import _was_short
@@ -55,7 +55,7 @@ records = st.one_of(
     changed(asdict(Request(1, "end"))),
     changed(asdict(caps.Wish(1, 100.0, 100.0))),
     changed(asdict(power.Wish(("0",), 100.0))),
-    changed(asdict(Word(begun=True))),
+    changed(asdict(NodeReport(begun=True))),
 )
 contents = st.one_of(
     st.binary(max_size=300),
@@ -70,15 +70,15 @@ def read_all(attempt: Attempt) -> None:
     state, request, result = attempt.state(), attempt.request(), attempt.result()
     assert state is None or (state.supervisor_pid >= 0 and 0 <= state.started_s < 1e12)
     assert request is None or (request.want in ("run", "pause", "checkpoint", "end") and request.number >= 0)
-    for found in (result, attempt.last_words()):
+    for found in (result, attempt.unpublished_result()):
         if found is not None:
             assert found.how in HOWS and 0 <= found.ended_s < 1e12
             assert found.how != "exited" or found.code is not None
             assert found.how != "signalled" or found.signal is not None
             json.dumps(asdict(found), allow_nan=False).encode()
             found.trouble.encode()
-    assert result is None or not attempt.spoiled()
-    attempt.complaint().encode()
+    assert result is None or not attempt.broken_result()
+    attempt.last_log_line().encode()
     group = attempt.group()
     assert group is None or str(group).startswith("/sys/fs/cgroup/")
     assert all(value is None or value >= 0 for row in samples.read(attempt.samples) for value in row)
@@ -87,8 +87,8 @@ def read_all(attempt: Attempt) -> None:
         phase.program.encode()
     for cap in (caps.wished(attempt), power.wished_cap_w(attempt), caps.held(attempt)):
         json.dumps(cap if isinstance(cap, float | None) else asdict(cap), allow_nan=False)
-    Board(attempt).word("node")
-    for seen in (attempt.fenced, Board(attempt).wish, attempt.lives):
+    RankFiles(attempt).word("node")
+    for seen in (attempt.fenced, RankFiles(attempt).wish, attempt.lives):
         with suppress(OSError):
             seen()
     look_for_beat(Sign(beat_file(attempt.path, "node")), 1.0)
@@ -144,11 +144,11 @@ def test_no_bytes_are_too_odd(attempt: Attempt, content: bytes) -> None:
 def test_what_is_as_it_should_be_is_read(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps(GOOD))
-    attempt.ask(Request(3, "run", (0, 7)))
-    attempt.tell(RunState(2, 3, 1.5, True, 4, "looking"))
+    attempt.write_request(Request(3, "run", (0, 7)))
+    attempt.write_state(RunState(2, 3, 1.5, True, 4, "looking"))
     assert attempt.result() == Result("exited", 1.7e9, 0, usage=Usage(1.0, 1.0, 0.5, 0.5, 10.0))
     assert attempt.request() == Request(3, "run", (0, 7))
-    assert attempt.state() == RunState(2, 3, 1.5, True, 4, "looking") and not attempt.spoiled()
+    assert attempt.state() == RunState(2, 3, 1.5, True, 4, "looking") and not attempt.broken_result()
 
 
 def lay(path: Path, kind: str) -> None:
@@ -179,13 +179,13 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, kind: str) -> N
     with nothing_waits():
         read_all(attempt)
         for write in (
-            lambda: attempt.ask(Request(1, "end")),
-            lambda: attempt.tell(RunState(2, 3, 1.0)),
+            lambda: attempt.write_request(Request(1, "end")),
+            lambda: attempt.write_state(RunState(2, 3, 1.0)),
             attempt.fence_off,
             lambda: caps.wish(attempt, caps.Wish(1, 1.0, 1.0)),
             lambda: power.wish(attempt, tmp_path, (), None),
             lambda: samples._append(attempt.samples, "x\n"),
-            lambda: Board(attempt).say("node", Word()),
+            lambda: RankFiles(attempt).say("node", NodeReport()),
         ):
             with suppress(OSError, Broken):
                 write()

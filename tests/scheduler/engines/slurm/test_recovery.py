@@ -196,5 +196,5 @@ def test_a_lease_ends_a_job(lab: SlurmLab, tmp_path: Path, fence: bool) -> None:
         assert not Path(f"/proc/{state['pid']}").exists()
         moved.rename(attempt.path)
         running.process.wait(30)
-        found = attempt.result() or attempt.last_words()
+        found = attempt.result() or attempt.unpublished_result()
         assert found is not None and found.how == "interrupted"

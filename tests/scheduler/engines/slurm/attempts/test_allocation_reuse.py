@@ -73,7 +73,7 @@ def test_a_request_reaches_the_supervisor_through_it(tmp_path: Path) -> None:
     attempt = placed(tmp_path, "sleep 60")
     process = carry(attempt)
     until(attempt.state)
-    attempt.ask(Request(1, "end"))
+    attempt.write_request(Request(1, "end"))
     process.send_signal(signal.SIGUSR1)
     assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
     result = attempt.result()

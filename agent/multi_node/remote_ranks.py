@@ -25,12 +25,12 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order, Result, Usage
 from agent.multi_node.lease import LEASE_S, MARGIN_S
-from agent.multi_node.node_name import here
+from agent.multi_node.node_name import node_name
 from agent.multi_node.ranks import REPORTS
 from profiles.files import overwrite, read_plain
 
 FOLDER = "ranks"
-Wish = Literal["run", "pause", "term", "end"]
+RankCommand = Literal["run", "pause", "term", "end"]
 BYTES = 1024
 MOST_TROUBLE = 200  # letters of it: a word must fit
 LOOKS_S = 0.05
@@ -38,7 +38,7 @@ STUCK_S = 5.0
 
 
 @dataclass(frozen=True)
-class Word:
+class NodeReport:
     """What a keeper says: its ranks have begun, have ended; which limit they broke; what they used.
 
     ``unreached``: why no keeper could be started.
@@ -55,15 +55,15 @@ class Word:
     unreached: str = ""
 
 
-def of_this_node(order: Order) -> Order:
+def share_of_this_node(order: Order) -> Order:
     """With the share of the memory limit that is for the ranks here."""
     if order.memory_limit_mb is None:
         return order
-    share = order.hosts.get(here(), 0) / sum(order.hosts.values())
+    share = order.hosts.get(node_name(), 0) / sum(order.hosts.values())
     return replace(order, memory_limit_mb=order.memory_limit_mb * share)
 
 
-class Board:
+class RankFiles:
     """The files between a supervisor and its keepers."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -75,50 +75,50 @@ class Board:
         for name in ("wish", *hosts):
             (self.path / name).write_bytes(b"".ljust(BYTES))
 
-    def wish(self) -> tuple[int, Wish]:
+    def wish(self) -> tuple[int, RankCommand]:
         """The last one and its number; 0 if nothing was wished yet. OSError if it cannot be seen."""
         said = read_plain(self.path / "wish", BYTES).split()
         if not said:
             return 0, "run"
-        for wish in get_args(Wish):
+        for wish in get_args(RankCommand):
             if len(said) == 2 and said[0].isdigit() and said[1] == wish.encode():
                 return int(said[0]), wish
         raise OSError(errno.EINVAL, "no wish", str(self.path / "wish"))
 
-    def tell(self, number: int, wish: Wish) -> None:
+    def tell(self, number: int, wish: RankCommand) -> None:
         overwrite(self.path / "wish", f"{number} {wish}", BYTES)
 
-    def say(self, host: str, word: Word) -> None:
+    def say(self, host: str, word: NodeReport) -> None:
         overwrite(self.path / host, json.dumps(asdict(word)), BYTES)
 
     def unreached(self, host: str, why: str) -> None:
         """No keeper could be started there; one that has begun has the say."""
         if not self.word(host).begun:
             why = why.encode("ascii", "replace").decode()[:MOST_TROUBLE]
-            self.say(host, Word(unreached=why or "srun failed"))
+            self.say(host, NodeReport(unreached=why or "srun failed"))
 
-    def word(self, host: str) -> Word:
+    def word(self, host: str) -> NodeReport:
         with suppress(OSError, Broken):
-            return checked.read(Word, self.path / host) or Word()
-        return Word()
+            return checked.read(NodeReport, self.path / host) or NodeReport()
+        return NodeReport()
 
 
-class Spread:
+class RemoteRanks:
     """The keepers of one attempt."""
 
     def __init__(self, attempt: Attempt, order: Order) -> None:
-        self.hosts = [host for host in order.hosts if host != here()]
+        self.hosts = [host for host in order.hosts if host != node_name()]
         self.lease_s = order.lease_s or LEASE_S
-        self._board, self._number = Board(attempt), 0
+        self._files, self._number = RankFiles(attempt), 0
         self._attempt, self._look_at = attempt, 0.0
         self._over_since: float | None = None
-        self._board.make(self.hosts)
+        self._files.make(self.hosts)
 
-    def tell(self, wish: Wish) -> None:
+    def tell(self, wish: RankCommand) -> None:
         """What all of them are to do; each obeys within a fraction of a second."""
         self._number += 1
         with suppress(OSError):  # a disk that cannot be reached: their leases end
-            self._board.tell(self._number, wish)
+            self._files.tell(self._number, wish)
 
     def stuck(self) -> bool:
         """Whether all ranks of a node have ended, one of them badly, and mpiexec goes on all the same.
@@ -129,7 +129,7 @@ class Spread:
         if now >= self._look_at:
             self._look_at = now + 1.0
             over = any(
-                (self._attempt.path / f"{REPORTS}-{host}").exists() and self._board.word(host).ended
+                (self._attempt.path / f"{REPORTS}-{host}").exists() and self._files.word(host).ended
                 for host in self.hosts
             )
             self._over_since = (self._over_since or now) if over else None
@@ -139,12 +139,12 @@ class Spread:
         """Nothing of the job runs anywhere any more; the result with what the other nodes add to it."""
         self.tell("end")
         silent = self._await_end()
-        words = [self._board.word(host) for host in self.hosts]
+        words = [self._files.word(host) for host in self.hosts]
         result = replace(result, usage=_sum(result.usage, words))
         by_itself = result.how in ("exited", "signalled")
         over = [h for h, word in zip(self.hosts, words, strict=True) if word.memory_limit_mb]
         if by_itself and over:
-            limit_mb = self._board.word(over[0]).memory_limit_mb
+            limit_mb = self._files.word(over[0]).memory_limit_mb
             trouble = f"its ranks on {', '.join(over)} used more than {limit_mb:.0f} MB"
             return replace(result, how="memory-limit", trouble=trouble)
         reasons = [
@@ -169,10 +169,10 @@ class Spread:
         return silent
 
     def _runs(self, host: str) -> bool:
-        word = self._board.word(host)
+        word = self._files.word(host)
         return word.begun and not word.ended
 
 
-def _sum(usage: Usage, words: list[Word]) -> Usage:
+def _sum(usage: Usage, words: list[NodeReport]) -> Usage:
     names = ("user_s", "system_s", "peak_memory_mb", "read_mb", "written_mb")
     return replace(usage, **{n: getattr(usage, n) + sum(getattr(w, n) for w in words) for n in names})

@@ -67,9 +67,9 @@ def note(folder: Path, host: str, said: str) -> None:
     """Where srun has failed before there was a keeper: the job itself has done nothing wrong."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from agent.attempts.folder import Attempt
-    from agent.multi_node.spread import Board
+    from agent.multi_node.remote_ranks import RankFiles
 
-    Board(Attempt(folder)).unreached(host, said)
+    RankFiles(Attempt(folder)).unreached(host, said)
 
 
 if __name__ == "__main__":

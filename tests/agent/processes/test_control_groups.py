@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.processes.limits import Group, place
+from agent.processes.control_groups import Group, place
 
 V1 = "40 30 0:35 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 V2 = "42 30 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
