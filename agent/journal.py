@@ -72,7 +72,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, watchdog: bool = True) -> None:
-        self._folder = folder
+        self.folder = folder
         self._owner = _Owner(os.getpid(), _start_of(os.getpid()) or 0, _boot_id())
         self._file = folder / f"{self._owner.pid}-{self._owner.started}.json"
         self._originals: dict[Path, str] = {}
@@ -107,7 +107,7 @@ class Journal:
             return []
         if not self._originals:
             return []
-        with self._lock, _deaf(), _locked(self._folder):
+        with self._lock, _deaf(), _locked(self.folder):
             done = _put_back(self._file)
             self._originals = _undone(done)
             if self._watcher:
@@ -132,11 +132,11 @@ class Journal:
     def _remember(self, path: Path, current: str) -> None:
         """Journal the original of ``path``: on disk before this returns."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             remedy = "set XDG_STATE_HOME to a folder that may be written: no change without a journal"
-            raise Unavailable(f"journal {self._folder}: {error.strerror}", remedy) from None
-        with _locked(self._folder):
+            raise Unavailable(f"journal {self.folder}: {error.strerror}", remedy) from None
+        with _locked(self.folder):
             original = self._claim(path, current)
             originals = {**self._originals, path: original}
             _store(self._file, self._owner, originals)
@@ -152,7 +152,7 @@ class Journal:
         Raises:
             Busy: a living process has changed it.
         """
-        for file in _journals(self._folder):
+        for file in _journals(self.folder):
             with suppress(ValueError):
                 owner, originals = _load(file)
                 if path not in originals or file == self._file:

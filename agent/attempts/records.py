@@ -37,9 +37,10 @@ class Order:
         checkpoint_code: exit code by which the job says that it left after a checkpoint.
         grace_s: from SIGTERM to SIGKILL.
         mpi: the command is an mpiexec, whose ranks have guards.
-        sysfs: root of the tree with the packages that it has to itself (``agent.power.power``); empty: none.
+        sysfs: root of the tree with the packages that it has to itself (``agent.power.package_caps``); empty:
+            none.
         emulated: these are emulated.
-        capped_nodes: nodes of a cluster that it has to itself (``agent.power.nodes_power``): ``%N`` in
+        capped_nodes: nodes of a cluster that it has to itself (``agent.power.node_caps``): ``%N`` in
             ``sysfs`` is the name of each.
         states: where each of them keeps what is to be put back.
         inherit: beginnings of the names of variables that the command gets from its supervisor's environment.

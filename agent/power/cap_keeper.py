@@ -1,12 +1,13 @@
-"""Keeps the power cap of one node that a job of a cluster has whole.
+"""Keeps the power cap of one node.
 
-On the node of its supervisor that is an object there. On each other node it is a process,
+The supervisor has a ``CapKeeper`` of its own for the node that it runs on. On each other node of a job of
+Slurm runs a process,
 
     python -P -m agent.power.cap_keeper SYSFS STATES MARK
 
-which is told by lines of JSON: ``{"cap_w": 40.0}``, or null for "put back", and answers each with what is in
-force and the energy so far; the energy also once a second. Is whoever started it gone, then so is the job:
-what is left of it on this node is killed, and then the caps are put back.
+Its input are lines of JSON: ``{"cap_w": 40.0}``, or null for "restore". It answers each with the cap in force
+and the energy so far; it also tells the energy once a second. When its input ends, the supervisor is gone: it
+kills what is left of the job on this node, and then restores the limits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -26,69 +27,104 @@ from agent.multi_node.node_name import node_name
 from agent.paths import node_journal
 from agent.power.energy import Energy
 from agent.processes import tree
-from probes.power.caps import find_caps
+from probes.power.caps import Caps, find_caps
 from profiles.errors import Busy, UserError
 
-GIVES_WAY_S = 10.0  # who had the node before puts its caps back in milliseconds
+GIVES_WAY_S = 10.0  # a job that gives a node up restores its caps in milliseconds
 SAMPLE_S = 1.0
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HERE = "%N"  # in a path: the node's name
 
 
 def on_this_node(sysfs: str) -> Path:
-    """The root of this node's tree of zones."""
+    """Return the root of this node's tree of zones."""
     return Path(sysfs.replace(HERE, node_name()))
 
 
 class CapKeeper:
-    """Caps this node, counts its energy meanwhile, and puts everything back.
+    """Caps packages of this node, counts their energy meanwhile, and restores their limits.
 
     Args:
-        sysfs: root of the tree with the packages, ``%N`` in it is this node's name.
-        states: folder of what is to be put back, of all nodes.
+        sysfs: root of the tree with the packages.
+        journal: folder of the restore journal.
+
+    Attributes:
+        control: changes a control file after journalling its original.
     """
 
-    def __init__(self, sysfs: str, states: str) -> None:
-        self._sysfs = on_this_node(sysfs)
-        self._folder = node_journal(Path(states), node_name())
-        self._journal = Journal(self._folder, watchdog=False)
-        self._energy = Energy(self._sysfs)
-        self._holds = False
+    def __init__(self, sysfs: Path, journal: Path) -> None:
+        self.sysfs = sysfs
+        self._journal = Journal(journal, watchdog=False)
+        self.control = self._journal.control
+        self._energy = Energy(sysfs)
+        self._counts = self._may_have_changed = False
 
-    def hold(self, cap_w: float) -> None:
-        """The packages of the node together are capped at that.
+    def retry_while_busy(self, step: Callable[[], None]) -> None:
+        """Carry out ``step``, again for ten seconds while another process still has the packages.
 
         Raises:
-            Unavailable, Busy: a limit cannot be written, or somebody else has changed it.
+            Unavailable, Busy: a limit cannot be written, or another process keeps it changed.
         """
-        deadline, begins = time.monotonic() + GIVES_WAY_S, not self._holds
-        self._holds = True  # from here on there may be something to put back
+        deadline = time.monotonic() + GIVES_WAY_S
         while True:
             try:
-                caps = find_caps(self._sysfs, self._journal.control)
-                if begins:
-                    caps.remember()
-                caps.set_w(cap_w)
-                break
+                return step()
             except Busy:
                 self._journal.restore()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        if begins:
-            self._energy.begin(caps.packages)
 
-    def release(self) -> None:
-        """Put back what was found, also what a crash before had left; what fails is tried the next time."""
+    def hold(self, caps: Caps, cap_w: float | None) -> None:
+        """Cap these packages together at ``cap_w`` (None: leave them), and count their energy.
+
+        Raises:
+            Unavailable, Busy: a limit cannot be written, or another process has changed it.
+        """
+        if cap_w is not None:
+            self._may_have_changed = True
+            if not self._counts:
+                caps.remember()
+            caps.set_w(cap_w)
+        if not self._counts:
+            self._energy.begin(caps.packages)
+            self._counts = True
+
+    def hold_node(self, cap_w: float) -> None:
+        """Cap all packages of the node together; as ``hold``, and wait for a process that gives them up."""
+        self.retry_while_busy(lambda: self.hold(find_caps(self.sysfs, self.control), cap_w))
+
+    def release(self) -> bool:
+        """Restore the limits as found and stop counting; what fails is tried at the next call.
+
+        Returns: whether a limit may have been changed since the last successful restore.
+        """
         self._energy.end()
-        if self._holds:
-            self._holds = not all(one.done for one in self._journal.restore())
-            restore_leftovers(self._folder)
+        self._counts = False
+        changed = self._may_have_changed
+        if changed:
+            self._may_have_changed = not all(one.done for one in self._journal.restore())
+        return changed
+
+    def release_node(self) -> None:
+        """Restore the limits as found, and what an earlier crash has left on this node."""
+        if self.release():
+            restore_leftovers(self._journal.folder)
 
     @property
     def energy_j(self) -> float | None:
-        """Of packages and memory while they were capped, up to now; None: not known."""
+        """Energy of packages and memory while they were held, up to now; None if it is not known."""
         return self._energy.joules
+
+
+def keeper_of_node(sysfs: str, states: str) -> CapKeeper:
+    """Return the keeper of this node.
+
+    Args:
+        sysfs: root of the tree with the packages; ``%N`` in it is this node's name.
+        states: folder of the restore journals of all nodes.
+    """
+    return CapKeeper(on_this_node(sysfs), node_journal(Path(states), node_name()))
 
 
 def main() -> int:
@@ -96,7 +132,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ENDS)
     for number in ENDS:
         signal.signal(number, _leave)
-    keeper = CapKeeper(sysfs, states)
+    keeper = keeper_of_node(sysfs, states)
     holds = False
     try:
         for line in _lines():
@@ -105,9 +141,9 @@ def main() -> int:
                 cap_w = json.loads(line)["cap_w"]
                 try:
                     if cap_w is None:
-                        keeper.release()
+                        keeper.release_node()
                     else:
-                        keeper.hold(cap_w)
+                        keeper.hold_node(cap_w)
                     holds = cap_w is not None
                     answer["cap_w"] = cap_w
                 except UserError as error:
@@ -115,19 +151,19 @@ def main() -> int:
             answer["energy_j"] = keeper.energy_j
             print(json.dumps(answer), flush=True)
     except (SystemExit, OSError):
-        pass  # ended, or there is nobody who listens
+        pass  # ended by a signal, or its reader is gone
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     if holds:
         tree.kill_marked(mark, limit_s=2.0)
-    keeper.release()
+    keeper.release_node()
     return 0
 
 
 def _lines() -> Iterator[str]:
-    """What comes on standard input, and an empty line every second."""
+    """Yield the lines of standard input, and an empty line every second."""
     left = b""
     while True:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)  # here alone: what is begun is brought to its end
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)  # only here, so that no change is cut short
         ready = select.select([0], [], [], SAMPLE_S)[0]
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         if not ready:

@@ -27,8 +27,8 @@ from profiles.errors import UserError
 
 if TYPE_CHECKING:
     from agent.multi_node.remote_ranks import RankCommand, RemoteRanks
-    from agent.power.nodes_power import NodesPower
-    from agent.power.power import Power
+    from agent.power.node_caps import NodeCaps
+    from agent.power.package_caps import PackageCaps
 
 TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
@@ -72,7 +72,7 @@ class Supervisor:
         self.checkpoint_wanted = False  # and not yet asked for
         self.done = 0
         self.started_s = 0.0
-        self.power: Power | NodesPower | None = None
+        self.power: PackageCaps | NodeCaps | None = None
         self.remote_ranks: RemoteRanks | None = None
 
     def run(self) -> bool:
@@ -134,15 +134,15 @@ class Supervisor:
 
     def _meet_nodes(self) -> None:
         if self.order.capped_nodes:
-            from agent.power.nodes_power import NodesPower
+            from agent.power.node_caps import NodeCaps
 
-            self.power = NodesPower(self.attempt, self.order, self._lose)
+            self.power = NodeCaps(self.attempt, self.order, self._lose)
 
     def _take_packages(self) -> None:
         if self.order.sysfs and self.power is None:
-            from agent.power.power import Power  # most jobs have none, and start the sooner
+            from agent.power.package_caps import PackageCaps  # most jobs have none, and start the sooner
 
-            self.power = Power(self.attempt, Path(self.order.sysfs))
+            self.power = PackageCaps(self.attempt, Path(self.order.sysfs))
         if self.power is not None:
             self.power.begin()
 

@@ -171,7 +171,7 @@ class LocalEngine(JobFolders):
         if self.packages is not None and job.placement is not None:
             node_of = self._cores.node_of
             nodes = dict.fromkeys(node_of[core] for core in job.cores if core in node_of)
-            self.packages.wish(attempt, list(nodes), job.placement.cap_w)
+            self.packages.set_caps(attempt, list(nodes), job.placement.cap_w)
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         for job in jobs:

@@ -11,7 +11,8 @@ from pathlib import Path
 from agent.attempts.folder import Attempt
 from agent.journal import restore_leftovers
 from agent.paths import state_dir
-from agent.power.power import wish, wished_cap_w
+from agent.power.cap_files import requested_cap
+from agent.power.package_caps import set_package_caps
 
 PAUSES_S = 2.0  # a supervisor that lives stops its job and gives its packages back in milliseconds
 log = logging.getLogger("tenbin")
@@ -31,16 +32,16 @@ class Packages:
     keys: tuple[str, ...]
     emulated: str = ""
 
-    def wish(self, attempt: Attempt, nodes: Sequence[int], cap_w: float | None) -> None:
+    def set_caps(self, attempt: Attempt, nodes: Sequence[int], cap_w: float | None) -> None:
         """The attempt has these nodes, each package under this cap: from its start on, or now if it runs."""
         if attempt.path.exists():
-            wish(attempt, self.sysfs, [self.keys[node] for node in nodes], cap_w)
+            set_package_caps(attempt, self.sysfs, [self.keys[node] for node in nodes], cap_w)
 
 
 def lowers(attempt: Attempt, cap_w: float | None) -> bool:
     """Whether this cap is lower than the present one."""
-    before = wished_cap_w(attempt)
-    return cap_w is not None and (before is None or cap_w < before)
+    before = requested_cap(attempt)
+    return cap_w is not None and (before is None or before.cap_w is None or cap_w < before.cap_w)
 
 
 def await_pause(attempt: Attempt, request: int) -> None:

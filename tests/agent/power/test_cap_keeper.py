@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.power.cap_keeper import CapKeeper
+from agent.power.cap_keeper import keeper_of_node
 from tests.probes.power.test_powercap import LIMITS, write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])
@@ -25,15 +25,15 @@ def limit(tmp_path: Path) -> Path:
 
 
 def test_what_could_not_be_put_back_is_tried_again(tmp_path: Path, limit: Path) -> None:
-    keeper = CapKeeper(str(tmp_path / "sysfs"), str(tmp_path / "states"))
-    keeper.hold(40.0)
+    keeper = keeper_of_node(str(tmp_path / "sysfs"), str(tmp_path / "states"))
+    keeper.hold_node(40.0)
     assert int(limit.read_text()) == 40_000_000
     limit.unlink()
     limit.mkdir()  # not even root can write it
-    keeper.release()
+    keeper.release_node()
     limit.rmdir()
     limit.write_text("40000000")
-    keeper.release()
+    keeper.release_node()
     assert int(limit.read_text()) == ORIGINAL
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.power.caps import HELD
+from agent.power.cap_files import IN_FORCE
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client.heartbeats import Answers, Heartbeats, Key
 from scheduler.engines.slurm.client.parse import SlurmJob, SlurmNode
@@ -169,7 +169,7 @@ def _try(key: Key, what: str, call: Callable[[], object]) -> Outcome:
 def _sign(folder: Path) -> tuple[int, bool]:
     """What changes when there is something new in an attempt's folder."""
     told = 0
-    for name in ("state.json", HELD):
+    for name in ("state.json", IN_FORCE):
         with suppress(OSError):
             told += (folder / name).stat().st_mtime_ns
     return told, os.path.exists(folder / "result.json")  # noqa: PTH110 (no error where that may not be seen)

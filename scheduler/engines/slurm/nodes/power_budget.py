@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.attempts.folder import Attempt
-from agent.power import caps
-from agent.power.caps import Wish
+from agent.power.cap_files import CapRequest, cap_in_force, request_cap, requested_cap
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.model.allocation import POWER_TOLERANCE_W
@@ -43,13 +42,15 @@ class Share:
 
     Attributes:
         wanted_w: cap of each of its nodes, as it was decided last.
+        number, requested_w: of the last request to its supervisor.
         charged_w: the highest cap that may be in force; None: it does not run.
     """
 
     attempt: Attempt
     nodes: int
     wanted_w: float
-    wish: Wish
+    number: int
+    requested_w: float
     charged_w: float | None = None
 
 
@@ -63,19 +64,19 @@ class PowerBudget:
 
     def enter(self, watched: SlurmAttempt, cap_w: float) -> None:
         """A new attempt, whose folder is there; OSError: the cap cannot be written into it."""
-        wish = Wish(1, cap_w, cap_w)
-        caps.wish(watched.attempt, wish)
-        self._shares[watched.key] = Share(watched.attempt, len(watched.cpus), cap_w, wish)
+        request_cap(watched.attempt, CapRequest(cap_w, 1, cap_w))
+        self._shares[watched.key] = Share(watched.attempt, len(watched.cpus), cap_w, 1, cap_w)
 
     def recover(self, watched: SlurmAttempt, cap_w: float) -> None:
         """An attempt of before: it is charged what it may draw, whatever is decided of it."""
-        wish = caps.wished(watched.attempt)
-        if wish is None and not watched.attempt.claimed():
+        request = requested_cap(watched.attempt)
+        if request is None and not watched.attempt.claimed():
             return  # it was never handed to Slurm
-        if wish is None:  # its files were changed: it may draw the most
-            wish = Wish(0, cap_w, self.pool.caps_w[-1])
-        share = Share(watched.attempt, len(watched.cpus), cap_w, wish)
-        share.charged_w = wish.cap_w if _confirmed(share) else wish.most_w
+        if request is None or request.cap_w is None:  # its files were changed: it may draw the most
+            request = CapRequest(cap_w, 0, self.pool.caps_w[-1])
+        requested_w = cap_w if request.cap_w is None else request.cap_w
+        share = Share(watched.attempt, len(watched.cpus), cap_w, request.number, requested_w)
+        share.charged_w = requested_w if _confirmed(share) else request.most_w
         self._shares[watched.key] = share
         self._settle(watched, share)
 
@@ -97,8 +98,8 @@ class PowerBudget:
         share = self._shares.get(watched.key)
         if share is not None:
             share.wanted_w = cap_w
-            if cap_w < share.wish.cap_w or share.charged_w is None:
-                self._wish(watched, share)
+            if cap_w < share.requested_w or share.charged_w is None:
+                self._request(watched, share)
 
     def advance(self, watched: dict[Key, SlurmAttempt]) -> None:
         """Take note of what was confirmed, and let go on what fits now."""
@@ -107,21 +108,21 @@ class PowerBudget:
                 self._settle(watched[key], share)
         for key, go in list(self._later.items()):
             waits = self._shares.get(key)
-            if waits is None or self._fits(key, waits.wish.cap_w):
+            if waits is None or self._fits(key, waits.requested_w):
                 del self._later[key]
                 if waits is not None:
-                    waits.charged_w = waits.wish.cap_w
+                    waits.charged_w = waits.requested_w
                 go()
         for key, share in self._shares.items():
-            raises = share.charged_w is not None and share.wanted_w > share.wish.cap_w
+            raises = share.charged_w is not None and share.wanted_w > share.requested_w
             if raises and self._fits(key, share.wanted_w):
-                self._wish(watched[key], share)
+                self._request(watched[key], share)
 
     def _settle(self, watched: SlurmAttempt, share: Share) -> None:
         if share.charged_w is None:
             return
-        if share.charged_w != share.wish.cap_w and _confirmed(share):
-            share.charged_w, watched.recap = share.wish.cap_w, False
+        if share.charged_w != share.requested_w and _confirmed(share):
+            share.charged_w, watched.recap = share.requested_w, False
         elif watched.recap and _confirmed(share):
             watched.recap = False
         if watched.want == "pause" and watched.key not in self._later and watched.done >= watched.request:
@@ -136,17 +137,16 @@ class PowerBudget:
         more = self.pool.power_w(self._shares[key].nodes, cap_w)
         return others + more <= self.budget_w + POWER_TOLERANCE_W
 
-    def _wish(self, watched: SlurmAttempt, share: Share) -> None:
+    def _request(self, watched: SlurmAttempt, share: Share) -> None:
         """Its supervisor is to know; it is charged the higher cap until that has confirmed."""
         most_w = max(share.charged_w or 0.0, share.wanted_w)
-        wish = Wish(share.wish.number + 1, share.wanted_w, most_w)
-        caps.wish(share.attempt, wish)
-        share.wish = wish
+        request_cap(share.attempt, CapRequest(share.wanted_w, share.number + 1, most_w))
+        share.number, share.requested_w = share.number + 1, share.wanted_w
         if share.charged_w is not None:
             share.charged_w = most_w
             watched.recap, watched.wake_at = True, 0.0
 
 
 def _confirmed(share: Share) -> bool:
-    held = caps.held(share.attempt)
-    return held is not None and held.number >= share.wish.number
+    confirmed = cap_in_force(share.attempt)
+    return confirmed is not None and confirmed.number >= share.number

@@ -1,7 +1,7 @@
-"""The whole nodes that a job of a cluster has: capped while it runs, and their energy counted for it.
+"""Power caps of the whole nodes that a job of Slurm has, and their energy.
 
-The supervisor caps its own node itself and has a keeper (``agent.power.cap_keeper``) on each other one,
-through a step of Slurm's in the job's allocation. It confirms a cap when it is in force on all of them.
+The supervisor caps its own node, and starts a keeper (``agent.power.cap_keeper``) on each other node by a
+step in the job's allocation. It confirms a cap when the cap is in force on all of them.
 """
 
 from __future__ import annotations
@@ -19,84 +19,84 @@ from agent.attempts.begin import LOG
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from agent.multi_node.node_name import node_name
-from agent.power import caps
-from agent.power.cap_keeper import CapKeeper
-from agent.power.caps import Held
+from agent.power.cap_files import CapInForce, confirm_cap, requested_cap
+from agent.power.cap_keeper import keeper_of_node
 from profiles.errors import Unavailable, UserError
 
 ANSWERS_S = 30.0
 
 
-class NodesPower:
-    """The supervisor's part; made before it adopts orphans, which a step of Slurm's must not be.
+class NodeCaps:
+    """The caps of all nodes of a job; made before the supervisor adopts orphans, which no srun may become.
 
     Args:
-        lost: called from another thread when a node's keeper is gone: the job must end.
+        lost: called from another thread when a node's keeper is gone, to end the job.
     """
 
     def __init__(self, attempt: Attempt, order: Order, lost: Callable[[], None]) -> None:
-        self.attempt = attempt
-        self._own = CapKeeper(order.sysfs, order.states)
+        self._attempt = attempt
+        self._own = keeper_of_node(order.sysfs, order.states)
         others = [node for node in order.capped_nodes if node != node_name()]
-        self._others = Others(attempt, order, others, lost) if others else None
+        self._others = RemoteCapKeepers(attempt, order, others, lost) if others else None
         self._number = 0
         self._cap_w: float | None = None
 
     def begin(self) -> None:
-        """Cap the nodes as wished, and count from now on.
+        """Cap the nodes as requested, and count their energy from now on.
 
         Raises:
-            Unavailable, Busy: a limit cannot be written, or somebody else has changed it.
+            Unavailable, Busy: a limit cannot be written, or another process has changed it.
         """
-        wanted = caps.wished(self.attempt)
-        if wanted is not None:
+        wanted = requested_cap(self._attempt)
+        if wanted is not None and wanted.cap_w is not None:
             self._hold(wanted.cap_w)
             self._confirm(wanted.number)
 
     def follow(self) -> None:
-        """Bring about what is wished by now, if the job has its nodes; what fails stays as it was."""
-        wanted = caps.wished(self.attempt)
-        if wanted is None or self._cap_w is None or wanted.number <= self._number:
+        """Carry out a newer request, if the job has its nodes; what fails stays as it was."""
+        wanted = requested_cap(self._attempt)
+        if wanted is None or None in (wanted.cap_w, self._cap_w) or wanted.number <= self._number:
             return
         try:
-            if wanted.cap_w != self._cap_w:
+            if wanted.cap_w is not None and wanted.cap_w != self._cap_w:
                 self._hold(wanted.cap_w)
             self._confirm(wanted.number)
         except (UserError, OSError) as error:
             print(f"power cap: {error}", file=sys.stderr, flush=True)
 
     def release(self) -> None:
-        """Put everything back, and count no more."""
-        self._own.release()
+        """Restore the limits of all nodes, and stop counting energy."""
+        self._own.release_node()
         if self._others is not None:
             self._others.tell(None)
         self._cap_w = None
         with suppress(OSError):  # a full disk: the result follows
-            caps.tell(self.attempt, Held(self._number, None))
+            self._confirm(self._number)
 
     def close(self) -> None:
-        """After the last ``release``."""
+        """End the keepers, after the last ``release``."""
         if self._others is not None:
             self._others.close()
 
     @property
     def energy_j(self) -> float | None:
+        """Energy of all nodes while they were capped; None if a counter is missing."""
         own, others = self._own.energy_j, self._others.energy_j if self._others else 0.0
         return None if own is None or others is None else own + others
 
     def _hold(self, cap_w: float) -> None:
-        self._own.hold(cap_w)
+        self._own.hold_node(cap_w)
         if self._others is not None:
             self._others.tell(cap_w)
         self._cap_w = cap_w
 
     def _confirm(self, number: int) -> None:
         self._number = number
-        caps.tell(self.attempt, Held(number, self._cap_w))
+        confirm_cap(self._attempt, CapInForce(number, self._cap_w))
 
 
-class Others:
-    """The keepers on the job's other nodes."""
+class RemoteCapKeepers:
+    """The keepers on the job's other nodes, one step of Slurm."""
 
     def __init__(
         self, attempt: Attempt, order: Order, nodes: Sequence[str], lost: Callable[[], None]
@@ -106,23 +106,14 @@ class Others:
         self._energy: dict[str, float | None] = {}
         self._news = threading.Condition()
         self._closing = self._gone = False
-        program = [
-            sys.executable,
-            "-P",
-            "-m",
-            "agent.power.cap_keeper",
-            order.sysfs,
-            order.states,
-            order.mark,
-        ]
         command = [
             *("srun", f"--jobid={os.environ.get('SLURM_JOB_ID', '')}", "--overlap", "--mem=0", "--quiet"),
             *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--cpus-per-task=1"),
             *(f"--nodelist={','.join(nodes)}", "--cpu-bind=none", "--mpi=none", "--chdir=/", "--export=ALL"),
-            *program,
+            *(sys.executable, "-P", "-m", "agent.power.cap_keeper", order.sysfs, order.states, order.mark),
         ]
         with (attempt.path / LOG).open("ab") as log:
-            # Through a shell that ends at once: so it is nobody's child here, and no part of the job.
+            # By a shell that ends at once, so that srun is no child of this process and no part of the job.
             starter = subprocess.Popen(
                 ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "keepers", *command],
                 stdin=subprocess.PIPE,
@@ -137,11 +128,11 @@ class Others:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def tell(self, cap_w: float | None) -> None:
-        """Have all of them cap their nodes, or put back; returns when all have.
+        """Have all nodes capped (None: restored), and wait for their answers.
 
         Raises:
-            Unavailable: one cannot, or does not answer. What could not be put back is told to nobody: its
-                keeper does it, or who uses the node next.
+            Unavailable: a node cannot be capped, or does not answer. A failed restore raises nothing, because
+                the keeper repeats it at its end, and so does the next user of the node.
         """
         with self._news:
             self._answers.clear()
@@ -164,10 +155,12 @@ class Others:
 
     @property
     def energy_j(self) -> float | None:
+        """Energy of these nodes; None if one has not told any."""
         found = [self._energy.get(node) for node in self.nodes]
         return None if None in found else sum(one for one in found if one is not None)
 
     def close(self) -> None:
+        """End the keepers by closing their input."""
         self._closing = True
         with suppress(OSError):
             self._in.close()
