@@ -1,4 +1,4 @@
-"""Small C libraries that stand between a program and what it calls, compiled when they are needed."""
+"""Small C libraries between a program and the libraries that it calls, compiled when they are needed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from profiles.errors import Unavailable
 COMPILERS = ("cc", "gcc", "clang")
 
 
-def build(source: Path, folder: Path, options: Sequence[str], what: str, remedy: str) -> Path:
-    """Compile ``source`` into ``folder``; the library.
+def build(source: Path, folder: Path, options: Sequence[str], *, what: str, remedy: str) -> Path:
+    """Compile ``source`` into ``folder`` and return the library.
 
     Args:
-        options: of the compiler. what: it is, in words. remedy: what to install.
+        options: of the compiler. what: name of the library, in words. remedy: packages to install.
 
     Raises:
-        Unavailable: no C compiler, or it fails.
+        Unavailable: there is no C compiler, or the compiler fails.
     """
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:

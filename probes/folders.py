@@ -26,9 +26,9 @@ GONE_S = 1.0
 class FolderState:
     """State of a folder; of a folder that does not exist yet, the state of its nearest parent."""
 
-    is_folder: bool | None  # None: nothing is there, or it may not be known
-    there: str  # the folder, or its nearest parent that is one, without links
-    size_bytes: int | None  # of its file system; None: it does not say
+    is_folder: bool | None  # None: nothing is there, or access is refused
+    there: str  # the folder, or its nearest existing parent, without links
+    size_bytes: int | None  # of its file system; None: unknown
     free_bytes: int
     writable: bool
     direct_io: bool

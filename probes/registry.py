@@ -1,4 +1,4 @@
-"""The probes, by name. A new probe is one new file and one line here.
+"""Probes by name. A new probe is one new file and one line here (see docs/developing.md).
 
 The samples of probe ``x`` are fitted by ``profiles/fits/x.py`` and drawn by ``tenbin/report/x.py``,
 where those exist.
@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from probes.run import Run  # which imports pandas: the command line asks for the names only
+    from probes.run import Run  # late, because that imports numpy, and the command line needs the names only
 
 
 @dataclass(frozen=True)
 class ProbeEntry:
-    """Where a probe's ``measure(run)`` is, what it is called on the page, and how long it should take."""
+    """A probe: the module of its ``measure(run)``, its title on the page, and the time that it takes."""
 
     module: str
     title: str
@@ -25,7 +25,7 @@ class ProbeEntry:
     quick_s: float
 
     def load(self) -> Callable[[Run], None]:
-        """The probe's ``measure``; imported only here, because probes need heavy libraries."""
+        """Import the probe's ``measure``; only here, because probes need heavy libraries."""
         measure: Callable[[Run], None] = import_module(self.module).measure
         return measure
 

@@ -1,7 +1,7 @@
-"""One run of one probe: what it was asked for, and the doors through which everything goes out.
+"""A run of a probe: its settings, and the ways to record, report and change the node.
 
 A probe is a function ``measure(run: Run) -> None``. It records every observation with ``run.sample`` at once
-(so that Ctrl-C or a lost device keeps what was seen), says what it could not measure with ``run.absent``,
+(so that Ctrl-C or a lost device keeps the earlier ones), says what it could not measure with ``run.absent``,
 and changes the node only through ``run.control``, which journals the original value first.
 """
 
@@ -28,7 +28,7 @@ Event = dict[str, Any]
 
 
 class Control(Protocol):
-    """Writes ``value`` to a control file of the node, having journalled the original so it is restored."""
+    """Writer of ``value`` to a control file of the node, after journalling the original for the restore."""
 
     def __call__(self, path: Path, value: str) -> None: ...
 
@@ -57,32 +57,32 @@ class Run:
         self.emit({"event": "sample", "row": base | row})
 
     def absent(self, what: str, reason: str, remedy: str = "", *, failed: bool = False) -> None:
-        """Say what could not be measured and why; ``failed``: it broke, rather than was not there."""
+        """Say what could not be measured and why; ``failed``: broken, rather than not there."""
         record = Absent(probe=self.probe, what=what, reason=reason, remedy=remedy, failed=failed)
         self.emit({"event": "absent", "absent": record.model_dump()})
 
     def progress(self, doing: str, fraction: float | None = None) -> None:
-        """Say what is being measured; ``fraction`` of the probe that is done (default: by time)."""
+        """Say what is being measured, and the ``fraction`` of the probe that is done (default: by time)."""
         if fraction is None:
             fraction = (time.monotonic() - self.started) / self.settings.budget_s
         self.emit({"event": "progress", "doing": doing, "fraction": min(max(fraction, 0.0), 1.0)})
 
     def left_s(self) -> float:
-        """Seconds left of this run's budget (negative when overdrawn)."""
+        """Compute the seconds left of this run's budget (negative when overdrawn)."""
         return self.settings.budget_s - (time.monotonic() - self.started)
 
 
 def collect(
     probe: str, settings: Settings, measure: Callable[[Run], None]
 ) -> tuple[pd.DataFrame, list[Absent]]:
-    """Run a probe in this process and gather what it says; for tests and for use from a notebook."""
+    """Run a probe in this process and gather its events; for tests and notebooks."""
     events: list[Event] = []
     measure(Run(probe, settings, events.append))
     return samples_of(events), [Absent(**e["absent"]) for e in events if e["event"] == "absent"]
 
 
 def samples_of(events: list[Event]) -> pd.DataFrame:
-    """The table of samples among ``events``, one row an observation."""
+    """Make the table of samples among ``events``, one row an observation."""
     import pandas as pd
 
     return pd.DataFrame([e["row"] for e in events if e["event"] == "sample"])
@@ -90,7 +90,7 @@ def samples_of(events: list[Event]) -> pd.DataFrame:
 
 @contextmanager
 def pinned(*cores: int) -> Iterator[None]:
-    """Keep every thread of this process on ``cores``; put the affinity back afterwards.
+    """Keep every thread of this process on ``cores``; restore the affinity afterwards.
 
     ``psutil.cpu_affinity`` alone pins only the main thread (OpenCL and BLAS start their own).
     """

@@ -1,4 +1,4 @@
-"""Folders for files that exist while a probe runs: usable or not, and gone afterwards."""
+"""Folders for files that exist while a probe runs: tried first, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """A new folder inside ``folder``; removed on the way out, with those that a killed probe left there.
+    """Make a new folder inside ``folder``; removed at the end, with those that a killed probe left there.
 
     Raises:
         Unavailable: ``folder`` does not answer, is missing, cannot be written, or is full; with the remedy.
@@ -49,12 +49,12 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a smaller file might have succeeded."""
+    """Tell whether a smaller file might have succeeded."""
     return error.errno in _FULL
 
 
 def storage_remedy(error: OSError, folder: Path) -> str:
-    """What to do about a failed write in ``folder``."""
+    """Say how to mend a failed write in ``folder``."""
     if error.errno == errno.EFBIG:
         return "raise the limit on file sizes (ulimit -f), or the file system's"
     if is_full(error):
@@ -65,7 +65,7 @@ def storage_remedy(error: OSError, folder: Path) -> str:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what probes of this host left that were killed; another host's may be alive."""
+    """Remove the folders of killed probes of this host; probes of another host may be alive."""
     start = f"{_PREFIX}{socket.gethostname()}-"
     for path in folder.glob(f"{start}*"):
         owner = path.name.removeprefix(start)

@@ -1,6 +1,6 @@
-"""Which CPUs share what (core, last-level cache, socket, NUMA node), and how much memory is free.
+"""Topology of the CPUs (core, last-level cache, socket, NUMA node), and the free memory.
 
-Reads ``sysfs`` and ``procfs`` under given roots, so that another machine's tree can be read here.
+``sysfs`` and ``procfs`` are read under given roots, so that another machine's tree can be read here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNITS_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 
 @dataclass(frozen=True)
 class LogicalCpu:
-    """One hardware thread and the smallest index among those it shares each part of the machine with."""
+    """A hardware thread, with the smallest index of the threads that share each part of the machine."""
 
     index: int
     core: int  # lowest thread of the physical core
@@ -28,7 +28,7 @@ class LogicalCpu:
 
 @dataclass(frozen=True)
 class Topology:
-    """The CPUs that this process may use, ordered by node, socket, cache and core."""
+    """CPUs that this process may use, ordered by node, socket, cache and core."""
 
     cpus: tuple[LogicalCpu, ...]
     memory_nodes: tuple[int, ...]
@@ -48,7 +48,7 @@ class Topology:
 
 
 def cpu_list(text: str | None) -> tuple[int, ...]:
-    """``"0-2,8"`` -> (0, 1, 2, 8), the kernel's format of CPU and node lists; nothing from nothing."""
+    """Parse the kernel's lists of CPUs and nodes: ``"0-2,8"`` -> (0, 1, 2, 8); nothing from nothing."""
     found: list[int] = []
     for part in (text or "").split(","):
         if match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part):
@@ -57,15 +57,15 @@ def cpu_list(text: str | None) -> tuple[int, ...]:
 
 
 def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
-    """The topology under ``sysfs``, restricted to the CPUs in ``allowed``.
+    """Read the topology under ``sysfs``, restricted to the CPUs in ``allowed``.
 
-    What a virtual machine or container hides gets the plainest reading: every CPU a core of its own,
-    one socket, one NUMA node, cache unknown.
+    A virtual machine or container may hide parts. They get the plainest reading: every CPU a core of its
+    own, one socket, one NUMA node, cache unknown.
     """
     system = sysfs / "devices/system"
-    online = cpu_list(_read(system / "cpu/online")) or tuple(sorted(allowed))
+    online = cpu_list(read_text(system / "cpu/online")) or tuple(sorted(allowed))
     nodes = {int(path.name[4:]): path for path in (system / "node").glob("node[0-9]*")}
-    node_of = {cpu: n for n, path in nodes.items() for cpu in cpu_list(_read(path / "cpulist"))}
+    node_of = {cpu: n for n, path in nodes.items() for cpu in cpu_list(read_text(path / "cpulist"))}
     cpus: list[LogicalCpu] = []
     size_mb, line = 0.0, 0
     for index in online:
@@ -73,31 +73,31 @@ def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:
             continue
         folder = system / f"cpu/cpu{index}"
         llc = _last_level(folder / "cache")
-        siblings = cpu_list(_read(folder / "topology/thread_siblings_list")) or (index,)
-        package = int(_read(folder / "topology/physical_package_id") or 0)
+        siblings = cpu_list(read_text(folder / "topology/thread_siblings_list")) or (index,)
+        package = int(read_text(folder / "topology/physical_package_id") or 0)
         shared = None
         if llc is not None:
-            shared = min(cpu_list(_read(llc / "shared_cpu_list")) or (index,))
-            size_mb = max(size_mb, _size_mb(_read(llc / "size")))
-            line = max(line, int(_read(llc / "coherency_line_size") or 0))
+            shared = min(cpu_list(read_text(llc / "shared_cpu_list")) or (index,))
+            size_mb = max(size_mb, _size_mb(read_text(llc / "size")))
+            line = max(line, int(read_text(llc / "coherency_line_size") or 0))
         cpus.append(LogicalCpu(index, min(siblings), shared, max(package, 0), node_of.get(index, 0)))
     cpus.sort(key=lambda c: (c.node, c.package, -1 if c.llc is None else c.llc, c.core, c.index))
-    with_memory = cpu_list(_read(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
+    with_memory = cpu_list(read_text(system / "node/has_memory")) or tuple(sorted(nodes)) or (0,)
     return Topology(tuple(cpus), with_memory, size_mb or None, line or DEFAULT_LINE_BYTES)
 
 
 def usable_cores() -> tuple[int, ...]:
-    """A logical CPU of each core that this process may use."""
+    """List a logical CPU of each core that this process may use."""
     topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
     return tuple(cpu.index for cpu in topology.cores)
 
 
 def _last_level(cache: Path) -> Path | None:
-    """The folder of the highest level of data or unified cache that states its size."""
+    """Find the folder of the highest level of data or unified cache that states its size."""
     levels = [
-        (int(_read(index / "level") or 0), index)
+        (int(read_text(index / "level") or 0), index)
         for index in cache.glob("index[0-9]*")
-        if _read(index / "type") in ("Data", "Unified") and _size_mb(_read(index / "size"))
+        if read_text(index / "type") in ("Data", "Unified") and _size_mb(read_text(index / "size"))
     ]
     return max(levels)[1] if levels else None
 
@@ -109,9 +109,9 @@ def _size_mb(text: str) -> float:
 
 
 def free_memory_mb(sysfs: Path, procfs: Path) -> float:
-    """Memory this process can still take: MemAvailable, or less where a memory cgroup limits it.
+    """Compute the memory that this process can still take: MemAvailable, or less under a memory cgroup.
 
-    Taking more than a cgroup allows (a job under Slurm, a container) would not fail but kill.
+    To take more than a cgroup allows (a job under Slurm, a container) would not fail but kill.
     """
     kb = next(
         (float(line.split()[1]) for line in _lines(procfs / "meminfo") if line.startswith("MemAvailable:")),
@@ -121,7 +121,7 @@ def free_memory_mb(sysfs: Path, procfs: Path) -> float:
 
 
 def _cgroup_rooms_mb(root: Path, membership: Path) -> Iterator[float]:
-    """Room below the limit of our memory cgroup and of each of its parents (versions 1 and 2)."""
+    """Compute the room below the limit of our memory cgroup and of its parents (versions 1 and 2)."""
     for line in _lines(membership):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -139,20 +139,20 @@ def _cgroup_rooms_mb(root: Path, membership: Path) -> Iterator[float]:
         for folder in (group, *group.parents):
             if not folder.is_relative_to(base):
                 break
-            most = _read(folder / limit)
+            most = read_text(folder / limit)
             if most.isdigit():
                 stat = dict(entry.split() for entry in _lines(folder / "memory.stat"))
-                taken = int(_read(folder / usage) or 0) - int(stat.get(cache, 0))
+                taken = int(read_text(folder / usage) or 0) - int(stat.get(cache, 0))
                 yield (int(most) - taken) / 2**20
 
 
-def _read(path: Path) -> str:
-    """The file's text, stripped; empty where the kernel does not offer it."""
+def read_text(path: Path) -> str:
+    """Read a file's text, stripped; empty where the kernel does not offer the file."""
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
 
 
 def _lines(path: Path) -> list[str]:
-    return _read(path).splitlines()
+    return read_text(path).splitlines()

@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Literal
 
 from profiles.errors import Unavailable
@@ -31,7 +30,7 @@ class Failure(Exception):
     """An operation that failed in a device's process.
 
     Attributes:
-        kind: storage (OSError), memory (device too small), queue (it cannot be filled), data (they
+        kind: storage (OSError), memory (device too small), queue (cannot be filled), data (they
             differ), device (an OpenCL error, or the process died), hung (no answer in time).
         device: key of the device whose process it was.
         errno: of a storage failure, else 0.
@@ -54,10 +53,10 @@ class DeviceProcess:
         self._connection = connection
 
     def call(self, method: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
-        """The result of one operation.
+        """Carry out one operation and return its result.
 
         Raises:
-            Failure: it failed; after ``device`` and ``hung`` this process is of no further use.
+            Failure: the operation failed; after ``device`` and ``hung`` this process is of no further use.
             Unavailable: there is no OpenCL device.
         """
         try:
@@ -79,21 +78,19 @@ class DeviceProcess:
         return value
 
     def close(self) -> None:
-        """End the process; it holds nothing that needs saving."""
+        """End the process, which holds nothing that needs saving."""
         self._connection.close()
         self._fork_server.kill(self._pid)
 
     def __enter__(self) -> DeviceProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class ForkServer:
-    """Forks device processes; leaving the context ends them all.
+    """A parent of device processes; leaving the context ends them all.
 
     Args:
         environment: set in every process before any driver is loaded.
@@ -107,7 +104,7 @@ class ForkServer:
     def __enter__(self) -> ForkServer:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            # A session of its own: Ctrl-C goes to the probe alone, which then ends this in good order.
+            # In a session of its own, so that Ctrl-C goes to the probe alone, which then ends its children.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "probes.checkpoint.device_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -119,9 +116,7 @@ class ForkServer:
             self._connection = Connection(ours.detach())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
         try:
             self._process.wait(10)
@@ -130,9 +125,9 @@ class ForkServer:
             self._process.wait()
 
     def fork(self, device: str = "", environment: Mapping[str, str] | None = None) -> DeviceProcess:
-        """A new process without any OpenCL state; ``environment`` is added to the fork server's.
+        """Fork a process without any OpenCL state; ``environment`` is added to the fork server's.
 
-        With the key of a device its session is to be opened by ``call("open", key)``.
+        The session of ``device`` is then to be opened by ``call("open", key)``.
 
         Raises:
             Failure: the fork server is gone, or cannot fork.
@@ -157,7 +152,7 @@ class ForkServer:
 
 
 def _serve_forks(descriptor: int) -> None:
-    """Fork and kill as asked, until the asking side is gone."""
+    """Fork and kill as asked, until the other side is gone."""
     # Loaded here once, so that no forked process needs to.
     from probes.checkpoint import device_session  # noqa: F401
 
@@ -189,15 +184,15 @@ def _serve_forks(descriptor: int) -> None:
 
 
 def _end(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)  # a child that died already is a zombie until reaped: the id is still ours
-    for _ in range(500):  # a process that waits for dead storage cannot be killed: do not wait with it
+    os.kill(pid, signal.SIGKILL)  # the id is still ours, because a dead child is a zombie until reaped
+    for _ in range(500):  # not for ever, because a process that waits for dead storage cannot be killed
         if os.waitpid(pid, os.WNOHANG)[0]:
             return
         time.sleep(0.01)
 
 
 def _live(descriptor: int, environment: dict[str, str]) -> None:
-    """The life of a forked process; never returns."""
+    """Serve a session in a forked process; never returns."""
     status = 1
     try:
         os.environ.update(environment)

@@ -1,8 +1,8 @@
-"""What one process does with one OpenCL device: hold data, carry out each part of checkpoint and restart.
+"""Session of a process with an OpenCL device: holds data, carries out each part of checkpoint and restart.
 
-It is a process of its own (see ``probes.checkpoint.device_process``), so that context and driver start as in
-a job that was started just now, and so that a driver that dies takes nothing else along. All times are in
-seconds by the monotonic clock, which is one for all processes of a node.
+Each session has a process of its own (see ``probes.checkpoint.device_process``), so that context and driver
+start as in a job that was started just now, and so that a driver that dies takes nothing else along. All
+times are in seconds by the monotonic clock, which all processes of a node share.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from probes.opencl import devices
 from profiles import direct_io
+from profiles.records import MB
 
 # ``pattern`` writes data that no storage can compress; ``digest`` sums a hash of every word and its place, so
-# that a single changed, lost or misplaced byte shows. ``tick`` is a kernel with next to no work, ``spin`` one
-# of chosen length.
+# that a single changed, lost or misplaced byte shows. ``tick`` is a kernel with next to no work, ``spin`` a
+# kernel of chosen length.
 SOURCE = """
 ulong mix(ulong x) {
     x += 0x9E3779B97F4A7C15UL;
@@ -61,11 +62,11 @@ class DeviceMemoryTooSmall(Exception):
 
 
 class QueueNotFilled(Exception):
-    """The driver runs commands before it has taken all of them: nothing queued, so nothing to drain."""
+    """The driver runs commands before it has taken all of them, so nothing is queued and nothing drains."""
 
 
 class DeviceSession:
-    """One device with its context, queue, program and data."""
+    """A device with its context, queue, program and data."""
 
     def __init__(self, key: str) -> None:
         start = time.monotonic()
@@ -103,18 +104,18 @@ class DeviceSession:
         return cl.enqueue_nd_range_kernel(queue or self.queue, chosen, (items,), None)
 
     def opened(self) -> dict[str, float]:
-        """Times of starting driver, context and queue, and of building the program (K)."""
+        """Report the times to start driver, context and queue, and to build the program (K)."""
         return {"context_s": self.context_s, "compile_s": self.compile_s}
 
     def allocate(self, size: int) -> None:
-        """Buffers for ``size`` bytes, several where one would be larger than the driver allows.
+        """Allocate ``size`` bytes, in several buffers where one would be larger than the driver allows.
 
         Raises:
-            DeviceMemoryTooSmall: the driver refuses, or says that it has less.
+            DeviceMemoryTooSmall: the driver refuses, or reports less memory.
         """
-        handle = self.device.handle  # both sizes drift: asked now, not when the device was found
+        handle = self.device.handle  # both sizes drift, so they are asked now
         if size > handle.global_mem_size:
-            raise DeviceMemoryTooSmall(f"the device has {self.device.global_memory_mb:.0f} MB")
+            raise DeviceMemoryTooSmall(f"the device has {handle.global_mem_size / MB:.0f} MB")
         largest = min(handle.max_mem_alloc_size, MAX_PIECE)
         self.piece = largest // direct_io.ALIGNMENT * direct_io.ALIGNMENT
         self.pieces = []  # gives the earlier ones back before new ones are asked for
@@ -128,7 +129,7 @@ class DeviceSession:
         except cl.MemoryError as error:
             raise DeviceMemoryTooSmall(str(error)) from error
 
-    def hold(self, size: int, seed: int) -> None:
+    def fill_device(self, size: int, seed: int) -> None:
         """Fill the device with ``size`` bytes of pattern, and touch staging for the largest layout."""
         self.allocate(size)
         try:
@@ -141,9 +142,9 @@ class DeviceSession:
         self.slots = [_touched(slot) for slot in self._stage(direct_io.layout(size))]
 
     def digest(self, size: int) -> int:
-        """A checksum of the first ``size`` bytes of the data, computed where they are."""
+        """Compute a checksum of the first ``size`` bytes of the data, on the device."""
         on_cpu = self.device.kind == "cpu"  # a processor reads runs, a GPU reads neighbours together
-        items = 16 * self.device.compute_units if on_cpu else 1 << 16
+        items = 16 * self.device.handle.max_compute_units if on_cpu else 1 << 16
         step = 1 if on_cpu else items
         sums = np.empty(items, dtype=np.uint64)
         partial = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, sums.nbytes)
@@ -160,10 +161,10 @@ class DeviceSession:
         return total % 2**64
 
     def copy(self, size: int) -> dict[str, float]:
-        """Device to host and host to device, through the staging buffers, without any file.
+        """Copy device to host and host to device, through the staging buffers, without any file.
 
         What was copied out goes back to its place, so that the data stay as they were. ``copy_new_s`` is
-        host to device once more, into memory allocated just now, as a restart finds it.
+        host to device once more, into memory allocated just now, as in a restart.
         """
         slots = self._slots_for(size)
         chunk = len(slots[0])
@@ -199,9 +200,9 @@ class DeviceSession:
             self.pieces = kept
 
     def write_and_read(self, path: str, size: int) -> dict[str, Any]:
-        """Write a file from staging and read it back, without any copy from or to the device."""
+        """Write a file from staging and read the file back, without any copy from or to the device."""
         slots = self._slots_for(size)
-        for index, slot in enumerate(slots):  # data as a job has them: zeros may be stored for nothing
+        for index, slot in enumerate(slots):  # a job's data, because zeros may be stored for nothing
             offset = index * len(slot)
             self._copy_out(slot[: min(len(slot), size - offset)], offset)
         start = time.monotonic()
@@ -219,7 +220,7 @@ class DeviceSession:
         return {"seconds": end - start, "started": start, "io": io}
 
     def restart(self, path: str, size: int) -> dict[str, Any]:
-        """Bring the data of ``path`` into this device; for a process whose session was opened just now.
+        """Bring the data of ``path`` into this device, in a process whose session was opened just now.
 
         ``seconds`` counts the opening of the session but not the compilation (K, kept apart).
         """
@@ -239,10 +240,10 @@ class DeviceSession:
         return {"seconds": time.monotonic() - start, "io": io}
 
     def drain(self, kernels: int) -> float:
-        """Seconds until a queue of ``kernels`` short kernels is empty (0: the cost of asking).
+        """Time a queue of ``kernels`` short kernels until it is empty, in seconds (0: the cost of asking).
 
-        The queue is held back by one long kernel while it is being filled, for a driver starts at once;
-        time runs from the end of that kernel to the end of the last, by the device's own clock.
+        A long kernel holds the queue back while the queue is filled, because a driver starts at once. Time
+        runs from the end of that kernel to the end of the last, by the device's own clock.
 
         Raises:
             QueueNotFilled: the long kernel was over before the queue was full, however long it was.
@@ -269,7 +270,7 @@ class DeviceSession:
         raise QueueNotFilled(f"the driver does not queue {kernels} kernels")
 
     def _rounds_per_s(self) -> float:
-        """Speed of ``spin``, measured once."""
+        """Measure the speed of ``spin``, once."""
         if not self._spin_rate:
             rounds, seconds = 1000, 0.0
             while seconds < 0.01:
@@ -281,7 +282,7 @@ class DeviceSession:
         return self._spin_rate
 
     def _stage(self, layout: direct_io.ChunkLayout) -> list[Bytes]:
-        """Staging that the device copies to and from at full speed (pinned), aligned for direct I/O."""
+        """Allocate staging, aligned for direct I/O and pinned, so that the device copies at full speed."""
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         length = layout.chunk + direct_io.ALIGNMENT
         access: Any = cl.map_flags.READ | cl.map_flags.WRITE
@@ -293,7 +294,7 @@ class DeviceSession:
         return [_aligned(view)[: layout.chunk] for view in views]
 
     def _slots_for(self, size: int) -> list[Bytes]:
-        """The touched staging, cut for a file of ``size`` bytes."""
+        """Cut the touched staging for a file of ``size`` bytes."""
         chunk, slots = direct_io.layout(size)
         return [slot[:chunk] for slot in self.slots[:slots]]
 
@@ -306,7 +307,7 @@ class DeviceSession:
             cl.enqueue_copy(self.queue, buffer, part, dst_offset=within)
 
     def _parts(self, view: Bytes, offset: int) -> list[tuple[cl.Buffer, int, Bytes]]:
-        """``view`` cut where one buffer of the device ends and the next begins."""
+        """Cut ``view`` where one buffer of the device ends and the next begins."""
         parts = []
         done = 0
         while done < len(view):
@@ -318,7 +319,7 @@ class DeviceSession:
 
 
 def list_devices() -> dict[str, Any]:
-    """The devices' records, with what the user should know about them: doubled and overlooked drivers.
+    """List the devices' records, with doubled and overlooked drivers.
 
     Raises:
         Unavailable: no device.
@@ -343,4 +344,4 @@ def _aligned(memory: Bytes) -> Bytes:
 
 
 def _nothing(view: Bytes, offset: int) -> None:
-    """A chunk that nobody fills or takes."""
+    """Leave the chunk as it is."""

@@ -1,4 +1,4 @@
-"""Carries out one item of a checkpoint plan and records what it saw; a failure costs what failed, no more."""
+"""Items of a checkpoint plan, carried out and recorded; a failure costs only the item that failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLOWEST_MB_S = 5.0  # below this an operation counts as hung
 
 @dataclass
 class Place:
-    """A storage folder, what it has room for, and the sizes measured there."""
+    """A storage folder, its room, and the sizes measured there."""
 
     folder: str
     scratch: Path
@@ -31,7 +31,7 @@ class Place:
 
 @dataclass
 class CheckpointBench:
-    """Everything that items need; subjects and places that failed are taken out."""
+    """State of a checkpoint measurement; subjects and places that failed are taken out."""
 
     run: Run
     fork_server: ForkServer
@@ -44,11 +44,11 @@ class CheckpointBench:
     queue_lengths: list[int] = field(default_factory=lambda: list(QUEUE_LENGTHS))
 
     def measured(self) -> list[CheckpointSubject]:
-        """The devices that are measured by themselves; of identical twins one."""
+        """List the devices that are measured by themselves; of identical twins one."""
         return [subject for subject in self.subjects.values() if subject.measured]
 
     def possible(self, item: Item) -> bool:
-        """Whether nothing that ``item`` needs has been lost or found too small."""
+        """Tell whether ``item`` needs nothing that was lost or found too small."""
         devices = [key for key in (item.device, item.to_device) if key]
         if any(key not in self.subjects for key in devices):
             return False
@@ -60,12 +60,12 @@ class CheckpointBench:
         return all(item.size_mb <= room for room in rooms)
 
     def say(self, doing: str = "") -> None:
-        """Tell the user what is going on (still going on, where ``doing`` is empty)."""
+        """Tell the user the current step (unchanged where ``doing`` is empty)."""
         self.doing = doing or self.doing
         self.run.progress(self.doing)
 
     def attempt(self, item: Item) -> None:
-        """Measure ``item``; what cannot be measured is said and left out from then on."""
+        """Measure ``item``; what cannot be measured is reported and left out from then on."""
         measures: dict[str, Callable[[Item], None]] = {
             "trip": self._trip,
             "migration": self._migration,
@@ -80,14 +80,14 @@ class CheckpointBench:
         except Failure as failure:
             self._lose(item, failure)
 
-    def hold(self, subject: CheckpointSubject, size_mb: int) -> None:
-        """Put data on a device, less than ``size_mb`` where it has no room for that."""
+    def fill_device(self, subject: CheckpointSubject, size_mb: int) -> None:
+        """Put ``size_mb`` of data on a device, or less where it has no room."""
         self.say(f"filling {subject.key} with {size_mb} MB")
         subject.digests.clear()
         while size_mb >= 1:
             try:
                 subject.process.call(
-                    "hold", size_mb * MB, self.run.settings.seed, timeout_s=_limit_s(size_mb)
+                    "fill_device", size_mb * MB, self.run.settings.seed, timeout_s=_limit_s(size_mb)
                 )
                 return
             except Failure as failure:
@@ -97,7 +97,7 @@ class CheckpointBench:
             size_mb //= 2
 
     def _trip(self, item: Item) -> None:
-        """Checkpoint, then restart on the same device: what a preempted job pays."""
+        """Checkpoint, then restart on the same device, as a preempted job does."""
         with self._file(item) as path:
             saved = self._checkpoint(item, path)
             restarted = self._restart(item, path)
@@ -108,7 +108,7 @@ class CheckpointBench:
         self._sample(kind="phase", phase="context", device=item.device, seconds=restarted["context_s"])
 
     def _migration(self, item: Item) -> None:
-        """Checkpoint on one device, restart on another: from asking until the new device is ready."""
+        """Checkpoint on one device, restart on another; time runs until the new device is ready."""
         with self._file(item) as path:
             saved = self._checkpoint(item, path)
             restarted = self._restart(item, path)
@@ -139,7 +139,7 @@ class CheckpointBench:
             self._sample(kind="phase", phase=phase, **where, seconds=times[f"{phase}_s"])
 
     def _compile(self, item: Item) -> None:
-        """Build the program with nothing in any cache, in a new process."""
+        """Build the program with empty caches, in a new process."""
         folder = self.caches / f"cold-{item.device}-{self.repetition}"
         try:
             with self.fork_server.fork(item.device, cache_environment(folder)) as process:
@@ -161,7 +161,7 @@ class CheckpointBench:
         return saved
 
     def _restart(self, item: Item, path: Path) -> dict[str, Any]:
-        """Restart in a new process, and compare what arrived with what was saved.
+        """Restart in a new process, and compare the data that arrived with the data saved.
 
         Raises:
             Failure: of kind ``data`` where they differ.
@@ -194,7 +194,7 @@ class CheckpointBench:
             self.run.sample(**row, repetition=self.repetition)
 
     def _lose(self, item: Item, failure: Failure) -> None:
-        """Say what failed, and leave out what would fail again."""
+        """Report a failure, and leave out what would fail again."""
         match failure.kind:
             case "storage":
                 self._lose_storage(item, failure)
@@ -221,7 +221,7 @@ class CheckpointBench:
 
     def _lose_storage(self, item: Item, failure: Failure) -> None:
         place = self.places.get(item.storage)
-        if place is None:  # a system call failed that has nothing to do with a folder
+        if place is None:  # a system call without a folder
             self.run.absent(describe(item), str(failure), "")
             return
         error = OSError(failure.errno, str(failure))
@@ -235,7 +235,7 @@ class CheckpointBench:
 
 
 def describe(item: Item) -> str:
-    """``checkpoint and restart, 64 MB, pocl-0, /scratch``"""
+    """Describe an item: ``checkpoint and restart, 64 MB, pocl-0, /scratch``."""
     kinds = {
         "trip": "checkpoint and restart",
         "migration": "migration",
@@ -251,5 +251,5 @@ def describe(item: Item) -> str:
 
 
 def _limit_s(size_mb: int) -> float:
-    """When an operation counts as hung."""
+    """Set the time after which an operation counts as hung."""
     return START_S / 2 + size_mb / _SLOWEST_MB_S

@@ -1,4 +1,4 @@
-"""Which sizes are measured where, in what order, and whether there is still time for it."""
+"""Plan of a checkpoint measurement: sizes, their order, and estimates of the time that items take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUEUE_LENGTHS = (0, 250, 1000, 4000)  # kernels waiting in a queue that is to be
 
 
 class Item(NamedTuple):
-    """One thing to measure: with which device, to which device, in which folder, how large."""
+    """A measurement: its kind, devices, folder and size."""
 
     kind: Kind
     device: str = ""
@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How far a plan goes, in how many sweeps it should be repeated, and in how many a program is built."""
+    """Extent of a plan: sizes, repetitions, and builds of the program."""
 
     sizes: int
     largest_mb: int
@@ -39,36 +39,36 @@ FULL = Extent(sizes=6, largest_mb=2048, sweeps=5, builds=2)
 
 
 def ladder(largest_mb: int, sizes: int) -> list[int]:
-    """``sizes`` sizes, each twice the one before, up to ``largest_mb`` (a power of two), none below 1 MB."""
+    """List ``sizes`` doubling sizes up to ``largest_mb`` (a power of two), none below 1 MB."""
     ascending = [largest_mb >> step for step in reversed(range(sizes))]
     return [size for size in ascending if size >= SMALLEST_MB]
 
 
-def affordable_mb(limits: Extent, room_mb: float, per_mb_s: float, each_s: float, left_s: float) -> int:
-    """The largest power of two whose ladder can be swept ``limits.sweeps`` times in ``left_s``.
+def affordable_mb(extent: Extent, room_mb: float, *, per_mb_s: float, each_s: float, left_s: float) -> int:
+    """Find the largest power of two whose ladder can be swept ``extent.sweeps`` times in ``left_s``.
 
-    Up to ``USEFUL_MB`` fewer sweeps will do: small sizes alone say nothing of the time per MB.
+    Up to ``USEFUL_MB`` fewer sweeps will do, because small sizes alone say nothing of the time per MB.
 
     Args:
-        room_mb: what device, memory and storage have room for.
-        per_mb_s, each_s: what all items of one size together cost: seconds per MB, and seconds.
+        room_mb: room of device, memory and storage.
+        per_mb_s, each_s: cost of all items of one size together: seconds per MB, and seconds.
 
     Returns:
         0 where not even the smallest size has room.
     """
-    size = limits.largest_mb
+    size = extent.largest_mb
     while size > room_mb:
         size //= 2
     while size > 4 * SMALLEST_MB:
-        sweep_s = sum(per_mb_s * mb + each_s for mb in ladder(size, limits.sizes))
-        if sweep_s * (limits.sweeps if size > USEFUL_MB else _FEWEST_SWEEPS) <= left_s:
+        sweep_s = sum(per_mb_s * mb + each_s for mb in ladder(size, extent.sizes))
+        if sweep_s * (extent.sweeps if size > USEFUL_MB else _FEWEST_SWEEPS) <= left_s:
             break
         size //= 2
     return size
 
 
 class Estimates:
-    """How long each item takes: as long as the last time, or else by its size."""
+    """Estimates of the time that items take: as long as the last time, or else by size."""
 
     def __init__(self, per_mb_s: float, each_s: float) -> None:
         self._per_mb_s = per_mb_s
@@ -76,7 +76,7 @@ class Estimates:
         self._seen: dict[Item, float] = {}
 
     def note(self, item: Item, seconds: float) -> None:
-        """What ``item`` took this time."""
+        """Note the time that ``item`` took."""
         self._seen[item] = seconds
 
     def __getitem__(self, item: Item) -> float:
@@ -84,7 +84,7 @@ class Estimates:
 
 
 class Rotation:
-    """Deals items out a few at a time, in random order, each once before any comes again."""
+    """Items dealt out a few at a time, in random order, each once before any comes again."""
 
     def __init__(self, items: list[Item], rng: np.random.Generator) -> None:
         self._items = items
@@ -92,7 +92,7 @@ class Rotation:
         self._dealt = self._deal()
 
     def take(self, count: int) -> list[Item]:
-        """The next ``count`` items, none twice; all of them where they are fewer."""
+        """Take the next ``count`` items, none twice; all where they are fewer."""
         return [next(self._dealt) for _ in range(min(count, len(self._items)))]
 
     def _deal(self) -> Iterator[Item]:

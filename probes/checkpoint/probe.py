@@ -1,4 +1,4 @@
-"""What it costs to checkpoint a job on one OpenCL device and to restart it on the same or another one.
+"""Costs to checkpoint a job on one OpenCL device and to restart it on the same or another device.
 
 Paper A, eq. 2-5: checkpoint ``C = alpha_C * M + beta_C``, restart ``R = alpha_R * M + beta_R + K``; the
 coefficients belong to device and storage, K, the compile time, to the program. Measured here, for every
@@ -7,15 +7,16 @@ device and storage folder and over sizes that double:
 - each phase by itself: draining the queue (also one with thousands of short kernels, the paper's exception),
   device to host, write and sync, read, host to device, context, program build with a cold and a warm cache;
 - checkpoint and restart as a job does them: copies and file overlapped, the restart in a new process;
-- whole migrations between every ordered pair of devices, which the fits of checkpoint and restart do not see,
-  so that predictions can be held against them.
+- whole migrations between every ordered pair of devices, against which predictions can be tested, because
+  the fits of checkpoint and restart do not use them.
 
-After every restart the data on the device are compared with the data at the checkpoint, by a checksum that
-each device computes over its own memory.
+After every restart a checksum compares the data on the device with the data at the checkpoint; each device
+computes the checksum over its own memory.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ from pathlib import Path
 from probes.checkpoint.device_process import ForkServer
 from probes.checkpoint.items import CheckpointBench, Place
 from probes.checkpoint.plan import FULL, QUICK, Estimates, Extent, Item, Rotation, affordable_mb, ladder
-from probes.checkpoint.subjects import cache_environment, find_devices, pairs, start
+from probes.checkpoint.subjects import cache_environment, find_devices, start
 from probes.run import Run
 from probes.scratch import scratch
 from profiles.direct_io import free_bytes
@@ -56,7 +57,7 @@ def measure(run: Run) -> None:
 
 
 def _places(run: Run, stack: ExitStack) -> dict[str, Place]:
-    """The folders that can be used, each with a folder inside that ``stack`` removes."""
+    """Prepare the folders that can be used, each with a folder inside that ``stack`` removes."""
     places = {}
     for folder in run.settings.storage or (Path(tempfile.gettempdir()),):
         try:
@@ -80,10 +81,10 @@ def _start_subjects(bench: CheckpointBench) -> None:
 
 
 def _choose_sizes(bench: CheckpointBench) -> Estimates:
-    """Sizes for every place, as large as time and room allow, found by two trips that are not recorded."""
-    limits = _limits(bench)
-    # What one size takes, in trips: the trips themselves, copies, write and read, its share of migrations.
-    share = _MIGRATIONS / limits.sizes if len(bench.subjects) > 1 else 0
+    """Choose sizes for every place, as large as time and room allow, by trips that are not recorded."""
+    extent = _extent(bench)
+    # Cost of one size in trips: the trips themselves, copies, write and read, a share of the migrations.
+    share = _MIGRATIONS / extent.sizes if len(bench.subjects) > 1 else 0
     weight = 1.3 * len(bench.measured()) + 0.6 + share
     slowest = (0.0, 0.0)
     for place in list(bench.places.values()):
@@ -93,15 +94,17 @@ def _choose_sizes(bench: CheckpointBench) -> Estimates:
         per_mb_s, each_s = weight * slowest[0], weight * slowest[1]
         room_mb = min(place.room_mb, max((s.room_mb for s in bench.subjects.values()), default=0))
         share_s = 0.9 * bench.run.left_s() / len(bench.places)
-        place.sizes = ladder(affordable_mb(limits, room_mb, per_mb_s, each_s, share_s), limits.sizes)
+        place.sizes = ladder(
+            affordable_mb(extent, room_mb, per_mb_s=per_mb_s, each_s=each_s, left_s=share_s), extent.sizes
+        )
     return Estimates(*slowest)
 
 
 def _pilot(bench: CheckpointBench, item: Item) -> tuple[float, float]:
-    """Seconds per MB and seconds of a trip, from small ones that grow while they are quick."""
-    bench.hold(bench.subjects[item.device], _PILOTS_MB[-1])
+    """Estimate seconds per MB and seconds of a trip, from small trips that grow while they are quick."""
+    bench.fill_device(bench.subjects[item.device], _PILOTS_MB[-1])
     seconds: dict[int, float] = {}
-    for size_mb in _PILOTS_MB:  # twice each: the first one in a process or folder may be slow
+    for size_mb in _PILOTS_MB:  # twice, because the first in a process or folder may be slow
         seconds[size_mb] = min(_unrecorded(bench, item._replace(size_mb=size_mb)) for _ in range(2))
         if seconds[size_mb] > _PILOT_SHARE * bench.run.settings.budget_s:
             break
@@ -113,7 +116,7 @@ def _pilot(bench: CheckpointBench, item: Item) -> tuple[float, float]:
 
 
 def _unrecorded(bench: CheckpointBench, item: Item) -> float:
-    """Seconds that ``item`` takes, all included; nothing is recorded."""
+    """Time ``item`` in seconds, all included, without a record."""
     began = time.monotonic()
     if bench.possible(item):
         bench.recording = False
@@ -125,10 +128,10 @@ def _unrecorded(bench: CheckpointBench, item: Item) -> float:
 
 
 def _warm_up(bench: CheckpointBench) -> None:
-    """Data for the largest size on every device, and that size once through every folder."""
+    """Put data of the largest size on every device, and that size once through every folder."""
     largest = max((place.sizes[-1] for place in bench.places.values() if place.sizes), default=0)
     for subject in list(bench.subjects.values()):
-        bench.hold(subject, largest)
+        bench.fill_device(subject, largest)
     for place in list(bench.places.values()):
         for subject in bench.measured():
             for size_mb in place.sizes[-1:]:
@@ -136,7 +139,7 @@ def _warm_up(bench: CheckpointBench) -> None:
 
 
 def _sweeps(bench: CheckpointBench, estimates: Estimates) -> None:
-    """Everything in random order, over and over, until nothing fits into the time that is left."""
+    """Measure everything in random order, over and over, until nothing fits into the time that is left."""
     run = bench.run
     migrations = Rotation(_migrations(bench), run.rng)
     overdraft_s = _OVERDRAFT * run.settings.budget_s
@@ -157,12 +160,12 @@ def _sweeps(bench: CheckpointBench, estimates: Estimates) -> None:
 
 
 def _sweep(bench: CheckpointBench) -> list[Item]:
-    """Every item once, the migrations apart."""
+    """List every item once, without the migrations."""
     items = []
     for subject in bench.measured():
         key = subject.key
         items.append(Item("drain", key))
-        if bench.repetition < _limits(bench).builds:
+        if bench.repetition < _extent(bench).builds:
             items.append(Item("compile", key))
         items += [Item("copy", key, size_mb=size) for size in _all_sizes(bench)]
     for place in bench.places.values():
@@ -175,7 +178,7 @@ def _sweep(bench: CheckpointBench) -> list[Item]:
 def _migrations(bench: CheckpointBench) -> list[Item]:
     return [
         Item("migration", start.key, end.key, place.folder, size)
-        for start, end in pairs(list(bench.subjects.values()))
+        for start, end in itertools.permutations(bench.subjects.values(), 2)
         for place in bench.places.values()
         for size in place.sizes
     ]
@@ -185,5 +188,5 @@ def _all_sizes(bench: CheckpointBench) -> list[int]:
     return sorted({size for place in bench.places.values() for size in place.sizes})
 
 
-def _limits(bench: CheckpointBench) -> Extent:
+def _extent(bench: CheckpointBench) -> Extent:
     return QUICK if bench.run.settings.quick else FULL

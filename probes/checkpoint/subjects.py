@@ -1,8 +1,7 @@
-"""The devices that a checkpoint probe measures: found, started, told apart from their twins."""
+"""Devices that a checkpoint probe measures: found, started, told apart from their twins."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ START_S = 120.0  # a driver and a compiler that take longer count as hung
 
 @dataclass
 class CheckpointSubject:
-    """A device, and the process that holds data on it."""
+    """A device, and the process that holds data on the device."""
 
     record: OpenCLDevice
     costs_of: str  # the device whose costs it shares: itself, or its identical twin
@@ -34,7 +33,7 @@ class CheckpointSubject:
 
     @property
     def measured(self) -> bool:
-        """Whether it is measured by itself, and not only as the end of a migration."""
+        """Whether the device is measured by itself, and not only as the end of a migration."""
         return self.costs_of == self.key
 
     def close(self) -> None:
@@ -42,7 +41,7 @@ class CheckpointSubject:
 
 
 def find_devices(run: Run, fork_server: ForkServer) -> list[OpenCLDevice]:
-    """The devices to measure; a lone PoCL device gets a logical twin, so that migration has two ends.
+    """List the devices to measure; a lone PoCL device gets a logical twin, so that migration has two ends.
 
     Raises:
         Unavailable: there is no device.
@@ -72,12 +71,12 @@ def find_devices(run: Run, fork_server: ForkServer) -> list[OpenCLDevice]:
 
 
 def may_have_twin(devices: Sequence[OpenCLDevice]) -> bool:
-    """Whether the only device is of PoCL, which can show it twice."""
+    """Tell whether the only device is of PoCL, which can list a device twice."""
     return len(devices) == 1 and devices[0].key.startswith("pocl") and "POCL_DEVICES" not in os.environ
 
 
 def cache_environment(folder: Path) -> dict[str, str]:
-    """Settings that keep the drivers' compiler caches in ``folder`` (created): PoCL, NVIDIA, Mesa, Intel."""
+    """Set variables that keep the compiler caches in ``folder`` (created): PoCL, NVIDIA, Mesa, Intel."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ("POCL_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME", "NEO_CACHE_DIR")
     return dict.fromkeys(names, str(folder))
@@ -86,7 +85,7 @@ def cache_environment(folder: Path) -> dict[str, str]:
 def start(
     run: Run, fork_server: ForkServer, record: OpenCLDevice, earlier: list[CheckpointSubject]
 ) -> CheckpointSubject | None:
-    """A subject with its session open; None, and said why, where driver or compiler fail."""
+    """Open a session with a device; None, and the reason reported, where driver or compiler fail."""
     key = record.key
     twins = (s.costs_of for s in earlier if s.record.is_like(record))
     costs_of = next(twins, key)
@@ -106,13 +105,8 @@ def start(
     return CheckpointSubject(record, costs_of, process, _room_mb(record))
 
 
-def pairs(subjects: list[CheckpointSubject]) -> list[tuple[CheckpointSubject, CheckpointSubject]]:
-    """Every ordered pair of two devices."""
-    return list(itertools.permutations(subjects, 2))
-
-
 def _room_mb(record: OpenCLDevice) -> float:
-    """Data a device can hold while a second process restarts on it, with some left for others."""
+    """Choose the data on a device so that a second process can restart there, with some left for others."""
     room = record.global_memory_mb / 2.5
     if record.kind == "cpu":
         room = min(room, psutil.virtual_memory().available / MB / 5)

@@ -1,8 +1,8 @@
 """The share of time that an unmodified MPI program spends inside MPI, by a preloaded library.
 
-``mpi_time.c`` is compiled when it is needed, and stands between the program and its MPI, whichever that is:
-the program must be linked to it dynamically and call it from C (as mpi4py does), not through an MPI's
-Fortran library that calls past it. On other hosts the folder must be the same.
+``mpi_time.c`` is compiled when needed, and stands between the program and its MPI. The program must be linked
+to MPI dynamically and call it from C (as mpi4py does), because an MPI's Fortran library calls past the
+preloaded one. Other hosts must have the same folder.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ COUNTS = struct.Struct("=QQ")  # struct counts in the source
 
 
 class MpiShare(NamedTuple):
-    """What one rank did inside MPI, all its threads together."""
+    """Time and calls of a rank inside MPI, all its threads together."""
 
     seconds: float
     calls: int
 
 
 def build(folder: Path) -> Path:
-    """The library, compiled into ``folder``.
+    """Compile the library into ``folder``.
 
     Raises:
-        Unavailable: there is no C compiler, or not for this machine.
+        Unavailable: there is no C compiler, or none for this machine.
     """
     if sys.maxsize < 2**63 - 1 or sys.platform != "linux":
         raise Unavailable(f"{WHAT} is for 64-bit Linux")
-    return c_library.build(SOURCE, folder, ["-std=c11", "-ldl"], WHAT, REMEDY)
+    return c_library.build(SOURCE, folder, ["-std=c11", "-ldl"], what=WHAT, remedy=REMEDY)
 
 
 def variables(library: Path, folder: Path) -> dict[str, str]:
-    """What a program's environment needs so that its ranks leave their counts in ``folder``."""
+    """Give the variables by which a program's ranks leave their counts in ``folder``."""
     others = os.environ.get("LD_PRELOAD", "")
     return {"LD_PRELOAD": f"{library} {others}".strip(), "TENBIN_MPI_TIME": str(folder)}
 
 
 def read(folder: Path) -> list[MpiShare]:
-    """What each rank that called MPI left there."""
+    """Read the counts of each rank that called MPI."""
     found = []
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
@@ -57,5 +57,5 @@ def read(folder: Path) -> list[MpiShare]:
 
 
 def share(ranks: Sequence[MpiShare], wall_s: float) -> float:
-    """Mean over the ranks of the time inside MPI / run time, at most 1 (several threads may be inside)."""
+    """Average time inside MPI / run time over the ranks, at most 1 (several threads may be inside)."""
     return min(sum(rank.seconds for rank in ranks) / (len(ranks) * wall_s), 1.0)

@@ -1,20 +1,19 @@
-"""Starts one rank, and says how it ended before the launcher ends the others.
+"""Guard of a rank: starts it, and reports how it ended before the launcher ends the others.
 
 ``python -P -m probes.mpi.rank_guard [--cores 2,5,7] PROGRAM [ARGUMENT]...``: rank i on ``cores[i]``, which
-may be
-several: ``2+3,5+6``.
+may be several: ``2+3,5+6``.
 
-When one rank has died, mpiexec ends the others by signal, and its account of them does not tell who was
-first: MPICH may name a rank that it ended itself. The guard is what the launcher takes for the rank. It stays
-in one process group with the rank proper, and launchers end process groups: what they end dies together with
-its guard, unsaid. So a guard that lives to tell has seen a rank end that no launcher ended. It tells before
-the launcher can see it otherwise, because it holds a copy of every file and socket that came from there until
-it ends itself, in the same way as its rank. It does so a moment later, since the death of one rank can crash
-another at once, whose guard must not hasten the end of all before both have been heard.
+When a rank has died, mpiexec ends the others by signal, and its account does not tell which was first: MPICH
+may name a rank that it ended itself. The launcher takes the guard for the rank. Both are in one process
+group, and launchers end process groups, so a rank that they end dies together with its guard, unreported.
+A guard that lives to report has therefore seen a rank end that no launcher ended. It reports before the
+launcher can notice, because it holds a copy of every file and socket from the launcher until it ends itself,
+in the same way as its rank. It ends a moment later, because the death of one rank can crash another at once,
+and both guards must report before all are ended.
 
-What it says is a line, ``RankEnd.to_line``, in the file that ``TENBIN_RANK_REPORTS`` and the node's name are
-(nodes that append to one file over NFS overwrite each other), else on standard error;
-nothing of a rank that ends with exit code 0.
+A report is a line, ``RankEnd.to_line``, in the file named by ``TENBIN_RANK_REPORTS`` and the node's name
+(nodes that append to one file over NFS overwrite each other), else on standard error. A rank that ends with
+exit code 0 is not reported.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _HOLD_S = 0.3
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one rank ended, where, and when by which clock."""
+    """End of a rank: how, where, and when by which clock."""
 
-    rank: int | None  # None: its launcher gave it none
+    rank: int | None  # None: the launcher gave no number
     wait_status: int
     unix_s: float
     boot: str  # hosts of one boot (containers, namespaces) have one kernel and one clock
@@ -50,7 +49,7 @@ class RankEnd:
 
     @classmethod
     def from_line(cls, line: str) -> RankEnd | None:
-        """The report in a line, if there is a whole one."""
+        """Parse the report in a line, if there is a whole one."""
         match = re.search(rf"{_MARK} (\d+|None) (\d+) ([\d.]+) (\S+) (\S+)$", line.rstrip())
         if not match:
             return None
@@ -59,7 +58,7 @@ class RankEnd:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program in ``arguments``, then end as it did."""
+    """Run the program in ``arguments``, then end in the same way."""
     rank, cores = _rank(), set[int]()
     reports = os.environ.pop(REPORTS, "")
     if arguments[0] == "--cores":
@@ -82,7 +81,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _tell(line: bytes, reports: str) -> None:
-    """In one write, so that lines do not mix."""
+    """Report in one write, so that lines do not mix."""
     target = os.open(reports, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600) if reports else 2
     os.write(target, line)
 
@@ -97,14 +96,14 @@ def _boot() -> str:
 
 
 def _start(program: list[str], cores: set[int]) -> int:
-    """Start the program as a child that dies with this process; its process id."""
+    """Start the program as a child that dies with this process; return its process id."""
     guard = os.getpid()
     libc = ctypes.CDLL(None)
     child = os.fork()
     if child:
         return child
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guard:  # it has died meanwhile
+    if os.getppid() != guard:  # the guard has died meanwhile
         os._exit(1)
     if cores:
         os.sched_setaffinity(0, cores)

@@ -1,4 +1,4 @@
-"""The shared memory in which the ranks of one node meet: who is killed leaves it behind."""
+"""Shared memory between the ranks of a node, which killed ranks leave behind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 SHARED = Path("/dev/shm")
 NAMES = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH and Open MPI
-SETTLE_S = 1.0  # in which a new segment is surely mapped by who made it, on a busy machine too
+SETTLE_S = 1.0  # in which a new segment is surely mapped by its maker, on a busy machine too
 
 
 def sweep_segments(since_s: float) -> None:
-    """Remove what killed ranks have left since then (seconds since 1970): ours, and mapped by nobody."""
+    """Remove segments of killed ranks since then (seconds since 1970): ours, and mapped by no process."""
     left = {path for path in _segments() if _is_ours(path, since_s)}
     if left:
         time.sleep(SETTLE_S)

@@ -1,7 +1,7 @@
-"""The OpenCL devices of this machine, under keys that stay the same from one profile to the next.
+"""OpenCL devices of this machine, under keys that stay the same from one profile to the next.
 
-``python -P -m probes.opencl.devices`` prints them as JSON, for who must not load a driver into their own
-process.
+``python -P -m probes.opencl.devices`` prints the devices as JSON, for callers that must not load a driver
+into their own process.
 """
 
 from __future__ import annotations
@@ -44,47 +44,37 @@ _INSTALL = "install a driver: the vendor's, or 'apt-get install pocl-opencl-icd'
 
 @dataclass(frozen=True)
 class Device:
-    """An OpenCL device, with the driver's object for it.
-
-    Sizes are asked afresh at every use: drivers report what is left to them, and that drifts.
-    """
+    """An OpenCL device, with the driver's object for it."""
 
     key: str
     platform: str
-    name: str
-    kind: str  # cpu, gpu, accelerator
-    driver: str
-    version: str
-    compute_units: int
     handle: Any = field(repr=False, compare=False)
 
     @property
-    def global_memory_mb(self) -> float:
-        """Memory of the device as reported now."""
-        return float(self.handle.global_mem_size) / MB
+    def kind(self) -> str:
+        """Its kind: cpu, gpu or accelerator."""
+        import pyopencl as cl
 
-    @property
-    def max_allocation_mb(self) -> float:
-        """Largest single buffer as reported now."""
-        return float(self.handle.max_mem_alloc_size) / MB
+        kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
+        return next((word for bit, word in kinds if self.handle.type & bit), "accelerator")
 
     def record(self) -> OpenCLDevice:
-        """The device as the inventory keeps it."""
+        """Describe the device for the inventory, with the sizes as reported now (they drift)."""
         return OpenCLDevice(
             key=self.key,
             platform=self.platform,
-            name=self.name,
+            name=self.handle.name.strip(),
             kind=self.kind,
-            driver=self.driver,
-            version=self.version,
-            compute_units=self.compute_units,
-            global_memory_mb=self.global_memory_mb,
-            max_allocation_mb=self.max_allocation_mb,
+            driver=self.handle.driver_version.strip(),
+            version=self.handle.version.strip(),
+            compute_units=self.handle.max_compute_units,
+            global_memory_mb=self.handle.global_mem_size / MB,
+            max_allocation_mb=self.handle.max_mem_alloc_size / MB,
         )
 
 
 def devices() -> list[Device]:
-    """Every device of every platform, in the loader's order; keys count up within one vendor's word.
+    """List every device of every platform, in the loader's order; keys count up within one vendor's word.
 
     Raises:
         Unavailable: no OpenCL loader, no platform, or no platform with a device; the message says what helps.
@@ -94,7 +84,7 @@ def devices() -> list[Device]:
     for platform in platforms():
         word = platform_word(platform.name)
         for handle in _handles(platform):
-            found.append(_device(f"{word}-{count[word]}", platform.name, handle))
+            found.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
             count[word] += 1
     if not found:
         raise Unavailable("no OpenCL platform has a device", _remedy())
@@ -102,7 +92,7 @@ def devices() -> list[Device]:
 
 
 def find(keys: list[str] | None = None) -> list[Device]:
-    """The devices of these keys (all where None), in the order of ``keys``.
+    """Find the devices of these keys (all where None), in the order of ``keys``.
 
     Raises:
         BadInput: a key that no device has.
@@ -119,7 +109,7 @@ def find(keys: list[str] | None = None) -> list[Device]:
 
 
 def platforms() -> list[Any]:
-    """The platforms the loader finds (``pyopencl.Platform``).
+    """List the platforms that the loader finds (``pyopencl.Platform``).
 
     Raises:
         Unavailable: no loader, or no platform.
@@ -135,7 +125,7 @@ def platforms() -> list[Any]:
 
 
 def duplicate_platforms(found: list[Device]) -> dict[str, list[str]]:
-    """Platforms seen twice under one name (a driver installed twice), with the keys of their devices.
+    """Find platforms listed twice under one name (a driver installed twice), with the keys of their devices.
 
     Two logical devices of one platform are no duplicate.
     """
@@ -148,7 +138,7 @@ def duplicate_platforms(found: list[Device]) -> dict[str, list[str]]:
 
 
 def overlooked() -> list[str]:
-    """Vendors' OpenCL libraries that are installed but not named to the loader, each as a remedy."""
+    """Find vendors' OpenCL libraries that are installed but not named to the loader, each as a remedy."""
     folder = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
     named = ""
     with suppress(OSError):  # no such folder: nothing is named
@@ -161,7 +151,7 @@ def overlooked() -> list[str]:
 
 
 def platform_word(name: str) -> str:
-    """``pocl`` for "Portable Computing Language", ``nvidia`` for "NVIDIA CUDA"; else the first word."""
+    """Shorten a name: ``pocl`` for "Portable Computing Language", ``nvidia`` for "NVIDIA CUDA"."""
     lowered = name.lower()
     for part, word in _PLATFORMS:
         if part in lowered:
@@ -171,7 +161,7 @@ def platform_word(name: str) -> str:
 
 
 def _remedy() -> str:
-    return "; ".join([*overlooked()]) or _INSTALL
+    return "; ".join(overlooked()) or _INSTALL
 
 
 def _loads(library: str) -> bool:
@@ -189,23 +179,6 @@ def _handles(platform: Any) -> list[Any]:
         return list(platform.get_devices())
     except cl.Error:  # DEVICE_NOT_FOUND: a driver without its hardware
         return []
-
-
-def _device(key: str, platform: str, handle: Any) -> Device:
-    import pyopencl as cl
-
-    kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
-    kind = next((word for bit, word in kinds if handle.type & bit), "accelerator")
-    return Device(
-        key=key,
-        platform=platform.strip(),
-        name=handle.name.strip(),
-        kind=kind,
-        driver=handle.driver_version.strip(),
-        version=handle.version.strip(),
-        compute_units=handle.max_compute_units,
-        handle=handle,
-    )
 
 
 if __name__ == "__main__":

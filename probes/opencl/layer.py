@@ -1,8 +1,8 @@
-"""What an OpenCL program needs, seen from below it: memory of the device, kernels, building and waiting.
+"""Needs of an OpenCL program, counted by a layer below it: device memory, kernels, building and waiting.
 
-The layer (``opencl_layer.c``) is built on the spot, where there are a C compiler and the OpenCL headers, and
-named in ``OPENCL_LAYERS``; the loader puts it between the program and the driver. Not seen: shared virtual
-memory, and a build whose end the program does not wait for.
+The layer (``layer.c``) is built on the spot, where there are a C compiler and the OpenCL headers, and named
+in ``OPENCL_LAYERS``; the loader puts the layer between the program and the driver. Shared virtual memory is
+not counted, nor a build whose end the program does not wait for.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ REMEDY = "apt-get install gcc opencl-c-headers"
 
 
 class OpenCLUsage(NamedTuple):
-    """Of all processes of one run that use OpenCL.
+    """Use of OpenCL by all processes of a run.
 
     Attributes:
-        device_memory_mb: peak of what is in buffers and images; of several processes the sum of their peaks.
-        kernels: how many were enqueued.
-        compile_s: to build programs, of the process that took longest; None: none was built.
-        drain_s: the longest wait in one clFinish; None: it was never called.
+        device_memory_mb: peak of buffers and images; of several processes the sum of their peaks.
+        kernels: number of enqueued kernels.
+        compile_s: to build programs, of the process that took longest; None: no program was built.
+        drain_s: the longest wait in a clFinish; None: never called.
     """
 
     device_memory_mb: float
@@ -38,22 +38,22 @@ class OpenCLUsage(NamedTuple):
 
 
 def build(folder: Path) -> Path:
-    """Compile the layer into ``folder``; the library.
+    """Compile the layer into ``folder`` and return the library.
 
     Raises:
-        Unavailable: no C compiler, no headers, or it fails.
+        Unavailable: no C compiler, no headers, or the compiler fails.
     """
-    return c_library.build(SOURCE, folder, ["-pthread"], "the OpenCL layer", REMEDY)
+    return c_library.build(SOURCE, folder, ["-pthread"], what="the OpenCL layer", remedy=REMEDY)
 
 
 def environment(library: Path, folder: Path) -> dict[str, str]:
-    """Variables of a program whose counts are to lie in ``folder``; a layer of its own stays on top."""
+    """Give the variables of a program whose counts are to lie in ``folder``; its own layers stay on top."""
     layers: Sequence[str] = (os.environ.get("OPENCL_LAYERS", ""), str(library))
     return {"OPENCL_LAYERS": ":".join(filter(None, layers)), "TENBIN_LAYER_FOLDER": str(folder)}
 
 
 def read(folder: Path) -> OpenCLUsage | None:
-    """What the processes of a run did; None if none of them used OpenCL."""
+    """Read the counts of a run's processes; None if they used no OpenCL."""
     found = []
     for path in folder.iterdir():
         content = path.read_bytes() if path.name.isdecimal() else b""

@@ -1,4 +1,4 @@
-"""A node's package caps as one number: the sum over its packages, spread evenly."""
+"""A node's package caps as a single number: the sum over its packages, spread evenly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from profiles.errors import Unavailable
 if TYPE_CHECKING:  # which brings numpy along: a supervisor must start at once
     from probes.run import Control
 
-LOWEST_SHARE = 0.25  # of the largest cap: where to look for the lowest, if the hardware does not say
+LOWEST_SHARE = 0.25  # of the largest cap: a guess at the lowest, if the hardware names none
 SUSTAINED = ("long_term", "short_term")  # a cap is on both: a window of 2 ms settles sooner than one of 28 s
 
 
 @dataclass(frozen=True)
 class Caps:
-    """The packages' limits as found; ``set_w`` and ``reset`` change them, through the restore journal."""
+    """Limits of the packages as found; ``set_w`` and ``reset`` change them, through the restore journal."""
 
     packages: list[Zone]
     control: Control
@@ -30,14 +30,14 @@ class Caps:
 
     @property
     def lowest_w(self) -> float:
-        """The lowest cap that is worth trying: what the hardware names, else a quarter of the largest."""
+        """The lowest cap worth trying: the one that the hardware names, else a quarter of the largest."""
         named = [zone.long_term.min_w for zone in self.packages if zone.long_term and zone.long_term.min_w]
         if len(named) == len(self.packages):
             return sum(named)
         return LOWEST_SHARE * sum(min(z.cap_max_w or z.cap_w or 0.0, z.cap_w or 0.0) for z in self.packages)
 
     def remember(self) -> None:
-        """Journal everything that a change of limits might touch (limits, windows, enabled); enable capping.
+        """Journal all that a change of limits might touch (limits, windows, enabled), and enable capping.
 
         Raises:
             Unavailable: a file cannot be written.
@@ -59,7 +59,7 @@ class Caps:
                     self.control(constraint.limit_path, _uw(cap_w / len(self.packages)))
 
     def reset(self) -> None:
-        """Back to the limits as found (the journal does this too, once more, at the end of the run)."""
+        """Restore the limits as found (the journal does so once more at the end of the run)."""
         for zone in self.packages:
             for constraint in zone.constraints:
                 if constraint.name in SUSTAINED and constraint.limit_w is not None:
@@ -67,10 +67,10 @@ class Caps:
 
 
 def find_caps(sysfs: Path, control: Control) -> Caps:
-    """The caps of all packages of this node.
+    """Find the caps of all packages of this node.
 
     Raises:
-        Unavailable: there are none, or this process may not write them.
+        Unavailable: there are no caps, or this process may not write them.
     """
     found = zones(sysfs)
     packages = capped(found)

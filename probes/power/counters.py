@@ -1,8 +1,8 @@
-"""One hardware energy counter, made monotonic; its faults detected and counted.
+"""A hardware energy counter, made monotonic; its faults detected and counted.
 
 Counters wrap (Intel after about 262,144 J, AMD after 65,536 J: 262 s at 250 W), and they fail: they jump,
-read all ones, stand still, or vanish. What can be allowed for is (a wrap, a single bad reading); what cannot
-is a *break*: an interval whose energy is unknown.
+read all ones, stand still, or vanish. A wrap or a single bad reading is allowed for. Any other fault is a
+*break*: an interval whose energy is unknown.
 """
 
 from __future__ import annotations
@@ -11,24 +11,30 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable
 
-PLAUSIBLE_W = 5000.0  # no package, DRAM or GPU draws more: what says so has jumped
+PLAUSIBLE_W = 5000.0  # no package, DRAM or GPU draws more: a counter that shows more has jumped
 SHORTEST_S = 0.01  # between two reads; the counters themselves advance in steps of 1 ms and more
 ALL_ONES = 0xFFFFFFFF
 
 
 class Counter:
-    """One hardware counter, made monotonic.
+    """A hardware counter, made monotonic.
 
     Args:
-        name: the part that it counts for: ``package-0``, ``package-0/dram``, ``gpu-0``.
-        read: gives the raw value; OSError or ValueError where it cannot.
+        name: the part: ``package-0``, ``package-0/dram``, ``gpu-0``.
+        read: gives the raw value, or raises OSError or ValueError.
         unit_j: joules of one count.
         range_raw: the counter wraps to 0 after this value; None if unknown.
         stall_s: a counter that stands still longer than this has failed.
     """
 
     def __init__(
-        self, name: str, read: Callable[[], int], unit_j: float, range_raw: int | None, stall_s: float = 0.2
+        self,
+        name: str,
+        read: Callable[[], int],
+        unit_j: float,
+        range_raw: int | None,
+        *,
+        stall_s: float = 0.2,
     ) -> None:
         self.name = name
         self.energy_j = 0.0
@@ -41,7 +47,7 @@ class Counter:
         self._read, self._unit_j, self._range, self._stall_s = read, unit_j, range_raw, stall_s
 
     def update(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the counter once and add what was used since the last good reading."""
+        """Read the counter once and add the energy used since the last good reading."""
         try:
             raw = self._read()
         except (OSError, ValueError):

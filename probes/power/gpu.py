@@ -1,7 +1,7 @@
-"""NVIDIA GPUs: power limits as the driver tells them, power at rest and busy, and speed under limits.
+"""NVIDIA GPUs: power limits of the driver, power at rest and busy, and speed under limits.
 
-Busy is an OpenCL kernel of multiply-adds. Limits are only set where ``settings.set_gpu_limits`` says so, and
-then through the restore journal, which knows ``nvml/<uuid>/power_limit_mw`` as a control file.
+An OpenCL kernel of multiply-adds keeps the GPU busy. Limits are set only if ``settings.set_gpu_limits`` is
+true, and through the restore journal, which knows ``nvml/<uuid>/power_limit_mw`` as a control file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KERNEL_S = 0.02  # of one kernel: short enough to end a window on time
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What NVML says about one GPU's power limit, in watts."""
+    """Power limits of a GPU as NVML tells them, in watts."""
 
     name: str  # gpu-0
     bus: int  # its number on the PCI bus, by which OpenCL finds it too
@@ -58,7 +58,7 @@ class GpuLimits:
 
 
 def measure_gpus(run: Run) -> None:
-    """Power of every NVIDIA GPU, at rest and busy. An emulated node has none."""
+    """Measure the power of every NVIDIA GPU, at rest and busy; an emulated node has none."""
     if run.settings.emulated or run.settings.meter == "none":
         return
     try:
@@ -70,19 +70,19 @@ def measure_gpus(run: Run) -> None:
     with meter:
         for index, part in enumerate(meter.parts):
             try:
-                _measure_gpu(run, meter, part, read_limits(index))
+                _measure_gpu(run, meter, read_limits(index))
             except UserError as error:
                 run.absent(f"power of {part}", error.what, error.remedy)
 
 
 def _has_nvidia(sysfs: Path) -> bool:
-    """Whether a device of NVIDIA's is on the PCI bus, with a driver or without."""
+    """Tell whether a device of NVIDIA's is on the PCI bus, with a driver or without."""
     vendors = sysfs.glob("bus/pci/devices/*/vendor")
     return any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
 def read_limits(index: int) -> GpuLimits:
-    """The power limits of GPU ``index``.
+    """Read the power limits of GPU ``index``.
 
     Raises:
         Unavailable: this GPU has none.
@@ -101,50 +101,50 @@ def read_limits(index: int) -> GpuLimits:
     return GpuLimits(f"gpu-{index}", bus, limit / 1e3, least / 1e3, most / 1e3, control)
 
 
-def _measure_gpu(run: Run, meter: Meter, part: str, limits: GpuLimits) -> None:
+def _measure_gpu(run: Run, meter: Meter, limits: GpuLimits) -> None:
     for _ in range(IDLE_WINDOWS):
-        run.progress(f"power of {part} at rest")
-        _window(run, meter, part, limits.row() | {"state": "idle"}, lambda: time.sleep(WINDOW_S))
+        run.progress(f"power of {limits.name} at rest")
+        _window(run, meter, limits.row() | {"state": "idle"}, lambda: time.sleep(WINDOW_S))
     burn = _burner(limits.bus)
     burn()  # the clocks rise
-    _window(run, meter, part, limits.row() | {"state": "busy"}, burn)
+    _window(run, meter, limits.row() | {"state": "busy"}, burn)
     if run.settings.set_gpu_limits:
-        _over_limits(run, meter, part, limits, burn)
+        _over_limits(run, meter, limits, burn)
 
 
-def _over_limits(run: Run, meter: Meter, part: str, limits: GpuLimits, burn: Callable[[], float]) -> None:
-    """Speed under each limit, in random order, the original limit in between."""
+def _over_limits(run: Run, meter: Meter, limits: GpuLimits, burn: Callable[[], float]) -> None:
+    """Measure speed under each limit, in random order, the original limit in between."""
 
     def under(limit_w: float, state: str) -> float:
         run.control(limits.control, str(round(limit_w * 1e3)))
         time.sleep(SETTLE_S)
         row = limits.row() | {"limit_w": limit_w, "state": state}
-        return _window(run, meter, part, row, burn)
+        return _window(run, meter, row, burn)
 
     try:
         for limit_w in run.rng.permutation(np.linspace(limits.min_w, limits.limit_w, LIMITS)).tolist():
-            run.progress(f"speed of {part} under {limit_w:.0f} W")
+            run.progress(f"speed of {limits.name} under {limit_w:.0f} W")
             under(limit_w, "limited")
             under(limits.limit_w, "busy")
     finally:
         run.control(limits.control, str(round(limits.limit_w * 1e3)))
 
 
-def _window(run: Run, meter: Meter, part: str, row: dict[str, Any], work: Callable[[], Any]) -> float:
-    """One row: mean power while ``work`` runs, and the rate that it returns."""
+def _window(run: Run, meter: Meter, row: dict[str, Any], work: Callable[[], Any]) -> float:
+    """Sample a row: mean power while ``work`` runs, and the rate that ``work`` returns."""
     before, start = meter.read(), time.monotonic()
     rate = work()
-    watts = power_w(before, meter.read(), [part])
+    watts = power_w(before, meter.read(), [row["gpu"]])
     seconds = time.monotonic() - start
     run.sample(kind="gpu", meter=meter.name, gpu_w=watts, speed=rate, window_s=round(seconds, 4), **row)
     return float(rate or 0.0)
 
 
 def _burner(bus: int) -> Callable[[], float]:
-    """A function that keeps the GPU on this PCI bus busy for a window; returns multiply-adds a second.
+    """Make a function that keeps the GPU on this PCI bus busy for a window; it returns the rate.
 
     Raises:
-        Unavailable: OpenCL does not reach it.
+        Unavailable: OpenCL does not reach the GPU.
     """
     import pyopencl as cl
 

@@ -1,8 +1,8 @@
-"""A program that keeps a core busy and counts its work: ``python -m probes.power.load KIND FILE SLOT MB``.
+"""Program that keeps a core busy and counts its work: ``python -m probes.power.load KIND FILE SLOT MB``.
 
 ``compute`` takes logarithms, roots and sines of an array in the first-level cache, as NAS EP does; ``memory``
-copies through an area too large for any cache. After each quantum (well under 1 ms of running time) it
-publishes the time, the work done and the CPU time used. It runs until it is killed or orphaned.
+copies through an area too large for any cache. After each quantum (well under 1 ms of running time) the
+program publishes the time, the work done and the CPU time used. It runs until it is killed or orphaned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK_MB = 0.25
 
 
 def compute() -> Callable[[], float]:
-    """A quantum of log, square root and sine of 2,000 numbers, four times; its work in numbers."""
+    """Make a quantum: log, square root and sine of 2,000 numbers, four times; its work in numbers."""
     source = np.linspace(0.1, 0.9, 2000)
     target = np.empty_like(source)
 
@@ -39,7 +39,7 @@ def compute() -> Callable[[], float]:
 
 
 def memory(area_mb: float) -> Callable[[], float]:
-    """A quantum that copies a chunk to the area's other half, round and round; its work in bytes moved."""
+    """Make a quantum: copy a chunk to the area's other half, round and round; its work in bytes moved."""
     chunk = int(CHUNK_MB * 2**20) // 8
     half = max(int(area_mb / 2 / CHUNK_MB), 1) * chunk
     source, target = np.ones(half), np.zeros(half)

@@ -1,4 +1,4 @@
-"""One load on every core, started, watched and stopped together."""
+"""A load on every core, started, watched and stopped together."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from probes.loads import SINGLE_THREAD
 from probes.power.load import SLOT, SLOT_BYTES
 from profiles.errors import UserError
 
-MARK = "TENBIN_LOAD"  # in a load's environment: its kind, so that it can be told from the rest
+MARK = "TENBIN_LOAD"  # in a load's environment: its kind, which tells loads from other processes
 START_S = 20.0
 PRIORITY = -5
 
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """What one load had done at the end of its last quantum."""
+    """State of a load at the end of its last quantum."""
 
     time_s: float
     work: float
     cpu_s: float  # time on its core
-    wait_s: float  # time in which it wanted its core and another process had it
+    wait_s: float  # time in which another process had its core
 
 
 def speed(before: list[LoadProgress], after: list[LoadProgress]) -> float | None:
-    """Work a second of all loads together, as if no other process had used their cores.
+    """Compute the work a second of all loads, as if no other process had used their cores.
 
-    For each load: work by CPU time, times the share of the time in which it ran or waited for its core.
-    A cap that lowers the frequency shows in the first factor, one that keeps the load from running in the
-    second; another process that takes the core shows in neither. None if a load got no time at all.
+    For each load it is work by CPU time, times the share of the time in which the load ran or waited. A cap
+    that lowers the frequency shows in the first factor, a cap that stops the load in the second; another
+    process that takes the core shows in neither. None if a load got no time at all.
     """
     total = 0.0
     for b, a in zip(before, after, strict=True):
@@ -73,7 +73,7 @@ class Loads:
             raise
 
     def read(self) -> list[LoadProgress]:
-        """What each load has done by now."""
+        """Read the state of each load."""
         return [self._read(slot) for slot in range(len(self._processes))]
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Loads:
 
 
 def _waited_s(pid: int) -> float:
-    """Time that a process waited for a core; 0 where the kernel does not tell (no CONFIG_SCHED_INFO)."""
+    """Read how long a process waited for a core; 0 where the kernel does not tell (CONFIG_SCHED_INFO)."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
 """Energy meters: hardware counters turned into monotonic totals, faults detected and counted.
 
 One thread reads all counters of a meter often enough to see every wrap. An interval in which a counter
-failed is marked as a break, and no power is computed across it.
+failed is a break, across which no power is computed.
 
     with choose_meter(settings) as meter:
         before = meter.read()
@@ -38,17 +38,17 @@ READ_REMEDY = (
 
 @dataclass(frozen=True)
 class Reading:
-    """What a meter's parts had used at one moment."""
+    """Energy that a meter's parts had used at one moment."""
 
     energy_j: dict[str, float]  # since the meter was opened
     seen_s: dict[str, float]  # when each counter was last read well (time.monotonic)
-    breaks: dict[str, int]  # how often the energy of an interval was unknown
+    breaks: dict[str, int]  # intervals of unknown energy
 
 
 def power_w(before: Reading, after: Reading, parts: Iterable[str] | None = None) -> float | None:
-    """Mean power between two readings, summed over ``parts`` (default: all).
+    """Compute mean power between two readings, summed over ``parts`` (default: all).
 
-    None where it is not known: a counter jumped, stopped or vanished in between.
+    None where a counter jumped, stopped or vanished in between.
     """
     total = 0.0
     for part in after.energy_j if parts is None else parts:
@@ -65,8 +65,8 @@ class Meter:
 
     Args:
         name: powercap, pyrapl or nvml.
-        counters: those that do not advance while the meter is opened are left out (and told in ``troubles``).
-        settle_s: how long to wait at most for every counter to advance once.
+        counters: counters that do not advance while the meter is opened are left out (see ``troubles``).
+        settle_s: longest wait for every counter to advance once.
 
     Raises:
         Unavailable: no counter advances.
@@ -89,7 +89,7 @@ class Meter:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of what is measured: ``package-0``, ``package-0/dram``, ``psys``, ``gpu-0``."""
+        """Names of the parts: ``package-0``, ``package-0/dram``, ``psys``, ``gpu-0``."""
         return tuple(c.name for c in self._counters)
 
     @property
@@ -99,7 +99,7 @@ class Meter:
 
     @property
     def total_parts(self) -> tuple[str, ...]:
-        """The parts whose sum is all that is metered: the platform where it has a counter, else the rest."""
+        """The parts whose sum is all that is metered: the platform if it has a counter, else all."""
         return ("psys",) if "psys" in self.parts else self.parts
 
     def read(self) -> Reading:
@@ -113,7 +113,7 @@ class Meter:
             )
 
     def troubles(self) -> dict[str, dict[str, int]]:
-        """What went wrong so far: part -> what -> how often."""
+        """Count the faults so far, by part and kind."""
         with self._lock:
             return {c.name: dict(c.troubles) for c in self._all if c.troubles}
 
@@ -138,10 +138,10 @@ class Meter:
 
 
 def choose_meter(settings: Settings) -> Meter:
-    """The meter that ``settings.meter`` names; ``auto`` is the own powercap reader.
+    """Open the meter that ``settings.meter`` names; ``auto`` is the own powercap reader.
 
     Raises:
-        Unavailable: this machine does not let it be read; with the reason and the remedy.
+        Unavailable: the meter cannot be read on this machine; with the reason and the remedy.
     """
     if settings.meter == "none":
         raise Unavailable("no meter was asked for (--meter none)", "leave the option out")
@@ -153,7 +153,7 @@ def choose_meter(settings: Settings) -> Meter:
 
 
 def powercap_meter(sysfs: Path, procfs: Path = Path("/proc"), interval_s: float = INTERVAL_S) -> Meter:
-    """The kernel's energy counters of packages, DRAM and platform.
+    """Open the kernel's energy counters of packages, DRAM and platform.
 
     Raises:
         Unavailable: no powercap, or no permission.
@@ -162,9 +162,9 @@ def powercap_meter(sysfs: Path, procfs: Path = Path("/proc"), interval_s: float 
 
 
 def pyrapl_meter(sysfs: Path, procfs: Path = Path("/proc")) -> Meter:
-    """The same counters through pyRAPL, which reads /sys only and knows packages and DRAM by socket.
+    """Open the same counters through pyRAPL, which reads /sys only and knows packages and DRAM by socket.
 
-    pyRAPL does not handle wraps; here its raw values pass through ``Counter``, which does.
+    Its raw values pass through ``Counter``, which handles wraps.
 
     Raises:
         Unavailable: pyRAPL is not installed, or refuses this machine.
@@ -206,7 +206,7 @@ def pyrapl_meter(sysfs: Path, procfs: Path = Path("/proc")) -> Meter:
 
 
 def nvml_meter() -> Meter:
-    """The energy counters of NVIDIA GPUs (Volta and newer).
+    """Open the energy counters of NVIDIA GPUs (Volta and newer).
 
     Raises:
         Unavailable: no NVIDIA driver or library, or no GPU with such a counter.
@@ -233,32 +233,16 @@ def nvml_meter() -> Meter:
 
         return read
 
-    # The driver refreshes these counters some ten times a second only.
+    # The driver refreshes these counters only some ten times a second.
     counters = [Counter(f"gpu-{i}", reader(h), 1e-3, None, stall_s=1.0) for i, h in enumerate(handles)]
     return Meter("nvml", counters, settle_s=1.0)
 
 
-def cross_check(one: Meter, other: Meter, seconds: float) -> dict[str, float | None]:
-    """Energy that ``one`` saw over ``seconds``, relative to what ``other`` saw, for each part both have.
-
-    None where one of them could not tell.
-    """
-    starts = one.read(), other.read()
-    time.sleep(seconds)
-    ends = one.read(), other.read()
-    result: dict[str, float | None] = {}
-    for part in sorted(set(one.parts) & set(other.parts)):
-        a = power_w(starts[0], ends[0], [part])
-        b = power_w(starts[1], ends[1], [part])
-        result[part] = None if a is None or b is None else a / b
-    return result
-
-
 def _readable(sysfs: Path, procfs: Path) -> list[Zone]:
-    """The zones to read: packages, DRAM and platform.
+    """Find the zones to read: packages, DRAM and platform.
 
     Raises:
-        Unavailable: there are none, or none may be read.
+        Unavailable: there are no zones, or they may not be read.
     """
     found = zones(sysfs)
     wanted = metered(found)
@@ -300,7 +284,7 @@ def _zone_counter(zone: Zone) -> Counter:
 
 
 def _advancing(counters: list[Counter], settle_s: float) -> list[Counter]:
-    """Those that advance within ``settle_s``; the others get a trouble."""
+    """Keep the counters that advance within ``settle_s``; note a fault of the others."""
     deadline = time.monotonic() + settle_s
     waiting = list(counters)
     while waiting and time.monotonic() < deadline:
@@ -315,7 +299,7 @@ def _advancing(counters: list[Counter], settle_s: float) -> list[Counter]:
 
 @contextmanager
 def _quiet_logging() -> Iterator[None]:
-    """pyRAPL warns about databases it could write to, and sets up the root logger in passing."""
+    """Silence pyRAPL, which warns about databases and sets up the root logger in passing."""
     handlers = logging.root.handlers[:]
     logging.disable(logging.WARNING)
     try:

@@ -1,11 +1,11 @@
-"""The kernel's powercap tree: which parts of the node have an energy counter, and which can be capped.
+"""The kernel's powercap tree: the parts of the node with an energy counter, and the parts that can be capped.
 
 Layout and units follow the kernel's Documentation/ABI/testing/sysfs-class-powercap: energy in uJ, power
-in uW, windows in us. Zones are told apart by their ``name`` file, never by their number: the numbers
-follow the order in which the driver found them. What contains what (Intel SDM vol. 3, 15.10; AMD's
+in uW, windows in us. Zones are told apart by their ``name`` file and never by their number, because the
+numbers follow the order in which the driver found the zones. Containment (Intel SDM vol. 3, 15.10; AMD's
 driver offers the same names): ``core`` and ``uncore`` are parts of their package; ``dram`` is shown below
 a package but is *not* in the package's counter; ``psys`` is the whole platform; ``intel-rapl-mmio`` is a
-second door to the same packages.
+second interface to the same packages.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from probes.topology import read_text
 
 ZONE_FOLDER = re.compile(r"(?P<control>[^:]*rapl[^:]*):(?P<numbers>\d+(?::\d+)*)")
 CONSTRAINT_NAME = re.compile(r"constraint_(\d+)_name")
@@ -23,7 +26,7 @@ MSR_CONTROL = "intel-rapl"
 
 @dataclass(frozen=True)
 class Constraint:
-    """One power limit of a zone, with the window over which the power is averaged."""
+    """A power limit of a zone, with the window over which the power is averaged."""
 
     name: str  # long_term, short_term, peak_power
     limit_path: Path
@@ -67,7 +70,7 @@ class Zone:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether this is another door (MMIO) to what ``intel-rapl`` shows too."""
+        """Whether this is a second interface (MMIO) to a part that ``intel-rapl`` shows too."""
         return self.control_type != MSR_CONTROL
 
     @property
@@ -92,7 +95,7 @@ class Zone:
 
 
 def zones(sysfs: Path) -> list[Zone]:
-    """Every RAPL zone under ``sysfs``/class/powercap, parents before children; empty where there is none.
+    """List every RAPL zone under ``sysfs``/class/powercap, parents before children; empty if there is none.
 
     A file that is missing, unreadable or no number becomes None (or ``readable=False``); nothing is raised.
     """
@@ -107,21 +110,21 @@ def zones(sysfs: Path) -> list[Zone]:
     keys: dict[tuple[str, tuple[int, ...]], str] = {}
     result = []
     for control, numbers, path in found:
-        name = _text(path / "name")
+        name = read_text(path / "name")
         if not name:
             continue
         parent = keys.get((control, numbers[:-1]))
         key = _unique(_key(name, control, parent), keys.values())
         keys[control, numbers] = key
-        result.append(_zone(name, key, path, control, parent))
+        result.append(_zone(path, name=name, key=key, control=control, parent=parent))
     return result
 
 
 def metered(found: Iterable[Zone]) -> list[Zone]:
-    """The zones whose counters add up to what is metered, nothing counted twice: packages and DRAM.
+    """Select the zones whose counters add up to all metered energy, none counted twice: packages and DRAM.
 
-    Not ``core``/``uncore`` (inside the package), not ``psys`` (contains the packages), and an MMIO zone only
-    for a package that has no other.
+    ``core`` and ``uncore`` are inside the package, and ``psys`` contains the packages. An MMIO zone counts
+    only for a package that has no other zone.
     """
     result: list[Zone] = []
     for zone in found:
@@ -131,17 +134,17 @@ def metered(found: Iterable[Zone]) -> list[Zone]:
 
 
 def platform(found: Iterable[Zone]) -> Zone | None:
-    """The zone that measures the whole node, where there is one."""
+    """Find the zone that measures the whole node, if there is one."""
     return next((z for z in found if z.name == "psys"), None)
 
 
 def capped(found: Iterable[Zone]) -> list[Zone]:
-    """The package zones that have a sustained limit, writable or not."""
+    """Select the package zones that have a sustained limit, writable or not."""
     return [z for z in metered(found) if z.is_package and z.cap_w is not None]
 
 
 def cores_of(sysfs: Path, found: Sequence[Zone], cpus: Iterable[int]) -> dict[str, tuple[int, ...]]:
-    """Key -> which of ``cpus`` are of that package, or of that die where each is capped on its own."""
+    """Group ``cpus`` by the key of their package, or of their die where dies are capped on their own."""
     cores: dict[str, tuple[int, ...]] = {zone.key: () for zone in found}
     for cpu in sorted(cpus):
         topology = sysfs / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
@@ -153,14 +156,13 @@ def cores_of(sysfs: Path, found: Sequence[Zone], cpus: Iterable[int]) -> dict[st
 
 
 def read_int(path: Path) -> int | None:
-    """The number in a sysfs file; None where there is no such file, no permission, or no number."""
-    try:
-        return int(_read(path))
-    except (OSError, ValueError):
-        return None
+    """Read the number in a sysfs file; None where there is no such file, no permission, or no number."""
+    with suppress(ValueError):
+        return int(read_text(path))
+    return None
 
 
-def _zone(name: str, key: str, path: Path, control: str, parent: str | None) -> Zone:
+def _zone(path: Path, *, name: str, key: str, control: str, parent: str | None) -> Zone:
     enabled = read_int(path / "enabled")
     return Zone(
         name=name,
@@ -185,7 +187,7 @@ def _constraint(path: Path, number: int) -> Constraint:
         return path / f"constraint_{number}_{what}"
 
     return Constraint(
-        name=_text(file("name")),
+        name=read_text(file("name")),
         limit_path=file("power_limit_uw"),
         window_path=file("time_window_us"),
         limit_w=_millionth(file("power_limit_uw")),
@@ -203,7 +205,7 @@ def _key(name: str, control: str, parent: str | None) -> str:
 
 
 def _unique(key: str, taken: Iterable[str]) -> str:
-    """``key``, numbered where the kernel gave two zones one name (two-die packages before Linux 5.3)."""
+    """Make ``key`` unique where the kernel gave two zones one name (two-die packages before Linux 5.3)."""
     used = set(taken)
     number = 2
     unique = key
@@ -213,7 +215,7 @@ def _unique(key: str, taken: Iterable[str]) -> str:
 
 
 def _same_part(a: Zone, b: Zone) -> bool:
-    """Whether two zones of different control types are two doors to one part."""
+    """Tell whether two zones of different control types are interfaces to one part."""
     return a.control_type != b.control_type and _plain(a.key) == _plain(b.key)
 
 
@@ -226,17 +228,6 @@ def _entries(folder: Path) -> list[str]:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError:
         return []
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="ascii", errors="replace").strip()
-
-
-def _text(path: Path) -> str:
-    try:
-        return _read(path)
-    except OSError:
-        return ""
 
 
 def _millionth(path: Path) -> float | None:

@@ -1,11 +1,11 @@
-"""Power: what the node draws at rest and under load, and how fast it is under a cap (paper C, eq. 4.5).
+"""Power of the node at rest and under load, and its speed under caps (paper C, eq. 4.5).
 
 Samples, one row an observation; powers are means over the row's window:
 
 - ``kind`` idle: nothing runs. uncapped: a load on every core under the limits as found.
 - ``kind`` cap: under ``cap_w``, the sum over all packages. ``kind`` reference: the same load under the
-  limits as found, just before and just after. ``speed_ratio`` of a row is to the mean of the references next
-  to it (of a reference too), so that drift cancels.
+  limits as found, just before and just after. ``speed_ratio`` of a row is relative to the mean of the
+  references next to the row (of a reference too), so that drift cancels.
 - ``held``: whether the measured package power obeyed the cap. A cap may read back right and not hold.
 - ``kind`` gpu: an NVIDIA GPU at rest or busy, with its limits (probes.power.gpu).
 
@@ -34,17 +34,17 @@ from profiles.errors import Unavailable, UserError
 LOADS = ("compute", "memory")
 CAPS = 8
 SETTLE_S = 0.15  # a package follows a new cap within some tens of milliseconds
-WINDOW_S = 0.25  # many short windows: what disturbs them changes more slowly, and the references take it out
+WINDOW_S = 0.25  # many short windows: disturbances change more slowly, and the references cancel them
 TRIES = 4
 HEADROOM = 1.15  # caps from the lowest up to this much above what the load draws
 SLACK_RATIO, SLACK_W = 1.1, 2.0  # a package may be above its cap by this much: windows are short
 LEAST_AREA_MB = 16.0
-LEAST_SWEEP_S = 4.0  # less time is not worth starting the loads for
+LEAST_SWEEP_S = 4.0  # in less time the start of the loads does not pay
 
 
 @dataclass(frozen=True)
 class PowerWindow:
-    """What was seen in one stretch of time; ``total_w`` is None where DRAM's or psys' counter failed."""
+    """Power and speed in a stretch of time; ``total_w`` is None where DRAM's or psys' counter failed."""
 
     seconds: float
     package_w: float
@@ -62,7 +62,7 @@ class PowerWindow:
 
 @dataclass
 class PowerBench:
-    """What a power measurement needs; ``caps`` is None where none can be set."""
+    """State of a power measurement; ``caps`` is None where none can be set."""
 
     run: Run
     meter: Meter
@@ -70,7 +70,7 @@ class PowerBench:
     plans: dict[str, list[float]] = field(default_factory=dict)  # caps for each load, from its first sweep
 
     def window(self, loads: Loads | None = None) -> PowerWindow:
-        """Power, and speed of ``loads``, over one window.
+        """Measure power, and speed of ``loads``, over one window.
 
         Raises:
             Unavailable: the counters failed several times running.
@@ -92,7 +92,7 @@ class PowerBench:
         raise Unavailable("other processes leave the load no time", "measure when the node is quiet")
 
     def under_cap(self, cap_w: float | None, loads: Loads) -> PowerWindow:
-        """One window under a cap (None: under the limits as found)."""
+        """Measure a window under a cap (None: under the limits as found)."""
         if self.caps:
             self.caps.reset() if cap_w is None else self.caps.set_w(cap_w)
         time.sleep(SETTLE_S)
@@ -100,7 +100,7 @@ class PowerBench:
 
 
 def measure(run: Run) -> None:
-    """Idle power, then for each load its uncapped power and its speed over caps, again and again.
+    """Measure idle power, then for each load uncapped power and speed over caps, again and again.
 
     Without a meter nothing of the processor is measured; without caps, no curve.
     """
@@ -124,7 +124,7 @@ def measure(run: Run) -> None:
 
 
 def describe(meter: Meter) -> str:
-    """The meter's troubles as a sentence; empty where it had none (a wrap loses nothing and is none)."""
+    """Describe the meter's faults; empty where it had none (a wrap loses nothing and is none)."""
     return "; ".join(
         f"{part} {what} ({n} times)"
         for part, troubles in meter.troubles().items()
@@ -146,7 +146,7 @@ def _measure_node(run: Run, meter: Meter) -> None:
 
 @contextmanager
 def _capping(bench: PowerBench) -> Iterator[None]:
-    """Caps, where this process may set them, put back at the end."""
+    """Set up caps where this process may set them; they are restored at the end."""
     try:
         caps = find_caps(bench.run.settings.sysfs, bench.run.control)
         caps.remember()
@@ -171,7 +171,7 @@ def _idle(bench: PowerBench) -> None:
 
 
 def _sweep_all(bench: PowerBench) -> None:
-    """One sweep for each load, then more until the time is up; a load that fails does not end the others."""
+    """Sweep with each load, again until the time is up; a load that fails does not end the others."""
     alive = list(LOADS)
     for turn in count():
         for load in list(alive):
@@ -190,7 +190,7 @@ def _sweep_all(bench: PowerBench) -> None:
 
 
 def _sweep(bench: PowerBench, load: str, whole: bool) -> bool:
-    """One pass over the caps with one load, cut short when the time is up unless it must be ``whole``.
+    """Pass over the caps with one load, cut short when the time is up unless it must be ``whole``.
 
     Returns whether another pass makes sense.
     """
@@ -199,11 +199,11 @@ def _sweep(bench: PowerBench, load: str, whole: bool) -> bool:
     run.progress(f"starting the {load} load on {len(cores)} cores")
     with Loads(load, cores, _area_mb(run, len(cores))) as loads:
         uncapped = bench.under_cap(None, loads)
-        _sample(bench, "uncapped", load, None, uncapped)
+        _sample(bench, "uncapped", load, uncapped)
         if bench.caps is None:
             for _ in range(CAPS):
                 run.progress(f"power under the {load} load")
-                _sample(bench, "uncapped", load, None, bench.window(loads))
+                _sample(bench, "uncapped", load, bench.window(loads))
             return True
         if load not in bench.plans:
             lowest_w = _lowest_cap_w(bench, bench.caps, loads, uncapped.package_w)
@@ -216,7 +216,7 @@ def _sweep(bench: PowerBench, load: str, whole: bool) -> bool:
 
 
 def _over_caps(bench: PowerBench, loads: Loads, whole: bool, plan: Sequence[float]) -> None:
-    """Speed under each cap, a reference between any two."""
+    """Measure speed under each cap, with a reference between any two."""
     load = loads.kind
     earlier: PowerWindow | None = None
     reference = bench.under_cap(None, loads)
@@ -226,8 +226,9 @@ def _over_caps(bench: PowerBench, loads: Loads, whole: bool, plan: Sequence[floa
         bench.run.progress(f"speed of the {load} load under {cap_w:.0f} W")
         seen = bench.under_cap(cap_w, loads)
         later = bench.under_cap(None, loads)
-        _sample(bench, "cap", load, cap_w, seen, _mean_speed(reference, later))
-        _sample(bench, "reference", load, None, reference, _mean_speed(earlier, later) if earlier else None)
+        _sample(bench, "cap", load, seen, cap_w=cap_w, reference=_mean_speed(reference, later))
+        beside = _mean_speed(earlier, later) if earlier else None
+        _sample(bench, "reference", load, reference, reference=beside)
         earlier, reference = reference, later
 
 
@@ -236,17 +237,17 @@ def _mean_speed(one: PowerWindow, other: PowerWindow) -> float | None:
 
 
 def _lowest_cap_w(bench: PowerBench, caps: Caps, loads: Loads, natural_w: float) -> float | None:
-    """The lowest cap that holds, in whole watts; None where caps are not obeyed at all.
+    """Find the lowest cap that holds, in whole watts; None where caps are not obeyed at all.
 
-    Below its floor a package draws what it must, whatever the cap says. Caps well below the load's power
-    that leave it unchanged are no floor: the limit is locked, or another door's limit is in force.
+    Below its floor a package draws what it must, whatever the cap. If caps well below the load's power leave
+    that power unchanged, this is no floor: the limit is locked, or another interface's limit is in force.
     """
     load, wish_w = loads.kind, caps.lowest_w
     between_w = (wish_w + min(natural_w, caps.original_w)) / 2
     seen = {cap_w: bench.under_cap(cap_w, loads) for cap_w in (wish_w, between_w)}
     if wish_w < 0.8 * natural_w and not any(held(cap_w, w.package_w) for cap_w, w in seen.items()):
         for cap_w, window in seen.items():
-            _sample(bench, "cap", load, cap_w, window)
+            _sample(bench, "cap", load, window, cap_w=cap_w)
         bench.run.absent(
             f"speed under power caps ({load})",
             f"cap not obeyed: at {wish_w:.0f} W the packages drew {seen[wish_w].package_w:.1f} W,"
@@ -258,12 +259,12 @@ def _lowest_cap_w(bench: PowerBench, caps: Caps, loads: Loads, natural_w: float)
 
 
 def held(cap_w: float, package_w: float) -> bool:
-    """Whether a measured power obeys a cap."""
+    """Tell whether a measured power obeys a cap."""
     return package_w <= max(cap_w * SLACK_RATIO, cap_w + SLACK_W)
 
 
 def _plan(caps: Caps, lowest_w: float, natural_w: float) -> list[float]:
-    """Caps from the lowest to a little above what the load draws; the references are the original limit."""
+    """Plan caps from the lowest to a little above the load's power; references are at the original limit."""
     top_w = min(caps.original_w, 5.0 * math.ceil(natural_w * HEADROOM / 5.0))
     if top_w <= lowest_w:
         top_w = max(caps.original_w, lowest_w)
@@ -275,8 +276,9 @@ def _sample(
     bench: PowerBench,
     kind: str,
     load: str,
-    cap_w: float | None,
     seen: PowerWindow,
+    *,
+    cap_w: float | None = None,
     reference: float | None = None,
 ) -> None:
     caps = bench.caps
@@ -292,7 +294,7 @@ def _sample(
 
 
 def _area_mb(run: Run, loads: int) -> float:
-    """Memory for each load: together four times the last-level caches, at most a quarter of what is free."""
+    """Choose memory for each load: together 4 times the last-level caches, at most a quarter of the free."""
     topology = read_topology(run.settings.sysfs, os.sched_getaffinity(0))
     caches = len({cpu.llc for cpu in topology.cpus}) * (topology.llc_mb or 32.0)
     free_mb = free_memory_mb(run.settings.sysfs, run.settings.procfs)

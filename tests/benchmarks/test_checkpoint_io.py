@@ -68,7 +68,7 @@ def test_checkpoint_and_restore_are_as_fast_as_dd(key: str, folder: Path, tmp_pa
     speeds: dict[str, list[float]] = {"checkpoint": [], "restore": []}
     with ForkServer(cache_environment(tmp_path / "caches")) as fork_server, fork_server.fork(key) as process:
         process.call("open", key)
-        process.call("hold", SIZE, 1)
+        process.call("fill_device", SIZE, 1)
         digest = process.call("digest", SIZE)
         for repetition in range(REPETITIONS + 1):
             write_s = process.call("checkpoint", str(ours), SIZE)["seconds"]

@@ -131,7 +131,7 @@ def test_migration_brings_every_byte(
     fork_server: ForkServer, device: str, process: DeviceProcess, tmp_path: Path
 ) -> None:
     size, path = 5 * MB, str(tmp_path / "file")
-    process.call("hold", size, 7)
+    process.call("fill_device", size, 7)
     process.call("checkpoint", path, size)
     expected = process.call("digest", size)
     assert (tmp_path / "file").stat().st_size == size
@@ -155,7 +155,7 @@ def _swap(raw: bytearray, size: int) -> None:
 
 def test_measuring_copies_leaves_the_data_as_they_were(process: DeviceProcess) -> None:
     size = 3 * MB
-    process.call("hold", size, 1)
+    process.call("fill_device", size, 1)
     before = process.call("digest", size)
     times = process.call("copy", size)
     assert set(times) == {"copy_out_s", "copy_in_s", "copy_new_s"}
@@ -164,14 +164,14 @@ def test_measuring_copies_leaves_the_data_as_they_were(process: DeviceProcess) -
 
 def test_data_larger_than_one_buffer(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = device_session.DeviceSession(device)
-    whole.hold(3 * MB, 1)
+    whole.fill_device(3 * MB, 1)
     monkeypatch.setattr(device_session, "MAX_PIECE", 1 << 20)
     pieces = device_session.DeviceSession(device)
-    pieces.hold(3 * MB, 1)
+    pieces.fill_device(3 * MB, 1)
     assert len(pieces.pieces) == 3
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
     pieces.checkpoint(str(tmp_path / "file"), 3 * MB)
-    whole.hold(3 * MB, 2)
+    whole.fill_device(3 * MB, 2)
     assert pieces.digest(3 * MB) != whole.digest(3 * MB)
     whole.restore(str(tmp_path / "file"), 3 * MB)
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
@@ -186,7 +186,7 @@ def test_a_longer_queue_takes_longer_to_drain(process: DeviceProcess) -> None:
 
 def test_more_than_the_device_has_is_refused_as_too_small(process: DeviceProcess) -> None:
     with pytest.raises(Failure, match="the device has") as caught:
-        process.call("hold", 10**15, 1)
+        process.call("fill_device", 10**15, 1)
     assert caught.value.kind == "memory"
 
 
@@ -333,12 +333,12 @@ def test_no_opencl_at_all_is_one_clear_error(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("limits", [QUICK, FULL])
 def test_sizes_double_and_grow_with_time_and_room(limits: Any) -> None:
-    fast = affordable_mb(limits, 1e9, 1e-6, 1e-3, 40)
-    slow = affordable_mb(limits, 1e9, 0.05, 0.1, 40)
+    fast = affordable_mb(limits, 1e9, per_mb_s=1e-6, each_s=1e-3, left_s=40)
+    slow = affordable_mb(limits, 1e9, per_mb_s=0.05, each_s=0.1, left_s=40)
     assert fast == limits.largest_mb
     assert 4 <= slow < fast
-    assert affordable_mb(limits, 100, 1e-6, 1e-3, 40) == 64
-    assert affordable_mb(limits, 0.5, 1e-6, 1e-3, 40) == 0
+    assert affordable_mb(limits, 100, per_mb_s=1e-6, each_s=1e-3, left_s=40) == 64
+    assert affordable_mb(limits, 0.5, per_mb_s=1e-6, each_s=1e-3, left_s=40) == 0
     assert ladder(64, 4) == [8, 16, 32, 64]
     assert ladder(2, 6) == [1, 2]
     assert ladder(0, 6) == []

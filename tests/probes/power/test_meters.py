@@ -55,7 +55,7 @@ class Script:
 
 def played(*values: int | Exception, range_raw: int | None = RANGE, stall_s: float = 1e9) -> Counter:
     script = Script(*values)
-    counter = Counter("package-0", script.read, 1e-6, range_raw, stall_s)
+    counter = Counter("package-0", script.read, 1e-6, range_raw, stall_s=stall_s)
     for _ in values:
         script.now += 1.0
         counter.update(script.clock)
@@ -119,7 +119,7 @@ def test_a_counter_that_vanishes_is_a_break_once() -> None:
 def test_a_gap_in_which_it_may_have_wrapped_twice_is_a_break() -> None:
     """At 5 kW an AMD counter wraps after 13 s; after a longer silence the energy is not known."""
     script = Script(0, 50_000_000)
-    counter = Counter("package-0", script.read, 1e-6, 65_532_610_987, 1e9)
+    counter = Counter("package-0", script.read, 1e-6, 65_532_610_987, stall_s=1e9)
     counter.update(script.clock)
     script.now = 20.0
     counter.update(script.clock)
@@ -251,16 +251,21 @@ exec "$@"
 """
 
 COMPARE = """
-import json, logging
+import json, logging, time
 from pathlib import Path
-from probes.power.meters import cross_check, power_w, powercap_meter, pyrapl_meter
+from probes.power.meters import power_w, powercap_meter, pyrapl_meter
 with powercap_meter(Path("/sys")) as own, pyrapl_meter(Path("/sys")) as peer:
-    ratios = cross_check(own, peer, 1.5)
+    starts = own.read(), peer.read()
+    time.sleep(1.5)
+    ends = own.read(), peer.read()
+    parts = sorted(set(own.parts) & set(peer.parts))
+    watts = [[power_w(a, b, [part]) for a, b in zip(starts, ends)] for part in parts]
+    ratios = {part: ours / theirs for part, (ours, theirs) in zip(parts, watts)}
 import pyRAPL
 pyRAPL.setup()
 measurement = pyRAPL.Measurement("idle")
 measurement.begin()
-import time; time.sleep(1.0)
+time.sleep(1.0)
 measurement.end()
 result = measurement.result
 print(json.dumps([ratios, result.pkg[0] / result.duration, result.dram[0] / result.duration]))
