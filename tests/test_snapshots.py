@@ -115,7 +115,7 @@ def test_tables_of_the_journal(coordinator: Coordinator) -> None:
 def test_names_in_the_folder_of_an_attempt(coordinator: Coordinator) -> None:
     """After a job with output, a limit of memory and samples; and the fields of its files."""
     coordinator.submit([JobSpec(command=("sleep", "1.2"), folder="/", memory_mb=1000)], {"PATH": "/bin"})
-    while coordinator.ledger.entries:
+    while coordinator.job_table.entries:
         coordinator.turn()
     job = coordinator.journal.store / "jobs" / "1"
     folder = job / "attempt-1"

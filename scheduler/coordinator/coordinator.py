@@ -1,8 +1,8 @@
 """Schedules real jobs: the loop around one policy and one engine, with a durable journal.
 
-A turn: what the engine reports and what users asked for happens in the books, the policy decides, the journal
-is committed, and only then are the decisions carried out. So it can be killed at any instant: started again
-it reads the journal, has the engine find out what became of each attempt, and completes what was half done.
+A turn: what the engine reports and what users asked for changes the cluster state, the policy decides, the
+journal is committed, and only then are the decisions carried out. So it can be killed at any instant: started
+again it reads the journal, has the engine find out what became of each attempt, and completes the rest.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from functools import partial
 from agent.attempts.records import Result
 from profiles.errors import BadInput
 from scheduler.coordinator import node_availability
-from scheduler.coordinator.dispatcher import Bookings
-from scheduler.coordinator.external_jobs import Visitors
-from scheduler.coordinator.job_table import PHASES, Ledger
+from scheduler.coordinator.dispatcher import Dispatcher
+from scheduler.coordinator.external_jobs import ExternalJobTracker
+from scheduler.coordinator.job_table import PHASES, JobTable
 from scheduler.coordinator.journal import Journal
-from scheduler.coordinator.outcomes import judge
-from scheduler.coordinator.transitions import Lives
+from scheduler.coordinator.outcomes import outcome_of
+from scheduler.coordinator.transitions import Transitions
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
@@ -46,7 +46,7 @@ from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
 
 MANY = 1000  # waiting jobs: of so many one has to be predicted anew for a policy to begin anew
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
-Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the books
+Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the cluster state
 log = logging.getLogger("tenbin")
 
 
@@ -85,23 +85,40 @@ class Coordinator:
         self.state = ClusterState(
             engine.cluster, self.migration_costs, slowdowns=slowdowns, now=instant(clock())
         )
-        self.ledger = Ledger(journal, engine.cluster, unit)
-        self.co_location = CoLocationTracker(self.ledger, profiles) if profiles is not None else None
-        self.tracker = PredictionTracker(self.ledger, engine, self.migration_costs, self.state.now)
+        self.job_table = JobTable(journal, engine.cluster, unit)
+        self.co_location = CoLocationTracker(self.job_table, profiles) if profiles is not None else None
+        self.tracker = PredictionTracker(self.job_table, engine, self.migration_costs, self.state.now)
         for outcome in journal.forecasts(last=OUTCOMES):
             self.migration_costs.recall(outcome)
         self._happenings: list[Happening] = []
-        self.bookings = Bookings(self.state, self.ledger, journal, engine, self.tracker, self._happen)
+        self.dispatcher = Dispatcher(self.state, self.job_table, journal, engine, self.tracker, self._happen)
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
-        self.run_times = RunTimePredictor(ended, self.ledger.user, engine.cluster, measured.runs)
+        self.run_times = RunTimePredictor(ended, self.job_table.user, engine.cluster, measured.runs)
         self.memory = MemoryAdmission(engine.cluster.memory_mb)
-        known = self.tracker, self.run_times, self.memory
-        self.lives = Lives(self.state, self.ledger, engine, self.bookings, *known, self._happen)
-        self.visitors: Visitors | None = None
-        if engine.guests is not None:
-            past = [*journal.entries(REMEMBERED), *self.ledger.entries.values()]
-            books = self.state, self.ledger, self.lives, self.bookings
-            self.visitors = Visitors(past, *books, engine.guests, self.run_times, self._check, self._happen)
+        self.transitions = Transitions(
+            self.state,
+            self.job_table,
+            engine,
+            self.dispatcher,
+            self.tracker,
+            self.run_times,
+            self.memory,
+            self._happen,
+        )
+        self.external_jobs: ExternalJobTracker | None = None
+        if engine.external_jobs is not None:
+            past = [*journal.entries(REMEMBERED), *self.job_table.entries.values()]
+            self.external_jobs = ExternalJobTracker(
+                past,
+                self.state,
+                self.job_table,
+                self.transitions,
+                self.dispatcher,
+                engine.external_jobs,
+                self.run_times,
+                self._check,
+                self._happen,
+            )
         self._recover()
 
     # -- what users ask for ---------------------------------------------------------------------------
@@ -124,7 +141,7 @@ class Coordinator:
             NoRoom: the journal cannot be written; nothing was taken in.
         """
         now, waits_for = instant(self.clock()), waits_for or {}
-        unit = self.ledger.unit
+        unit = self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
@@ -146,9 +163,9 @@ class Coordinator:
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
             jobs = one_each(specs, arrays or {})
-            entries = self.ledger.take_in(jobs, environment, now, waits_for, predicted)
+            entries = self.job_table.add(jobs, environment, now, waits_for, predicted)
             for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-                self.lives.admit(entry)
+                self.transitions.admit(entry)
             self.turn()
         finally:
             gc.enable()
@@ -157,9 +174,9 @@ class Coordinator:
     def _check(self, spec: JobSpec, now: float) -> None:
         """BadInput if the job cannot be taken in."""
         for other in spec.after:
-            if self.ledger.stage(other) is None:
+            if self.job_table.stage(other) is None:
                 raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
-        job = as_job(0, now, spec, self.state.cluster, self.ledger.user, self.ledger.unit)
+        job = as_job(0, now, spec, self.state.cluster, self.job_table.user, self.job_table.unit)
         why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
         if why:
             raise BadInput(f"the job can never run here: {why}", "ask for less")
@@ -173,33 +190,33 @@ class Coordinator:
     def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
         self._look_at_clock()
-        entries, left_out = self.ledger.choose(job_ids, where_possible)
+        entries, left_out = self.job_table.choose(job_ids, where_possible)
         for entry in entries:
-            self.ledger.tell(entry, self.state.now, "cancel")
+            self.job_table.record(entry, self.state.now, "cancel")
             if entry.alive:
-                self.bookings.ask(entry, "end")
+                self.dispatcher.request(entry, "end")
             else:
-                self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
+                self._happen(Finished, partial(self.transitions.finish, entry, Stage.CANCELLED))
         self.turn()
         return left_out
 
     def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
         self._look_at_clock()
-        entries, left_out = self.ledger.choose(job_ids, where_possible, _not_held)
+        entries, left_out = self.job_table.choose(job_ids, where_possible, _not_held)
         for entry in entries:
-            self._happen(Finished, partial(self.lives.shelve, entry))
+            self._happen(Finished, partial(self.transitions.suspend, entry))
         self.turn()
         return left_out
 
     def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
         self._look_at_clock()
-        entries, left_out = self.ledger.choose(job_ids, where_possible, self._resumable)
+        entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
-            self.ledger.tell(entry, self.state.now, "resumed")
-            self.lives.admit(entry)
+            self.job_table.record(entry, self.state.now, "resumed")
+            self.transitions.admit(entry)
         self.turn()
         return left_out
 
@@ -207,7 +224,7 @@ class Coordinator:
         """BadInput unless its owner has suspended the job, and this machine can run it."""
         if not entry.held_by_user:
             raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
-        if why := self.lives.unfit(entry):
+        if why := self.transitions.unfit(entry):
             raise BadInput(f"job {entry.id}: {why}", "start tenbin up as before, or cancel the job")
 
     def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
@@ -217,7 +234,7 @@ class Coordinator:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
         self._look_at_clock()
-        _, left_out = self.ledger.choose(job_ids, where_possible, partial(self._move, to=to))
+        _, left_out = self.job_table.choose(job_ids, where_possible, partial(self._move, to=to))
         self.turn()
         return left_out
 
@@ -235,9 +252,9 @@ class Coordinator:
         if why:
             raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
         try:
-            self.bookings.book(act.Migrate(entry.id, target))
+            self.dispatcher.apply(act.Migrate(entry.id, target))
             entry.goals = (target, state.placement)  # should somebody else be quicker: as before
-            self.lives.stale = True  # no policy has asked for this: it begins anew with what is there
+            self.transitions.stale = True  # no policy has asked for this: it begins anew with what is there
         except RuleBroken as error:
             raise BadInput(f"job {entry.id} cannot move: {error}", "submit it with --checkpoint") from error
 
@@ -251,30 +268,30 @@ class Coordinator:
                 return Placement(pool.name, units, ((int(number), units),))
         return Placement(to, units)
 
-    def close_door(self, let_go: bool) -> int:
+    def let_external_jobs_go(self, let_go: bool) -> int:
         """Before the end: how many jobs taken over wait; ``let_go``: they are the cluster's again."""
-        if self.visitors is None:
+        if self.external_jobs is None:
             return 0
-        count = len(self.visitors.waiting())
+        count = len(self.external_jobs.waiting())
         if let_go:
             self._look_at_clock()
-            self.visitors.leave("tenbin down --let-go")
+            self.external_jobs.leave("tenbin down --let-go")
             self.turn()
         return count
 
     def why(self, job_id: int) -> Reason:
         """Why a job does not run; an empty sentence if it does."""
-        entry = self.ledger.open(job_id)
+        entry = self.job_table.open(job_id)
         if entry.held_by_user:
             return Reason(f"suspended by its owner; go on with: tenbin resume {job_id}")
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
-            others = ", ".join(str(other) for other in entry.spec.after if other in self.ledger.entries)
+            others = ", ".join(str(other) for other in entry.spec.after if other in self.job_table.entries)
             return Reason(f"waits for job {others} to succeed")
         if entry.stage is Stage.WAITING:
             told = self.memory.why(job_id)
-            return Reason(told) if told else self.policy.why(self.ledger.job(entry), self.state)
+            return Reason(told) if told else self.policy.why(self.job_table.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.hindrance(entry))
@@ -294,7 +311,7 @@ class Coordinator:
             log.error("the journal or a job's folder cannot be written: %s", error)
 
     def _look_at_clock(self) -> None:
-        """Before anything is entered in the books: the last turn may have been seconds ago."""
+        """Before anything is entered in the cluster state: the last turn may have been seconds ago."""
         self.state.now = max(instant(self.clock()), self.state.now)
 
     def _once(self) -> None:
@@ -302,21 +319,21 @@ class Coordinator:
         self._look_at_clock()  # after it: nothing that is reported is yet to come
         for report in reports:
             self._note(report)
-        if self.visitors is not None:
-            self.visitors.look()
-        for change in node_availability.match(self.state, self.engine):
+        if self.external_jobs is not None:
+            self.external_jobs.look()
+        for change in node_availability.update(self.state, self.engine):
             self._happen(type(change), partial(_same, change))
         self.tracker.look_around()
-        for at, tag in self.bookings.due():
+        for at, tag in self.dispatcher.due():
             self._happen(Timer, partial(Timer, at, tag))
         self._decide()
         if self.co_location is not None:
             self.co_location.look(self.state)
-        self.bookings.carry_out()
+        self.dispatcher.carry_out()
 
     def next_timer_s(self) -> float | None:
         """When ``turn`` should be called at the latest, in seconds since 1970."""
-        return self.bookings.next_timer_s()
+        return self.dispatcher.next_timer_s()
 
     def _happen(self, kind: type[Event], what: Callable[[], Event | None]) -> None:
         self._happenings.append((kind, what))
@@ -336,7 +353,7 @@ class Coordinator:
                     break
                 self.state.upcoming = upcoming.pop()
                 event = what()
-                node_availability.match(
+                node_availability.update(
                     self.state, self.engine
                 )  # a unit that was freed may be one that cannot be used
                 self._ask_policy(event)
@@ -346,18 +363,18 @@ class Coordinator:
 
         To begin anew takes a policy as long as the queue is: in a long one a few wait until there are more.
         """
-        unsure, waiting = len(self.lives.unsure), len(self.state.waiting)
+        unsure, waiting = len(self.transitions.unsure), len(self.state.waiting)
         if not unsure or (not self.policy.revises and unsure * MANY < waiting):
             return
-        revised = self.lives.expect_anew()
-        if self.policy.revises and not self.lives.stale and not self.state.overtaken:
+        revised = self.transitions.expect_anew()
+        if self.policy.revises and not self.transitions.stale and not self.state.overtaken:
             self.policy.revise(revised)
         elif revised:
-            self.lives.stale = True
+            self.transitions.stale = True
 
     def _ask_policy(self, event: Event | None) -> None:
         self._look_anew()
-        if self.lives.stale or self.state.overtaken:
+        if self.transitions.stale or self.state.overtaken:
             if self.state.upcoming is not None:
                 return  # once for all of this instant
             # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
@@ -370,7 +387,7 @@ class Coordinator:
             return
         for action in self.policy.decide(self.state, event):
             try:
-                self.bookings.book(action)
+                self.dispatcher.apply(action)
             except RuleBroken as error:  # a fault to be seen, but no reason to stop
                 log.error("policy %s: %s", self.policy_text, error)
 
@@ -378,18 +395,18 @@ class Coordinator:
         self.state.arrange()
         self.policy = create(self.policy_text)
         self.policy.begin(self.state)
-        self.lives.stale = False
+        self.transitions.stale = False
 
     # -- what the engine reports ----------------------------------------------------------------------
 
     def _note(self, report: Report) -> None:
-        entry = self.ledger.entries.get(report.job_id)
+        entry = self.job_table.entries.get(report.job_id)
         if entry is None or entry.attempt != report.attempt:
             return  # an attempt that nobody waits for any more
         if report.what == "started":
-            self.ledger.remark(entry, self.state.now, "started", f"attempt {entry.attempt}")
+            self.job_table.record_later(entry, self.state.now, "started", f"attempt {entry.attempt}")
             self.tracker.began(entry, report.at_s)
-            self._happen(Started, partial(Started, self.ledger.job(entry)))
+            self._happen(Started, partial(Started, self.job_table.job(entry)))
         elif report.what == "obeyed":
             self.tracker.obeyed(entry, report.done, report.at_s)
         elif report.what == "ended":
@@ -404,17 +421,17 @@ class Coordinator:
         entry.usage = asdict(result.usage)
         again = entry.spec.requeue and entry.want != "end"
         if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
-            self._happen(Checkpointed, partial(self.lives.checkpointed, entry, result.ended_s))
+            self._happen(Checkpointed, partial(self.transitions.checkpointed, entry, result.ended_s))
         elif result.how in ("checkpointed", "interrupted") and again:
-            self._happen(Failed, partial(self.lives.requeue, entry, f"it was {result.how}"))
+            self._happen(Failed, partial(self.transitions.requeue, entry, f"it was {result.how}"))
         else:
             if self.co_location is not None:
                 self.co_location.ended(entry, result)
-            if not self.lives.unfit(entry):
+            if not self.transitions.unfit(entry):
                 self.tracker.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
-            stage, trouble = judge(entry.spec, self.ledger.tasks(entry), result)
-            self._happen(Finished, partial(self.lives.finish, entry, stage, trouble, result.ended_s))
+            stage, trouble = outcome_of(entry.spec, self.job_table.tasks(entry), result)
+            self._happen(Finished, partial(self.transitions.finish, entry, stage, trouble, result.ended_s))
 
     def _lost(self, entry: Entry, report: Report) -> None:
         """No result will come of the attempt."""
@@ -422,19 +439,19 @@ class Coordinator:
         hopeless = report.what == "never" and report.trouble
         unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
         if entry.want == "end":
-            self._happen(Finished, partial(self.lives.finish, entry, Stage.CANCELLED))
+            self._happen(Finished, partial(self.transitions.finish, entry, Stage.CANCELLED))
         elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
-            self._happen(Finished, partial(self.lives.finish, entry, Stage.FAILED, trouble))
+            self._happen(Finished, partial(self.transitions.finish, entry, Stage.FAILED, trouble))
         elif unbegun and entry.stage is Stage.RUNNING:
             # Decided, and not carried out when the coordinator was killed: now.
-            self.bookings.new_attempt(entry)
+            self.dispatcher.new_attempt(entry)
         elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
-            self.ledger.tell(entry, self.state.now, "taken back", "it had not begun")
+            self.job_table.record(entry, self.state.now, "taken back", "it had not begun")
         elif unbegun and entry.stage is Stage.STOPPING:
-            self._happen(Checkpointed, partial(self.lives.taken_back, entry))
+            self._happen(Checkpointed, partial(self.transitions.taken_back, entry))
         else:
             trouble = "it had not begun" if unbegun else trouble
-            self._happen(Failed, partial(self.lives.requeue, entry, trouble, counts=not unbegun))
+            self._happen(Failed, partial(self.transitions.requeue, entry, trouble, counts=not unbegun))
 
     # -- after a restart ------------------------------------------------------------------------------
 
@@ -447,12 +464,12 @@ class Coordinator:
                 self.state.repartition(pool.name, cut)
                 self.engine.divide(pool.name, cut)
         if self.profiles is not None:
-            self.profiles.recall(entry.spec.job_profile for entry in self.ledger.entries.values())
-        self.lives.recover_memory()
-        for entry in self.ledger.entries.values():
+            self.profiles.recall(entry.spec.job_profile for entry in self.job_table.entries.values())
+        self.transitions.recover_memory()
+        for entry in self.job_table.entries.values():
             if entry.stage in PHASES and not self.memory.waits(entry.id):
                 try:
-                    self.state.restore(self.ledger.as_state(entry))
+                    self.state.restore(self.job_table.as_state(entry))
                 except (RuleBroken, BadInput) as error:
                     why = error.why if isinstance(error, RuleBroken) else error.what
                     raise BadInput(
@@ -462,13 +479,13 @@ class Coordinator:
             if entry.stage in (Stage.RUNNING, Stage.STOPPING):
                 self.engine.occupy(entry)
             if entry.stage is Stage.HELD and not entry.held_by_user:
-                self.lives.admit(entry)
+                self.transitions.admit(entry)
             if entry.alive:
                 self.engine.recover(entry)
-                self.bookings.ask_again(entry)
-                self.bookings.cap_again(entry)
+                self.dispatcher.request_again(entry)
+                self.dispatcher.cap_again(entry)
             self.run_times.watch(entry)
-            if not self.lives.unfit(entry):
+            if not self.transitions.unfit(entry):
                 self.tracker.recover(entry)
         self._begin()
         self._happen(Timer, partial(Timer, self.state.now))
@@ -481,5 +498,5 @@ def _not_held(entry: Entry) -> None:
 
 
 def _same(event: Event) -> Event:
-    """It has happened in the books already."""
+    """It has happened in the cluster state already."""
     return event

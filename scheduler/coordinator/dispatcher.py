@@ -1,4 +1,4 @@
-"""What has been decided: entered in the books at once, carried out when the journal has it."""
+"""What has been decided: entered in the cluster state at once, carried out when the journal has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from agent.attempts.records import Want
-from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal import Journal
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.entry import Entry, Stage
@@ -20,7 +20,7 @@ from scheduler.prediction.tracker import PredictionTracker
 Happen = Callable[[type[Event], Callable[[], Event | None]], None]
 
 
-class Bookings:
+class Dispatcher:
     """Books actions, and hands them to the engine by ``carry_out``.
 
     Args:
@@ -31,13 +31,13 @@ class Bookings:
     def __init__(
         self,
         state: ClusterState,
-        ledger: Ledger,
+        job_table: JobTable,
         journal: Journal,
         engine: Engine,
         tracker: PredictionTracker,
         happen: Happen,
     ) -> None:
-        self.state, self.ledger, self.journal, self.engine = state, ledger, journal, engine
+        self.state, self.job_table, self.journal, self.engine = state, job_table, journal, engine
         self.tracker = tracker
         self._happen = happen
         self._starts: list[Entry] = []
@@ -49,29 +49,29 @@ class Bookings:
         self._timers_changed = False
         self._regions_changed = False
 
-    def book(self, action: act.Action) -> None:
-        """Enter an action in the books and note what the engine has to do.
+    def apply(self, action: act.Action) -> None:
+        """Enter an action in the cluster state and note what the engine has to do.
 
         Raises:
             RuleBroken: it cannot be.
         """
         if isinstance(action, act.Start | act.Resume):
             change = self.state.start if isinstance(action, act.Start) else self.state.resume
-            state, entry = change(action.job_id, action.placement), self.ledger.entries[action.job_id]
+            state, entry = change(action.job_id, action.placement), self.job_table.entries[action.job_id]
             self._run(entry, action.placement)
-            self.ledger.follow(entry, state)
+            self.job_table.copy_state(entry, state)
         elif isinstance(action, act.Suspend):
             self._stop(action.job_id)
         elif isinstance(action, act.Migrate):
             self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
-            self.ledger.entries[action.job_id].goals = (action.placement,)
+            self.job_table.entries[action.job_id].goals = (action.placement,)
             self._stop(action.job_id)
         elif isinstance(action, act.SetPowerCap):
             state = self.state.check_running("set power cap", action.job_id)
             self.state.set_cap(state, action.cap_w)
-            entry = self.ledger.entries[action.job_id]
-            self.ledger.follow(entry, state)
-            self.ledger.tell(entry, self.state.now, "power cap", _watts(action.cap_w))
+            entry = self.job_table.entries[action.job_id]
+            self.job_table.copy_state(entry, state)
+            self.job_table.record(entry, self.state.now, "power cap", _watts(action.cap_w))
             self.tracker.recaps(entry)
             self._caps.append(entry)
         elif isinstance(action, act.Resize):
@@ -92,10 +92,10 @@ class Bookings:
         entry.attempt += 1
         entry.alive, entry.want = True, ""
         self._starts.append(entry)
-        self.ledger.tell(entry, self.state.now, "start", f"attempt {entry.attempt}")
+        self.job_table.record(entry, self.state.now, "start", f"attempt {entry.attempt}")
         self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
 
-    def ask(self, entry: Entry, want: Want) -> None:
+    def request(self, entry: Entry, want: Want) -> None:
         """The job's supervisor is asked for something."""
         entry.request += 1
         entry.want = want
@@ -105,7 +105,7 @@ class Bookings:
         """After a restart: a cap that was decided may not have been set."""
         self._caps.append(entry)
 
-    def ask_again(self, entry: Entry) -> None:
+    def request_again(self, entry: Entry) -> None:
         """After a restart: what was asked may not have been heard."""
         if entry.want:
             self._asks.append((entry, entry.want))
@@ -130,7 +130,7 @@ class Bookings:
             sqlite3.Error, OSError: the journal, or a job's folder, cannot be written.
         """
         timers = [(at, tag) for at, _, tag in self._timers] if self._timers_changed else None
-        self.ledger.commit(timers, self.state.regions if self._regions_changed else None, self.state.now)
+        self.job_table.commit(timers, self.state.regions if self._regions_changed else None, self.state.now)
         self._timers_changed = self._regions_changed = False
         # First those that give way: at no instant is more drawn than before, or than in the end.
         self.engine.cap(self._caps, lower=True)
@@ -147,32 +147,32 @@ class Bookings:
 
     def _run(self, entry: Entry, placement: Placement) -> None:
         self.engine.place(entry, placement)
-        self.ledger.place(entry, placement, self.engine.where(entry))
+        self.job_table.place(entry, placement, self.engine.where(entry))
         entry.stage = Stage.RUNNING
         if entry.alive:
-            self.ask(entry, "run")
+            self.request(entry, "run")
             self.tracker.unpauses(entry, self.state.now)
         else:
             self.new_attempt(entry)
 
     def _stop(self, job_id: int) -> None:
         """Pause a job, whose cores are free at once, or ask for a checkpoint."""
-        state, entry = self.state.check_stop("suspend", job_id), self.ledger.entries[job_id]
+        state, entry = self.state.check_stop("suspend", job_id), self.job_table.entries[job_id]
         before = state.placement
         assert before is not None
         self.tracker.stops(entry, state.job, before.pool, self.state.now)
         self.state.begin_stop(state)
         entry.stage = Stage.STOPPING
         if state.job.stop is Stop.CHECKPOINT:
-            self.ask(entry, "checkpoint")
+            self.request(entry, "checkpoint")
         else:
             self.state.end_stop(state)
             self.engine.free(entry)
             entry.stage = Stage.SUSPENDED
-            self.ask(entry, "pause")
+            self.request(entry, "pause")
             self._happen(Checkpointed, partial(Checkpointed, state.job, before))
-        self.ledger.follow(entry, state)
-        self.ledger.tell(entry, self.state.now, entry.stage.value)
+        self.job_table.copy_state(entry, state)
+        self.job_table.record(entry, self.state.now, entry.stage.value)
 
 
 def _watts(cap_w: float | None) -> str:

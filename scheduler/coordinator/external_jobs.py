@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from profiles.errors import BadInput
-from scheduler.coordinator.dispatcher import Bookings, Happen
-from scheduler.coordinator.job_table import Ledger, NoRoom
-from scheduler.coordinator.outcomes import judge
-from scheduler.coordinator.transitions import Lives
-from scheduler.engines.external_jobs import Guest, Reception
+from scheduler.coordinator.dispatcher import Dispatcher, Happen
+from scheduler.coordinator.job_table import JobTable, NoRoom
+from scheduler.coordinator.outcomes import outcome_of
+from scheduler.coordinator.transitions import Transitions
+from scheduler.engines.external_jobs import ExternalJob, ExternalJobSource
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model import actions as act
@@ -28,8 +28,8 @@ SIZE = ("tasks", "cores", "nodes", "memory_mb")
 log = logging.getLogger("tenbin")
 
 
-class Visitors:
-    """Enters guests of the engine in the books.
+class ExternalJobTracker:
+    """The external jobs that the engine sees, entered in the cluster state.
 
     Args:
         past: jobs of the journal, the last ones at least.
@@ -40,27 +40,32 @@ class Visitors:
         self,
         past: Iterable[Entry],
         state: ClusterState,
-        ledger: Ledger,
-        lives: Lives,
-        bookings: Bookings,
-        reception: Reception,
+        job_table: JobTable,
+        transitions: Transitions,
+        dispatcher: Dispatcher,
+        source: ExternalJobSource,
         run_times: RunTimePredictor,
         check: Callable[[JobSpec, float], None],
         happen: Happen,
     ) -> None:
-        self.state, self.ledger, self.lives, self.bookings = state, ledger, lives, bookings
-        self.reception, self.run_times = reception, run_times
+        self.state, self.job_table, self.transitions, self.dispatcher = (
+            state,
+            job_table,
+            transitions,
+            dispatcher,
+        )
+        self.source, self.run_times = source, run_times
         self._check, self._happen = check, happen
         self._known = {entry.spec.slurm.id: entry.id for entry in past if entry.spec.slurm is not None}
 
     def look(self) -> None:
         """Follow what has happened since the last look."""
-        guests = self.reception.look()
-        if guests is None:
+        external_jobs = self.source.look()
+        if external_jobs is None:
             return
-        present = {guest.key for guest in guests}
-        new = sorted(filter(self._compare, guests), key=_order)
-        for entry in list(self.ledger.entries.values()):
+        present = {external.key for external in external_jobs}
+        new = sorted(filter(self._compare, external_jobs), key=_order)
+        for entry in list(self.job_table.entries.values()):
             origin = entry.spec.slurm
             if origin is not None and origin.id not in present and not entry.alive:
                 self._finish(entry, "Slurm does not know it any more, or it is not tenbin's any more")
@@ -68,7 +73,7 @@ class Visitors:
 
     def waiting(self) -> dict[str, Entry]:
         """Those that wait for tenbin, by their names there."""
-        found = self.ledger.entries.values()
+        found = self.job_table.entries.values()
         return {e.spec.slurm.id: e for e in found if e.spec.slurm is not None and not e.alive}
 
     def leave(self, remark: str) -> int:
@@ -78,73 +83,73 @@ class Visitors:
             self._let_go(key, entry, remark)
         return len(waiting)
 
-    def _compare(self, guest: Guest) -> bool:
+    def _compare(self, external: ExternalJob) -> bool:
         """Follow what has changed; whether it is to be taken in."""
-        entry = self._entry(guest)
+        entry = self._entry(external)
         if entry is not None and entry.stage.final:
-            if guest.state != "waiting":
+            if external.state != "waiting":
                 return False
-            if entry.stage is Stage.CANCELLED and guest.submitted_s <= (entry.end_s or math.inf):
-                self.reception.drop(guest.key)  # in tenbin, while it waited
+            if entry.stage is Stage.CANCELLED and external.submitted_s <= (entry.end_s or math.inf):
+                self.source.drop(external.key)  # in tenbin, while it waited
                 return False
             entry = None  # it was put back into the queue after it had ended
         if entry is None:
-            return guest.state == "waiting"
-        if guest.limit_s != self._limit_s(entry) and guest.state != "ended":
-            self._limit(entry, guest.limit_s)
+            return external.state == "waiting"
+        if external.limit_s != self._limit_s(entry) and external.state != "ended":
+            self._limit(entry, external.limit_s)
         if entry.alive:
             return False
-        if guest.result is not None:
-            stage, trouble = judge(entry.spec, 1, guest.result)
+        if external.result is not None:
+            stage, trouble = outcome_of(entry.spec, 1, external.result)
             self._finish(entry, trouble or f"{stage} in Slurm", stage)
-        elif guest.state == "running":
+        elif external.state == "running":
             entry.blocked = entry.blocked or "Slurm has started it"  # no policy may, until it is booked
-            self._happen(Timer, partial(self._adopt, entry, guest))  # after what it was before has ended
-        elif guest.unclear:
-            self._let_go(guest.key, entry, guest.unclear)
-        elif guest.needs is not None and self._size(guest.needs.spec) != self._size(entry.spec):
+            self._happen(Timer, partial(self._adopt, entry, external))  # after what it was before has ended
+        elif external.unclear:
+            self._let_go(external.key, entry, external.unclear)
+        elif external.needs is not None and self._size(external.needs.spec) != self._size(entry.spec):
             self._finish(entry, "changed in Slurm; taken over anew")
             return True
-        elif guest.blocked != entry.blocked:
-            self._block(entry, guest.blocked)
+        elif external.blocked != entry.blocked:
+            self._block(entry, external.blocked)
         return False
 
-    def _entry(self, guest: Guest) -> Entry | None:
+    def _entry(self, external: ExternalJob) -> Entry | None:
         """The job that it is; None: it is not known, or another one had its number."""
-        number = self._known.get(guest.key)
-        entry = None if number is None else self.ledger.entry(number)
+        number = self._known.get(external.key)
+        entry = None if number is None else self.job_table.entry(number)
         if entry is None or entry.spec.slurm is None:
             return None
-        if not guest.restarts and guest.submitted_s > entry.spec.slurm.submitted_s + 1.0:
+        if not external.restarts and external.submitted_s > entry.spec.slurm.submitted_s + 1.0:
             if not entry.stage.final:
                 self._finish(entry, "Slurm has given its number to another job")
             return None
         return entry
 
-    def _take_in(self, new: Sequence[Guest]) -> None:
+    def _take_in(self, new: Sequence[ExternalJob]) -> None:
         """Those that are understood and can run here; the others are left to Slurm."""
         now, fit = self.state.now, []
-        open_tasks = [e.spec.slurm.id.split("_")[0] for e in self.ledger.entries.values() if e.spec.slurm]
-        for guest in new:
-            if guest.unclear:
-                self._let_go(guest.key, None, guest.unclear)
-            elif guest.needs is not None:
-                spec, most = guest.needs
-                if most is not None and open_tasks.count(guest.array) >= most:
+        open_tasks = [e.spec.slurm.id.split("_")[0] for e in self.job_table.entries.values() if e.spec.slurm]
+        for external in new:
+            if external.unclear:
+                self._let_go(external.key, None, external.unclear)
+            elif external.needs is not None:
+                spec, most = external.needs
+                if most is not None and open_tasks.count(external.array) >= most:
                     continue  # of the array so many may run at once: it comes when one of them has ended
                 try:
                     self._check(spec, now)
                 except BadInput as error:
-                    self._let_go(guest.key, None, error.what)
+                    self._let_go(external.key, None, error.what)
                     continue
-                open_tasks.append(guest.array)
-                fit.append((guest, spec))
+                open_tasks.append(external.array)
+                fit.append((external, spec))
         if not fit:
             return
         specs = [spec for _, spec in fit]
-        blocked = [guest.blocked for guest, _ in fit]
+        blocked = [external.blocked for external, _ in fit]
         try:
-            entries = self.ledger.take_in(
+            entries = self.job_table.add(
                 specs, {}, now, predicted=self.run_times.expect(specs), blocked=blocked
             )
         except NoRoom as error:
@@ -153,60 +158,58 @@ class Visitors:
         for entry in entries:
             assert entry.spec.slurm is not None
             self._known[entry.spec.slurm.id] = entry.id
-            self.lives.admit(entry)
+            self.transitions.admit(entry)
 
     def _let_go(self, key: str, entry: Entry | None, remark: str) -> None:
         log.warning("job %s of sbatch is left to Slurm: %s", key, remark)
-        self.reception.let_go(key, remark)
+        self.source.let_go(key, remark)
         if entry is not None:
             self._finish(entry, f"left to Slurm: {remark}")
 
     def _finish(self, entry: Entry, trouble: str, stage: Stage = Stage.CANCELLED) -> None:
-        self._happen(Finished, partial(self.lives.finish, entry, stage, trouble))
+        self._happen(Finished, partial(self.transitions.finish, entry, stage, trouble))
 
     def _block(self, entry: Entry, why: str) -> None:
-        self.ledger.tell(entry, self.state.now, "blocked" if why else "unblocked", why)
+        self.job_table.record(entry, self.state.now, "blocked" if why else "unblocked", why)
         entry.blocked = why
         if why:  # one that is about to wait again is blocked as soon as it does
-            self._happen(Finished, partial(self.lives.block, entry, why))
+            self._happen(Finished, partial(self.transitions.block, entry, why))
         elif entry.stage is Stage.HELD and not entry.held_by_user:
-            self.lives.admit(entry)
+            self.transitions.admit(entry)
 
     def _limit_s(self, entry: Entry) -> float:
         return entry.limit_s or entry.spec.time_s or math.inf
 
     def _limit(self, entry: Entry, limit_s: float) -> None:
-        self.ledger.tell(
+        self.job_table.record(
             entry, self.state.now, "time limit", "none" if math.isinf(limit_s) else f"{limit_s:g} s"
         )
-        job = self.ledger.limit(entry, limit_s)
+        job = self.job_table.limit(entry, limit_s)
         if entry.id in self.state.waiting or entry.id in self.state.running:
             self.state.reconsider(job)
-            self.lives.stale = True
+            self.transitions.stale = True
 
-    def _adopt(self, entry: Entry, guest: Guest) -> Event | None:
-        """Somebody has had Slurm start it: it runs where it is, if there is room for that in the books."""
-        if entry.alive or entry.id not in self.ledger.entries:
+    def _adopt(self, entry: Entry, external: ExternalJob) -> Event | None:
+        """Take over a job that was started by somebody else, if the cluster state has room for it."""
+        if entry.alive or entry.id not in self.job_table.entries:
             return None
-        self.lives.stale = True
+        self.transitions.stale = True
         entry.blocked, entry.held_by_user = "", False
         if entry.id in self.state.suspended:
             self.state.withdraw(entry.id)
         if entry.id not in self.state.waiting:
             entry.stage = Stage.WAITING
-            self.state.restore(self.ledger.as_state(entry))
-        job, nodes = self.ledger.job(entry), guest.nodes or ()
+            self.state.restore(self.job_table.as_state(entry))
+        job, nodes = self.job_table.job(entry), external.nodes or ()
         each, more = divmod(job.units, len(nodes) or 1)
         there = tuple((node, each + (place < more)) for place, node in enumerate(nodes))
         placement = Placement(self.state.cluster.pools[0].name, job.units, there)
-        why = (
-            "" if nodes and each and self.reception.has_room(placement) else "its nodes are taken, or others"
-        )
+        why = "" if nodes and each and self.source.has_room(placement) else "its nodes are taken, or others"
         why = why or self.state.obstacle(job, placement)
         if why:
             trouble = f"left to Slurm: somebody has had it start where tenbin has no room for it ({why})"
-            return self.lives.finish(entry, Stage.CANCELLED, trouble)
-        self.bookings.book(act.Start(entry.id, placement))
+            return self.transitions.finish(entry, Stage.CANCELLED, trouble)
+        self.dispatcher.apply(act.Start(entry.id, placement))
         return Started(job)
 
     @staticmethod
@@ -214,7 +217,7 @@ class Visitors:
         return tuple(getattr(spec, name) for name in SIZE)
 
 
-def _order(guest: Guest) -> tuple[float, int, int]:
+def _order(external: ExternalJob) -> tuple[float, int, int]:
     """As they came."""
-    array, _, task = guest.key.partition("_")
-    return guest.submitted_s, int(array), int(task or 0)
+    array, _, task = external.key.partition("_")
+    return external.submitted_s, int(array), int(task or 0)

@@ -32,7 +32,7 @@ class NoRoom(UserError):
     """The journal cannot be written."""
 
 
-class Ledger:
+class JobTable:
     """Entries in memory, written to the journal by ``commit``: all changes since the last one, or none.
 
     Attributes:
@@ -52,7 +52,7 @@ class Ledger:
         self._history: list[tuple[float, int, str, str]] = []
         self._remarks: list[tuple[float, int, str, str]] = []
 
-    def take_in(
+    def add(
         self,
         specs: Sequence[JobSpec],
         environment: dict[str, str],
@@ -101,7 +101,7 @@ class Ledger:
         self._jobs.pop(entry.id, None)
         self.forecasts.void(entry.id, "the job has ended")
 
-    def hold(self, entry: Entry) -> None:
+    def wait_for_others(self, entry: Entry) -> None:
         """A job waits until those before it have ended."""
         for other in entry.spec.after:
             self._followers.setdefault(other, set()).add(entry.id)
@@ -218,7 +218,7 @@ class Ledger:
         return memory_mb(entry.spec, pool, self.unit)
 
     def as_state(self, entry: Entry) -> JobState:
-        """What the books say of a job that is in them."""
+        """What the cluster state says of a job that is in them."""
         return JobState(
             self.job(entry),
             entry.since_s,
@@ -233,24 +233,24 @@ class Ledger:
             failures=entry.failures,
         )
 
-    def follow(self, entry: Entry, state: JobState) -> None:
-        """The entry takes over what the books say."""
+    def copy_state(self, entry: Entry, state: JobState) -> None:
+        """The entry takes over what the cluster state says."""
         entry.placement, entry.since_s = state.placement, state.since_s
         entry.start_s, entry.served_s, entry.done = state.start_s, state.served_s, state.done
         entry.preemptions, entry.migrations = state.preemptions, state.migrations
         entry.failures = state.failures
         self._changed[entry.id] = entry
 
-    def touch(self, entry: Entry) -> None:
+    def mark_changed(self, entry: Entry) -> None:
         """Something of the entry has changed."""
         self._changed[entry.id] = entry
 
-    def tell(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
+    def record(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
         """Something happened to a job."""
         self._history.append((now, entry.id, kind, detail))
         self._changed[entry.id] = entry
 
-    def remark(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
+    def record_later(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
         """Something happened on which nothing rests: durable with what comes next, or a second later."""
         self._remarks.append((now, entry.id, kind, detail))
 

@@ -1,4 +1,4 @@
-"""Which nodes are in service: what the engine sees of them, entered in the books."""
+"""Which nodes are in service: what the engine sees of them, entered in the cluster state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.state import ClusterState
 
 
-def match(state: ClusterState, engine: Engine) -> list[NodeDown | NodeUp]:
-    """Let the books have in service what the engine has; what has changed.
+def update(state: ClusterState, engine: Engine) -> list[NodeDown | NodeUp]:
+    """Let the cluster state have in service what the engine has; what has changed.
 
     A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow when
     they are free.

@@ -9,7 +9,7 @@ from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 
 
-def judge(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
+def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
     """The final stage, and why as a sentence ("" for a job that succeeded)."""
     limit_mb = (spec.memory_mb or 0.0) * tasks
     reasons = {

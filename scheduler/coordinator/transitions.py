@@ -1,12 +1,12 @@
-"""What happens to jobs, entered in the books; each gives the event that policies are told, None if void."""
+"""Job state transitions, applied to cluster state and journal; each returns the event for the policy."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from profiles.errors import BadInput
-from scheduler.coordinator.dispatcher import Bookings, Happen
-from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.dispatcher import Dispatcher, Happen
+from scheduler.coordinator.job_table import JobTable
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
@@ -19,7 +19,7 @@ from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.prediction.tracker import PredictionTracker
 
 
-class Lives:
+class Transitions:
     """Jobs come, leave, and come again.
 
     Args:
@@ -34,16 +34,16 @@ class Lives:
     def __init__(
         self,
         state: ClusterState,
-        ledger: Ledger,
+        job_table: JobTable,
         engine: Engine,
-        bookings: Bookings,
+        dispatcher: Dispatcher,
         tracker: PredictionTracker,
         run_times: RunTimePredictor,
         memory: MemoryAdmission,
         happen: Happen,
     ) -> None:
-        self.state, self.ledger, self.engine = state, ledger, engine
-        self.bookings, self.tracker, self.run_times = bookings, tracker, run_times
+        self.state, self.job_table, self.engine = state, job_table, engine
+        self.dispatcher, self.tracker, self.run_times = dispatcher, tracker, run_times
         self.memory = memory
         self.stale = False
         self.unsure: dict[int, None] = {}
@@ -52,23 +52,23 @@ class Lives:
     def admit(self, entry: Entry) -> None:
         """Let a job wait for its turn, or for others to end first; held where this machine cannot run it."""
         self.run_times.watch(entry)
-        stages = [(other, self.ledger.stage(other)) for other in entry.spec.after]
+        stages = [(other, self.job_table.stage(other)) for other in entry.spec.after]
         failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
         entry.stage = Stage.HELD
         if failed:
             trouble = f"job {failed[0]}, which it waited for, did not succeed"
             self._happen(Finished, partial(self.finish, entry, Stage.CANCELLED, trouble))
         elif entry.blocked and entry.spec.slurm:
-            self.ledger.touch(entry)
+            self.job_table.mark_changed(entry)
         elif any(stage is not Stage.DONE for _, stage in stages):
-            self.ledger.hold(entry)
+            self.job_table.wait_for_others(entry)
         elif not entry.spec.slurm and (why := self.unfit(entry)):
             entry.blocked = why
-            self.ledger.touch(entry)
+            self.job_table.mark_changed(entry)
         else:
             entry.stage, entry.blocked = Stage.WAITING, ""
             if entry.spec.after or entry.spec.slurm:  # it was journalled as held
-                self.ledger.touch(entry)
+                self.job_table.mark_changed(entry)
             if self.must_wait_for_memory(entry):
                 self._admit_by_memory()
             else:
@@ -76,7 +76,7 @@ class Lives:
 
     def must_wait_for_memory(self, entry: Entry) -> bool:
         """Let a job that has no memory set aside wait for the memory that it asks for; False: it need not."""
-        needed_mb = self.ledger.memory_mb(entry)
+        needed_mb = self.job_table.memory_mb(entry)
         if not needed_mb or self.memory.is_held(entry.id):
             return False
         self.memory.wait(entry.id, entry.spec.priority, needed_mb)
@@ -85,20 +85,20 @@ class Lives:
     def _admit_by_memory(self) -> None:
         """Let the jobs enter the policy's queue whose memory is free."""
         for job_id in self.memory.in_the_way(self._has_not_begun):
-            entry = self.ledger.entries[job_id]
+            entry = self.job_table.entries[job_id]
             self.state.withdraw(job_id)
             self.stale = True
             self.memory.release(job_id)
             self.must_wait_for_memory(entry)
         for job_id in self.memory.admit():
-            self._happen(Submitted, partial(self._enter, self.ledger.entries[job_id]))
+            self._happen(Submitted, partial(self._enter, self.job_table.entries[job_id]))
 
     def recover_memory(self) -> None:
         """After a restart: what runs or is paused has its memory, the others wait for theirs."""
         waiting = []
-        for entry in self.ledger.entries.values():
+        for entry in self.job_table.entries.values():
             if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
-                self.memory.hold(entry.id, entry.spec.priority, self.ledger.memory_mb(entry))
+                self.memory.hold(entry.id, entry.spec.priority, self.job_table.memory_mb(entry))
             elif entry.stage is Stage.WAITING and self._without_memory(entry):
                 entry.stage = Stage.HELD  # admit will say why
             elif entry.stage is Stage.WAITING:
@@ -108,13 +108,13 @@ class Lives:
         self.memory.admit()
 
     def _has_not_begun(self, job_id: int) -> bool:
-        return job_id in self.state.waiting and not self.ledger.entries[job_id].attempt
+        return job_id in self.state.waiting and not self.job_table.entries[job_id].attempt
 
     def unfit(self, entry: Entry) -> str:
         """Why this machine cannot run the job, as a sentence; "" if it can. The machine may have been larger,
         or divided otherwise, when the job was submitted."""
         try:
-            why = self.state.misfit(self.ledger.job(entry)) or self._without_memory(entry)
+            why = self.state.misfit(self.job_table.job(entry)) or self._without_memory(entry)
         except BadInput as error:
             why = error.what
         return f"this machine cannot run the job: {why}" if why else ""
@@ -123,22 +123,22 @@ class Lives:
         """Why the job can never have its memory, as a clause; "": it can."""
         if self.memory.is_held(entry.id):
             return ""
-        return beyond(self.ledger.memory_mb(entry), self.memory.total_mb)
+        return beyond(self.job_table.memory_mb(entry), self.memory.total_mb)
 
     def _enter(self, entry: Entry) -> Event | None:
-        if entry.stage is not Stage.WAITING or entry.id not in self.ledger.entries:
+        if entry.stage is not Stage.WAITING or entry.id not in self.job_table.entries:
             return None
-        self.state.restore(self.ledger.as_state(entry))
+        self.state.restore(self.job_table.as_state(entry))
         if self.memory.is_held(entry.id):
             self.state.take_turn(entry.id)
-        return Submitted(self.ledger.job(entry))
+        return Submitted(self.job_table.job(entry))
 
     def _leave(self, entry: Entry) -> Placement | None:
-        """Take a job out of the books; where it ran, if it did."""
+        """Take a job out of the cluster state; where it ran, if it did."""
         if entry.id in self.state.running:
             state = self.state.state(entry.id)
             self.state.finish(state)
-            self.ledger.follow(entry, state)
+            self.job_table.copy_state(entry, state)
             self.engine.free(entry)
             entry.goals = ()
             return state.placement
@@ -149,18 +149,18 @@ class Lives:
 
     def finish(self, entry: Entry, stage: Stage, trouble: str = "", ended_s: float = 0.0) -> Event | None:
         """A job has ended; those that wait for it may go on."""
-        if entry.id not in self.ledger.entries:
+        if entry.id not in self.job_table.entries:
             return None
         placement = self._leave(entry)
-        job = self.ledger.job(entry) if placement else None
+        job = self.job_table.job(entry) if placement else None
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
         entry.held_by_user = False
-        self.ledger.tell(entry, self.state.now, stage.value, trouble)
-        self.ledger.drop(entry)
+        self.job_table.record(entry, self.state.now, stage.value, trouble)
+        self.job_table.drop(entry)
         self._give_memory_back(entry)
         self.run_times.forget(entry)
         self.unsure.update(dict.fromkeys(self.run_times.ended(entry)))
-        for follower in self.ledger.followers(entry):
+        for follower in self.job_table.followers(entry):
             self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
         return Finished(job, placement, how) if job and placement else None
@@ -171,7 +171,7 @@ class Lives:
 
     def expect_anew(self) -> list[Job]:
         """Predict anew those that may be better known now; who waits and is. They keep their places."""
-        found = (self.ledger.entries.get(job_id) for job_id in self.unsure)
+        found = (self.job_table.entries.get(job_id) for job_id in self.unsure)
         entries = [entry for entry in found if entry is not None and not entry.attempt]
         self.unsure.clear()
         so_far = [entry.predicted for entry in entries]
@@ -180,24 +180,24 @@ class Lives:
         for entry, new in zip(entries, told, strict=True):
             if new is None:
                 continue
-            job = self.ledger.expect(entry, new)
+            job = self.job_table.expect(entry, new)
             self.run_times.watch(entry)
             if entry.id in self.state.waiting:
                 self.state.reconsider(job)
                 revised.append(job)
         return revised
 
-    def shelve(self, entry: Entry) -> Event | None:
+    def suspend(self, entry: Entry) -> Event | None:
         """A job's owner suspends it: for the policy it is gone."""
         placement = self._leave(entry)
         entry.stage, entry.held_by_user = Stage.HELD, True
-        self.ledger.tell(entry, self.state.now, "suspended", "by its owner")
+        self.job_table.record(entry, self.state.now, "suspended", "by its owner")
         if entry.alive:
-            self.bookings.ask(entry, "pause")
+            self.dispatcher.request(entry, "pause")
             self.tracker.pauses(entry, placement.pool if placement else "", self.state.now)
         else:
             self._give_memory_back(entry)
-        return Finished(self.ledger.job(entry), placement) if placement else None
+        return Finished(self.job_table.job(entry), placement) if placement else None
 
     def block(self, entry: Entry, why: str) -> Event | None:
         """A job that waits may not start for now, by no decision of tenbin's."""
@@ -207,13 +207,13 @@ class Lives:
             self._give_memory_back(entry)
         if entry.stage is Stage.HELD:
             entry.blocked = why
-            self.ledger.touch(entry)
+            self.job_table.mark_changed(entry)
         return None
 
     def requeue(self, entry: Entry, trouble: str, counts: bool = True) -> Event | None:
         """An attempt is lost; the job waits again, ahead of all others. ``counts``: as its failure."""
-        self.ledger.tell(entry, self.state.now, "lost", trouble)
-        self.ledger.forecasts.void(entry.id, trouble)
+        self.job_table.record(entry, self.state.now, "lost", trouble)
+        self.job_table.forecasts.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
             if entry.stage is Stage.HELD:
                 self._give_memory_back(entry)
@@ -225,7 +225,7 @@ class Lives:
         self.state.fail(state, entry.kept, entry.kept_s)
         if not counts:
             state.failures -= 1
-        self.ledger.follow(entry, state)
+        self.job_table.copy_state(entry, state)
         entry.stage = Stage.WAITING
         if entry.blocked:
             self.block(entry, entry.blocked)
@@ -245,7 +245,7 @@ class Lives:
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
-        self.ledger.forecasts.void(entry.id, "it had not begun")
+        self.job_table.forecasts.void(entry.id, "it had not begun")
         self.state.end_stop(state)
         state.done, state.served_s = entry.kept, entry.kept_s
         return self._left(entry, state, before, "taken back")
@@ -255,11 +255,11 @@ class Lives:
         self.engine.free(entry)
         entry.kept, entry.kept_s = state.done, state.served_s
         entry.stage = Stage.SUSPENDED
-        self.ledger.follow(entry, state)
-        self.ledger.tell(entry, self.state.now, told)
+        self.job_table.copy_state(entry, state)
+        self.job_table.record(entry, self.state.now, told)
         goals, entry.goals = entry.goals, ()
         self.stale = self.stale or bool(goals)
         target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
         if target is not None:
-            self.bookings.book(act.Resume(entry.id, target))
+            self.dispatcher.apply(act.Resume(entry.id, target))
         return Checkpointed(state.job, before, target is not None)

@@ -12,7 +12,7 @@ from scheduler.model.jobs import Placement
 
 
 class Needs(NamedTuple):
-    """What a guest needs.
+    """What a job needs.
 
     Attributes:
         at_once: of an array the most tasks that may run at a time; None: any number.
@@ -22,7 +22,7 @@ class Needs(NamedTuple):
     at_once: int | None
 
 
-class Guest(NamedTuple):
+class ExternalJob(NamedTuple):
     """A job as it is there now.
 
     Attributes:
@@ -50,14 +50,14 @@ class Guest(NamedTuple):
         return self.key.split("_")[0]
 
 
-class Reception(Protocol):
+class ExternalJobSource(Protocol):
     """What an engine that takes jobs over does with them beside running them."""
 
-    def look(self) -> Sequence[Guest] | None:
+    def look(self) -> Sequence[ExternalJob] | None:
         """All that there are; None: as at the last look."""
 
     def has_room(self, placement: Placement) -> bool:
-        """Whether the nodes of a placement are free in the books."""
+        """Whether the nodes of a placement are free in the cluster state."""
 
     def let_go(self, key: str, remark: str) -> None:
         """It is the cluster's own scheduler's from now on, for that reason."""

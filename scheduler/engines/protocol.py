@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from agent.attempts.phases import Phase
 from agent.attempts.records import Result, RunState, Want
 from agent.processes.samples import Sample
-from scheduler.engines.external_jobs import Reception
+from scheduler.engines.external_jobs import ExternalJobSource
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -41,13 +41,13 @@ class Engine(Protocol):
 
     Attributes:
         cluster: what there is to run jobs on.
-        guests: jobs that came another way are taken over; None: none are.
+        external_jobs: jobs that came another way are taken over; None: none are.
     """
 
     cluster: Cluster
 
     @property
-    def guests(self) -> Reception | None: ...
+    def external_jobs(self) -> ExternalJobSource | None: ...
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         """Look for what jobs like these need besides their command; may take a second, in any thread.

@@ -40,24 +40,24 @@ class Attempts(Protocol):
 
 
 class PredictionTracker:
-    """Told of every decision and outcome; writes to ``ledger.forecasts`` and to the learned.
+    """Told of every decision and outcome; writes to ``job_table.forecasts`` and to the learned.
 
     Args:
         since_s: since when this coordinator looks; what ended before was seen too late.
     """
 
     def __init__(
-        self, ledger: Jobs, engine: Attempts, learned: LearnedMigrationCosts, since_s: float
+        self, job_table: Jobs, engine: Attempts, learned: LearnedMigrationCosts, since_s: float
     ) -> None:
-        self.ledger, self.engine, self.learned, self.since_s = ledger, engine, learned, since_s
-        self.forecasts = ledger.forecasts
+        self.job_table, self.engine, self.learned, self.since_s = job_table, engine, learned, since_s
+        self.forecasts = job_table.forecasts
         self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
 
     def recover(self, entry: Entry) -> None:
         """Take up after a restart what a job may have noted meanwhile."""
         if entry.spec.checkpoint_signal is None or not entry.attempt:
             return
-        job = self.ledger.job(entry)
+        job = self.job_table.job(entry)
         for phase in self.engine.phases(entry):
             if phase.phase == "ready":
                 self.learned.introduce(job, phase.program or job.program, phase.bytes / 1e6)
@@ -138,7 +138,7 @@ class PredictionTracker:
         one = self.forecasts.of(entry.id, "restart")
         if one is not None and entry.placement is not None:
             launch_s = max(0.0, began_s - one.at_s)
-            self.learned.learn(self.ledger.job(entry), entry.placement.pool, {"launch": launch_s})
+            self.learned.learn(self.job_table.job(entry), entry.placement.pool, {"launch": launch_s})
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
         """Note that the supervisor carried a request out: a job is paused, or goes on."""
@@ -178,7 +178,7 @@ class PredictionTracker:
     def look_around(self) -> None:
         """Take up the phases of all started jobs that do not compute yet."""
         for job_id in list(self._awaited):
-            entry = self.ledger.entries.get(job_id)
+            entry = self.job_table.entries.get(job_id)
             if entry is None or not entry.alive:
                 del self._awaited[job_id]
             else:
@@ -193,7 +193,7 @@ class PredictionTracker:
             return
         began = state.started_s
         phases = [phase for phase in phases if phase.at_s >= began]
-        job, pool = self.ledger.job(entry), entry.placement.pool
+        job, pool = self.job_table.job(entry), entry.placement.pool
         for phase in phases:
             if phase.phase not in awaited:
                 continue
@@ -247,7 +247,7 @@ class PredictionTracker:
     def _sum_up(self, entry: Entry, result: Result) -> None:
         """Add to what it used what later jobs of its program are predicted by."""
         assert entry.usage is not None
-        job, placement = self.ledger.job(entry), entry.placement
+        job, placement = self.job_table.job(entry), entry.placement
         if job.speed is not None and placement is not None:
             faster = job.speed(placement.units, placement.cap_w)
             entry.usage["reference_s"] = result.usage.running_s * faster  # at its fewest units, lowest cap
@@ -275,8 +275,8 @@ class CoLocationTracker:
     the job's run time over that of the job alone, had it gone on as fast as predicted beside each neighbour.
     """
 
-    def __init__(self, ledger: Jobs, profiles: ProfiledSlowdowns) -> None:
-        self.ledger, self.profiles = ledger, profiles
+    def __init__(self, job_table: Jobs, profiles: ProfiledSlowdowns) -> None:
+        self.job_table, self.profiles = job_table, profiles
 
     def look(self, state: ClusterState) -> None:
         """Note the company of each running job, if it has changed."""
@@ -285,32 +285,34 @@ class CoLocationTracker:
             if placement is None or self.profiles.pressure(running.job.program) is None:
                 continue
             beside = _beside(running, state)
-            one = self.ledger.forecasts.of(running.job.id, "pairing")
+            one = self.job_table.forecasts.of(running.job.id, "pairing")
             if one is not None and one.detail["company"][-1]["beside"] == beside:
                 continue
             factor = self.profiles.factor(running.job.program, placement.binding, beside)
             met = {"since_s": state.now, "beside": beside, "factor": factor}
             if one is not None:
                 one.detail["company"].append(met)
-                self.ledger.forecasts.touch(one)
+                self.job_table.forecasts.touch(one)
             elif placement.binding != PACKED:
-                entry = self.ledger.entries[running.job.id]
-                self.ledger.forecasts.predict(
+                entry = self.job_table.entries[running.job.id]
+                self.job_table.forecasts.predict(
                     entry.id, entry.attempt, state.now, "pairing", value=factor, company=[met]
                 )
 
     def ended(self, entry: Entry, result: Result) -> None:
         """Measure the slow-down of an attempt that has ended with success."""
-        one = self.ledger.forecasts.of(entry.id, "pairing")
+        one = self.job_table.forecasts.of(entry.id, "pairing")
         alone_s = self.profiles.alone_s(entry.spec.job_profile)
         if one is None:
             return
         paused = result.usage.wall_s - result.usage.running_s > LEAST_PAUSE_S
         if alone_s is None or result.how != "exited" or result.code or paused or entry.failures:
-            self.ledger.forecasts.void(entry.id, "it did not run from beginning to end at once", "pairing")
+            self.job_table.forecasts.void(entry.id, "it did not run from beginning to end at once", "pairing")
             return
         one.predicted = overall(one, result.ended_s)
-        self.ledger.forecasts.measure(entry.id, "pairing", result.usage.running_s / alone_s, alone_s=alone_s)
+        self.job_table.forecasts.measure(
+            entry.id, "pairing", result.usage.running_s / alone_s, alone_s=alone_s
+        )
 
 
 def overall(one: TrackedPrediction, end_s: float) -> float:

@@ -157,7 +157,7 @@ def make_api(
 
     @api.post("/down", responses=OF_VALUES)
     async def down(let_go: bool = False) -> dict[str, int]:
-        guests = coordinator.close_door(let_go)
+        guests = coordinator.let_external_jobs_go(let_go)
         asyncio.get_running_loop().call_soon(stop)
         return {"pid": os.getpid(), "guests": guests}
 
@@ -215,7 +215,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         all: bool = False, limit: Annotated[int | None, Query(ge=1, le=LARGEST)] = None
     ) -> list[dict[str, Any]]:
         """List the jobs that have not ended, or all; to a limit the last ones, and every one that runs."""
-        open = coordinator.ledger.entries
+        open = coordinator.job_table.entries
         entries = coordinator.journal.entries(limit) if all else list(open.values())
         if limit is not None:
             begun = {entry.id: entry for entry in open.values() if entry.shown.begun}
@@ -226,7 +226,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     @api.get("/jobs/count", responses=OF_VALUES)
     async def count(all: bool = False) -> dict[str, int]:
         """Count the jobs that have not ended, or all."""
-        return {"count": coordinator.journal.count() if all else len(coordinator.ledger.entries)}
+        return {"count": coordinator.journal.count() if all else len(coordinator.job_table.entries)}
 
     @api.get("/jobs/{job_id}", responses=OF_JOBS)
     async def job(
@@ -261,7 +261,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     )
     async def wait(which: Wait) -> list[dict[str, Any]]:
         ended = await ends(coordinator, news, which.ids, which.wait_s, which.all)
-        found = [coordinator.ledger.entry(job_id) for job_id in ended]
+        found = [coordinator.job_table.entry(job_id) for job_id in ended]
         if None in found:
             raise HTTPException(404, "there is no such job; see: tenbin jobs")
         return [brief(entry) for entry in found if entry is not None]
@@ -271,7 +271,7 @@ async def ends(
     coordinator: Coordinator, news: JobEnds, job_ids: list[int], wait_s: float, all: bool = False
 ) -> list[int]:
     """Who has ended, as soon as somebody has, or all have."""
-    settled, waiting = coordinator.ledger.settled, job_ids.copy()
+    settled, waiting = coordinator.job_table.settled, job_ids.copy()
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
         while all and waiting and settled(waiting[-1]):
@@ -303,7 +303,7 @@ def brief(entry: Entry) -> dict[str, Any]:
 
 def known(coordinator: Coordinator, job_id: int) -> Entry:
     """The job, ended or not; 404 if there is none."""
-    entry = coordinator.ledger.entry(job_id)
+    entry = coordinator.job_table.entry(job_id)
     if entry is None:
         raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
     return entry
@@ -345,7 +345,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "hosts": coordinator.engine.where(entry) if entry.hosts is None else entry.hosts,
         "cpus": list(entry.cores),
         "devices": list(entry.devices),
-        "tasks": coordinator.ledger.tasks(entry),
+        "tasks": coordinator.job_table.tasks(entry),
         "cap_w": entry.placement.cap_w if entry.placement else None,
         "signal": entry.signal,
         "preemptions": entry.preemptions,
@@ -358,7 +358,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "forecasts": [one.told() for one in coordinator.journal.forecasts(job=job_id)],
         "history": [
             {"at_s": at, "what": what, "detail": detail}
-            for at, what, detail in coordinator.ledger.history(job_id)
+            for at, what, detail in coordinator.job_table.history(job_id)
         ],
     }
 
@@ -384,7 +384,7 @@ def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
 def summary(coordinator: Coordinator) -> dict[str, Any]:
     """What the coordinator is and does."""
     counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
-    for entry in coordinator.ledger.entries.values():
+    for entry in coordinator.job_table.entries.values():
         counts[entry.shown.value] += 1
     return {
         "pid": os.getpid(),

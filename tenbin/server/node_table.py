@@ -64,7 +64,7 @@ def _hosts(
     """The nodes that lie under units without identity."""
     names = coordinator.engine.names()
     jobs: dict[str, list[int]] = {name: [] for name in names}
-    for entry in coordinator.ledger.entries.values():
+    for entry in coordinator.job_table.entries.values():
         if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
             for name in coordinator.engine.where(entry):
                 jobs[name].append(entry.id)

@@ -146,7 +146,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
     if pending is not None:
         pending.cancel()
     with suppress(sqlite3.Error):  # a full disk: remarks are lost, and nothing else
-        coordinator.ledger.commit()
+        coordinator.job_table.commit()
 
 
 def close_home(home: Path) -> str:

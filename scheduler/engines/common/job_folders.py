@@ -10,7 +10,7 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, read
 from scheduler.engines.common.supervisor_orders import Files
-from scheduler.engines.external_jobs import Reception
+from scheduler.engines.external_jobs import ExternalJobSource
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 
@@ -19,7 +19,7 @@ class JobFolders:
     """What an engine can say of a job from its files; job 7 has ``store/jobs/7``."""
 
     store: Path
-    guests: Reception | None = None
+    external_jobs: ExternalJobSource | None = None
 
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
         named: str = getattr(job.spec, stream)

@@ -12,9 +12,9 @@ The units of a node are alike: of a node that regions share it counts how many e
   ones: first with the regions that the visitors belong to by their size, because that is where a policy
   charges them.
 
-Guarantee: what the books allow is placed. Let a region have s places, n of them under jobs of its own, and
-let u <= s - n units be wanted, no more than are free and in service in all. As long as fewer than u of its
-places can be used, it has one that it cannot use, and somebody else one that is free: they trade.
+Guarantee: what the cluster state allows is placed. Let a region have s places, n of them under jobs of its
+own, and let u <= s - n units be wanted, no more than are free and in service in all. As long as fewer than u
+of its places can be used, it has one that it cannot use, and another owner has one that is free: they trade.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trade(NamedTuple):
     units: int
 
 
-class Zones:
+class RegionPlacement:
     """The places of one pool, and who has them.
 
     Args:
@@ -187,7 +187,7 @@ class Zones:
             }
             found = self._trade(region, {node: n for node, n in useless.items() if n > 0}, away, homes)
             if found is None:
-                return  # the books allow no such job
+                return  # the cluster state allows no such job
             traded = min(found.units, lacking)
             self._give(found.here, found.other, region, traded)
             self._give(found.there, region, found.other, traded)
@@ -217,7 +217,7 @@ class Zones:
             others = [name for name in self.shares[node] if self._unclaimed(node, name) > 0]
             places = [one for one in range(len(self.shares)) if self._unclaimed(one, region) > 0]
             if not others or not places:
-                return  # no books allow that
+                return  # no cluster state allows that
             other = max(others, key=lambda name: (name == SPARE, self._unclaimed(node, name)))
             there = min(places, key=lambda one: (self._usable(one, region, ()), one))
             units = min(over, self._unclaimed(node, other), self._unclaimed(there, region))

@@ -1,4 +1,4 @@
-"""Zones that outlive the coordinator: written down whenever places change hands."""
+"""RegionPlacement that outlive the coordinator: written down whenever places change hands."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from profiles.files import write_whole
-from scheduler.engines.common.region_placement import Zones
+from scheduler.engines.common.region_placement import RegionPlacement
 from scheduler.model.jobs import Region
 
 FILE = "zones.json"
 log = logging.getLogger("tenbin")
 
 
-class Fences(Zones):
+class StoredRegionPlacement(RegionPlacement):
     """The zones of a coordinator's pool.
 
     Args:
-        store: its folder. capacity: as for ``Zones``.
+        store: its folder. capacity: as for ``RegionPlacement``.
 
     A file that is lost, or cannot be written, costs no more than places that change hands at a restart: what
     jobs have is in the journal.

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scheduler.engines.common.region_placement_store import Fences
+from scheduler.engines.common.region_placement_store import StoredRegionPlacement
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -38,10 +38,12 @@ class Cores:
         self._free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
         self.node_of = {core: number for number, node in enumerate(cores) for core in node}
-        self._fences: Fences | None = None  # where cores are counted, and may be cut into regions
+        self._fences: StoredRegionPlacement | None = (
+            None  # where cores are counted, and may be cut into regions
+        )
         self._number_of: dict[int, int] = {}  # there
         if len(cores) == 1 and cluster.pools[0].counted and not devices and not whole:
-            self._fences = Fences(store, [1] * len(cores[0]))
+            self._fences = StoredRegionPlacement(store, [1] * len(cores[0]))
             self._number_of = {core: number for number, core in enumerate(self._all_cores[0])}
 
     def place(self, job: Entry, placement: Placement) -> None:
@@ -61,7 +63,7 @@ class Cores:
             parts = [(node, units * each) for node, units in placement.nodes] or [(0, placement.units)]
             job.cores = tuple(core for node, n in parts for core in _take(self._free_cores[node], n))
 
-    def _in_region(self, fences: Fences, placement: Placement) -> tuple[int, ...]:
+    def _in_region(self, fences: StoredRegionPlacement, placement: Placement) -> tuple[int, ...]:
         own = [self._all_cores[0][number] for number in fences.place(placement.region, placement.units)]
         for core in own:
             self._free_cores[0].remove(core)

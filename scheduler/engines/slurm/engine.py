@@ -32,7 +32,7 @@ from scheduler.engines.slurm.attempts.signals import Steering
 from scheduler.engines.slurm.client.heartbeats import NOBODY, Key
 from scheduler.engines.slurm.client.poller import BUSY_S, ClusterSnapshot, Outcome, SlurmPoller
 from scheduler.engines.slurm.client.tools import SlurmSilent
-from scheduler.engines.slurm.external.external_jobs import Guests
+from scheduler.engines.slurm.external.external_jobs import ExternalAttempts
 from scheduler.engines.slurm.nodes import node_failures
 from scheduler.engines.slurm.nodes.partitions import Partitions
 from scheduler.engines.slurm.nodes.power_budget import PowerBudget
@@ -61,9 +61,11 @@ class SlurmEngine(JobFolders):
         self.watched: dict[tuple[int, int], SlurmAttempt] = {}
         self.reports: list[Report] = []
         self.poller = SlurmPoller(site.slurm, site.lease_s, site.sbatch)
-        self.guests: Guests | None = None
+        self.external_jobs: ExternalAttempts | None = None
         if site.sbatch is not None:
-            self.guests = Guests(site.sbatch, self.poller, self.inventory, cluster.pools[0].counted)
+            self.external_jobs = ExternalAttempts(
+                site.sbatch, self.poller, self.inventory, cluster.pools[0].counted
+            )
         self.steering, self.reuse = Steering(self.poller), AllocationReuse()
         self.budget: PowerBudget | None = None
         if site.power is not None and cluster.budget_w is not None:
@@ -124,7 +126,7 @@ class SlurmEngine(JobFolders):
 
     def hindrance(self, job: Entry) -> str:
         if job.spec.slurm is not None:
-            return self.guests.hindrance(job) if self.guests else NOT_TAKEN
+            return self.external_jobs.hindrance(job) if self.external_jobs else NOT_TAKEN
         watched = self.watched.get((job.id, job.attempt))
         if watched is None or self.silent:
             return f"Slurm does not answer: {self.silent}" if watched is not None else ""
@@ -143,9 +145,9 @@ class SlurmEngine(JobFolders):
         placed = []
         for job, environment in jobs:
             if job.spec.slurm is not None:
-                if self.guests is not None:
+                if self.external_jobs is not None:
                     self.reuse.dismiss(self.where(job))
-                    self.guests.start(job)
+                    self.external_jobs.start(job)
                 continue
             watched = self._watch(job)
             try:
@@ -182,8 +184,8 @@ class SlurmEngine(JobFolders):
             self.budget.enter(watched, self._cap_w(job))
 
     def ask(self, job: Entry, want: Want) -> None:
-        if self.guests is not None:
-            self.guests.ask(job, want)
+        if self.external_jobs is not None:
+            self.external_jobs.ask(job, want)
         watched = self.watched.get((job.id, job.attempt))
         if watched is None:
             return
@@ -240,8 +242,8 @@ class SlurmEngine(JobFolders):
 
     def recover(self, job: Entry) -> None:
         if job.spec.slurm is not None:
-            if self.guests is not None:
-                self.guests.recover(job)
+            if self.external_jobs is not None:
+                self.external_jobs.recover(job)
             return
         watched = self._watch(job)
         if not watched.attempt.path.exists():
@@ -276,7 +278,7 @@ class SlurmEngine(JobFolders):
         return self.poller.fileno()
 
     def urgent(self) -> bool:
-        return bool(self.reports or (self.guests and self.guests.reports))
+        return bool(self.reports or (self.external_jobs and self.external_jobs.reports))
 
     def poll(self) -> list[Report]:
         self.poller.heard()
@@ -293,9 +295,9 @@ class SlurmEngine(JobFolders):
             self._look(watched)
         self._share_watts()
         reports, self.reports = self.reports, []
-        if self.guests is not None:
-            reports += self.guests.reports
-            self.guests.reports.clear()
+        if self.external_jobs is not None:
+            reports += self.external_jobs.reports
+            self.external_jobs.reports.clear()
         return reports
 
     def _see(self, snapshot: ClusterSnapshot) -> None:
@@ -304,8 +306,8 @@ class SlurmEngine(JobFolders):
         self.silent = ""
         node_failures.see_nodes(self, snapshot)
         self.partitions.see(snapshot.nodes, self.inventory.regions(), self.watched.values())
-        if self.guests is not None and snapshot.guests is not None:
-            self.guests.see(snapshot.guests)
+        if self.external_jobs is not None and snapshot.external_jobs is not None:
+            self.external_jobs.see(snapshot.external_jobs)
         ours = {job.comment: job for job in snapshot.jobs}
         for watched in list(self.watched.values()):
             with spoiled.of_one(watched.job_id):
@@ -325,7 +327,7 @@ class SlurmEngine(JobFolders):
         if self.partitions.settle(outcome):
             return
         watched, error = self.watched.get(outcome.key), outcome.error
-        if self.guests is not None and self.guests.settle(outcome):
+        if self.external_jobs is not None and self.external_jobs.settle(outcome):
             watched = None
         if outcome.what == "submit":
             self._submitted(watched, outcome)

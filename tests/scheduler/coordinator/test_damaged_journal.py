@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal import Journal
 from scheduler.coordinator.journal_file import read_only
 from scheduler.coordinator.recovery import recover
@@ -37,7 +37,7 @@ from pathlib import Path
 from scheduler.prediction.predictions import Forecast
 from scheduler.coordinator.journal import Journal
 from scheduler.jobs.entry import Stage
-from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.recovery import recover
 from scheduler.coordinator.tally import TallyFile, read_tally
 from scheduler.jobs.specs import JobSpec
@@ -45,28 +45,28 @@ from scheduler.model.jobs import Cluster, Placement, Pool, Region
 
 home, seed, jobs = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance, journal = random.Random(seed), Journal(home)
-ledger, number = Ledger(journal, Cluster((Pool("core", 4),))), 0
+job_table, number = JobTable(journal, Cluster((Pool("core", 4),))), 0
 print("begun", flush=True)
 while True:
     if number < jobs:
         count = min(chance.randint(1, 5), jobs - number)
         specs = [JobSpec(command=("echo", "é" * chance.randint(1, 400)), folder="/") for _ in range(count)]
-        number = ledger.take_in(specs, {"HOME": "/", "N": str(chance.randint(1, 3))}, 1.0)[-1].id
+        number = job_table.add(specs, {"HOME": "/", "N": str(chance.randint(1, 3))}, 1.0)[-1].id
         print("safe", number, flush=True)
     else:
         print("all", flush=True)
-    for entry in chance.sample(list(ledger.entries.values()), min(3, len(ledger.entries))):
+    for entry in chance.sample(list(job_table.entries.values()), min(3, len(job_table.entries))):
         if entry.stage is Stage.WAITING and chance.random() < 0.5:
             entry.stage, entry.attempt, entry.alive = Stage.RUNNING, 1, True
             entry.placement, entry.cores, entry.start_s = Placement("core", 1), (entry.id % 4,), 2.5
-            ledger.tell(entry, 2.0, "start", "attempt 1")
-            ledger.forecasts.predict(entry.id, 1, 2.0, "run-time", 7.25, pool="core")
+            job_table.record(entry, 2.0, "start", "attempt 1")
+            job_table.forecasts.predict(entry.id, 1, 2.0, "run-time", 7.25, pool="core")
         elif entry.stage is Stage.RUNNING:
             entry.stage, entry.alive, entry.code, entry.end_s = Stage.DONE, False, 0, 9.5
             entry.usage = {"wall_s": 7.0}
-            ledger.tell(entry, 9.5, "done")
-            ledger.drop(entry)
-    ledger.commit([(5.0, ("tag", 1))], {"core": [Region("r", 4, 4)]})
+            job_table.record(entry, 9.5, "done")
+            job_table.drop(entry)
+    job_table.commit([(5.0, ("tag", 1))], {"core": [Region("r", 4, 4)]})
     if chance.random() < 0.1:
         journal.tidy(now=True)
 """
@@ -98,16 +98,16 @@ def read(home: Path, whole: bool = True) -> dict[int, Entry]:
     """
     journal = Journal(home)
     try:
-        ledger = Ledger(journal, Cluster((Pool("core", 4),)))
+        job_table = JobTable(journal, Cluster((Pool("core", 4),)))
         entries = {entry.id: entry for entry in journal.entries()}
-        assert ledger.entries.items() <= entries.items()
+        assert job_table.entries.items() <= entries.items()
         for entry in entries.values():
             journal.history(entry.id)
             if not entry.stage.final and (whole or not entry.held_by_user):
                 assert journal.environment(entry.environment)["HOME"] == "/"
         journal.forecasts()
         assert journal.timers() in ([], [(5.0, ("tag", 1))]) and len(journal.regions()) < 2
-        assert sum(journal.count_ended().values()) == len(entries) - len(ledger.entries)
+        assert sum(journal.count_ended().values()) == len(entries) - len(job_table.entries)
         return entries
     finally:
         journal.close()

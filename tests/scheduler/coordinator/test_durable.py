@@ -56,15 +56,15 @@ def test_an_order_is_not_placed_where_another_job_has_run(tmp_path: Path) -> Non
         touch = JobSpec(command=("touch", str(tmp_path / "ran")), folder="/")
         job, second = coordinator.submit([touch, JobSpec(command=("true",), folder="/")], dict(os.environ))
         deadline = time.monotonic() + 30
-        while not coordinator.ledger.settled(second):
+        while not coordinator.job_table.settled(second):
             assert time.monotonic() < deadline
             coordinator.turn()
             time.sleep(0.01)
-        entry = coordinator.ledger.entry(job)
+        entry = coordinator.job_table.entry(job)
         assert entry is not None and entry.stage is Stage.FAILED
         assert "another job has run in this folder" in entry.trouble and str(old.path) in entry.trouble
         assert (old.path / "order.json").read_bytes() == before and not (tmp_path / "ran").exists()
-        assert coordinator.ledger.stage(second) is Stage.DONE
+        assert coordinator.job_table.stage(second) is Stage.DONE
     finally:
         engine.close()
         journal.close()

@@ -35,7 +35,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     yield build
     for coordinator in made:
-        until(lambda c=coordinator: c.turn() or not c.ledger.entries)  # type: ignore[misc]
+        until(lambda c=coordinator: c.turn() or not c.job_table.entries)  # type: ignore[misc]
         coordinator.engine.close()  # type: ignore[attr-defined]
         coordinator.journal.close()
 
@@ -56,7 +56,7 @@ def attempt(coordinator: Coordinator, job_id: int) -> Path:
 
 
 def stage(coordinator: Coordinator, job_id: int) -> Stage | None:
-    return coordinator.ledger.stage(job_id)
+    return coordinator.job_table.stage(job_id)
 
 
 @pytest.mark.parametrize("policy", [*QUEUES, "las"])
@@ -67,7 +67,7 @@ def test_a_waiting_job_is_cancelled_when_another_ends(make: Make, policy: str) -
     until((attempt(coordinator, one) / "result.json").exists)
     coordinator.cancel([two])
     assert stage(coordinator, two) is Stage.CANCELLED
-    until(lambda: coordinator.turn() or coordinator.ledger.settled(three))  # type: ignore[func-returns-value]
+    until(lambda: coordinator.turn() or coordinator.job_table.settled(three))  # type: ignore[func-returns-value]
     assert [stage(coordinator, job) for job in (one, three)] == [Stage.DONE] * 2
 
 

@@ -124,13 +124,13 @@ def check(coordinator: Coordinator, scenario: str, folder: Path) -> None:
     _, expected, stops = SCENARIOS[scenario]
     ids = coordinator.submit(specs(scenario, folder), {"PATH": "/usr/bin:/bin"})
     deadline = time.monotonic() + 90
-    while not all(coordinator.ledger.settled(job) for job in ids):
+    while not all(coordinator.job_table.settled(job) for job in ids):
         assert time.monotonic() < deadline, Scripted.told
         coordinator.turn()
         time.sleep(0.01)
     assert as_told(Scripted.told) == as_told(expected)
     ended = ["killed" if stops == [Stop.NEVER] else "done"] * len(ids)
-    assert [str(coordinator.ledger.stage(job)) for job in ids] == ended
+    assert [str(coordinator.job_table.stage(job)) for job in ids] == ended
     assert coordinator.state.nodes["node"].free.tolist() == coordinator.state.nodes["node"].capacity.tolist()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engines.common.region_placement import Zones
+from scheduler.engines.common.region_placement import RegionPlacement
 from scheduler.model.actions import Action, Repartition, Start
 from scheduler.model.events import Event, Finished
 from scheduler.model.jobs import Cluster, Job, Pool, Region
@@ -33,7 +33,7 @@ class Books:
     """A coordinator's counts beside the jobs' places; the placement must agree."""
 
     def __init__(self, capacity: Sequence[int]) -> None:
-        self.capacity, self.zones = list(capacity), Zones(capacity)
+        self.capacity, self.zones = list(capacity), RegionPlacement(capacity)
         self.regions: tuple[Region, ...] = ()
         self.cuts = 0
         self.jobs: dict[int, tuple[str, dict[int, int]]] = {}
@@ -70,7 +70,7 @@ class Books:
 
     def restart(self, order: Sequence[int]) -> None:
         """Restart: the journal has regions and jobs; a file has the places of the regions."""
-        self.zones = Zones(self.capacity, self.zones.rows())
+        self.zones = RegionPlacement(self.capacity, self.zones.rows())
         self.zones.cut(self.regions)
         for job in order:
             self.zones.hold(job, *self.jobs[job])
@@ -245,7 +245,7 @@ class Fenced(Regions):
 
 @pytest.mark.slow
 def test_every_start_of_the_policy_finds_its_places() -> None:
-    """While regions move, and when it begins anew from the books alone."""
+    """While regions move, and when it begins anew from the cluster state alone."""
     seen: Counter[str] = Counter()
 
     @settings(max_examples=150, deadline=None, derandomize=True, database=None)

@@ -246,7 +246,7 @@ def test_an_end_costs_no_more_where_more_wait(tmp_path: Path) -> None:
             coordinator = Coordinator(journal, engine, "easy")
             specs = [JobSpec(command=("true",), folder="/", name=f"n{n}") for n in range(count)]
             coordinator.submit(specs, dict(os.environ))
-            while len(coordinator.ledger.entries) > count - 20:
+            while len(coordinator.job_table.entries) > count - 20:
                 coordinator.turn()
             assert coordinator.run_times.predictions <= 2 * count
         finally:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.attempts.phases import Phase, read
 from profiles.errors import BadInput
-from scheduler.coordinator.job_table import Ledger
+from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal import Journal
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
@@ -28,21 +28,21 @@ CLUSTER = Cluster((Pool("core", 2),))
 def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     """Journalled with the decision, completed after a restart, at most one open of a kind and job."""
     journal = Journal(tmp_path)
-    ledger = Ledger(journal, CLUSTER)
-    (entry,) = ledger.take_in([JobSpec(command=("true",), folder="/")], {}, 1.0)
-    forecasts = ledger.forecasts
+    job_table = JobTable(journal, CLUSTER)
+    (entry,) = job_table.add([JobSpec(command=("true",), folder="/")], {}, 1.0)
+    forecasts = job_table.forecasts
     forecasts.predict(entry.id, 1, 10.0, "migration", value=2.0, to="gpu", bytes=5)
     forecasts.predict(entry.id, 1, 10.0, "pairing", value=0.8, emulated=True)
-    ledger.commit()
+    job_table.commit()
     journal.close()
 
     journal = Journal(tmp_path)
-    ledger = Ledger(journal, CLUSTER)
+    job_table = JobTable(journal, CLUSTER)
     assert [f.kind for f in journal.forecasts(open=True)] == ["migration", "pairing"]
-    ledger.forecasts.measure(entry.id, "migration", 2.5, phase="all")
-    assert ledger.forecasts.measure(entry.id, "migration", 9.9) is None
-    ledger.forecasts.predict(entry.id, 2, 20.0, "pairing", value=0.7, emulated=True)
-    ledger.commit()
+    job_table.forecasts.measure(entry.id, "migration", 2.5, phase="all")
+    assert job_table.forecasts.measure(entry.id, "migration", 9.9) is None
+    job_table.forecasts.predict(entry.id, 2, 20.0, "pairing", value=0.7, emulated=True)
+    job_table.commit()
     done, old, new = journal.forecasts()
     assert (done.predicted, done.measured, done.detail) == (
         2.0,
@@ -53,8 +53,8 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     assert new.open and new.number == 3 and new.attempt == 2
     assert journal.forecasts(kind="pairing", last=1) == [new] and journal.forecasts(job=99) == []
 
-    ledger.drop(entry)
-    ledger.commit()
+    job_table.drop(entry)
+    job_table.commit()
     assert journal.forecasts(open=True) == []
     journal.close()
 

@@ -172,7 +172,7 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 
 def test_a_crash_before_the_first_decision_lets_no_job_pass(tmp_path: Path) -> None:
     """The disk holds what a crash after the numbers leaves: a job that waits for another is held."""
-    from scheduler.coordinator.job_table import Ledger
+    from scheduler.coordinator.job_table import JobTable
     from scheduler.coordinator.journal import Journal
     from scheduler.engines.local.discovery import divide
     from scheduler.engines.local.engine import LocalEngine
@@ -180,14 +180,14 @@ def test_a_crash_before_the_first_decision_lets_no_job_pass(tmp_path: Path) -> N
     machine = divide("fcfs", 1, None)
     journal = Journal(tmp_path / "home")
     spec = JobSpec(command=("sleep", "0.2"), folder="/")
-    waiting, first = Ledger(journal, machine.cluster).take_in([spec, spec], {"PATH": "/bin"}, 1.0, {0: [1]})
+    waiting, first = JobTable(journal, machine.cluster).add([spec, spec], {"PATH": "/bin"}, 1.0, {0: [1]})
     assert waiting.spec.after == (first.id,) and waiting.id < first.id
     engine = LocalEngine(tmp_path / "home", tmp_path / "home" / "r", machine.cluster, machine.cores)
     coordinator = Coordinator(journal, engine, "fcfs")
     try:
         coordinator.turn()
-        assert coordinator.ledger.stage(waiting.id) is Stage.HELD
-        while coordinator.ledger.entries:
+        assert coordinator.job_table.stage(waiting.id) is Stage.HELD
+        while coordinator.job_table.entries:
             coordinator.turn()
         ends = [journal.entry(i) for i in (first.id, waiting.id)]
         assert all(entry is not None and entry.stage is Stage.DONE for entry in ends)

@@ -33,7 +33,7 @@ class ClusterSnapshot(NamedTuple):
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
-    guests: list[SeenJob] | None = None
+    external_jobs: list[SeenJob] | None = None
     answers: Answers = Answers()
 
 
@@ -137,11 +137,11 @@ class SlurmPoller:
     def _take_snapshot(self) -> None:
         busy = bool(self.folders)
         try:
-            guests = self.sbatch.look() if self.sbatch else None
-            busy = busy or any(seen.job.moves(time.time()) for seen in guests or ())
+            external_jobs = self.sbatch.look() if self.sbatch else None
+            busy = busy or any(seen.job.moves(time.time()) for seen in external_jobs or ())
             jobs, nodes = self.slurm.jobs(), self.slurm.nodes()
             answers = self.heartbeats.ask({node.name: node for node in nodes}, self.slurm.slurmd_port)
-            self._tell(ClusterSnapshot(jobs, nodes, guests, answers))
+            self._tell(ClusterSnapshot(jobs, nodes, external_jobs, answers))
         except SlurmError as error:
             self._tell(error)
         except Unavailable as error:  # an answer that cannot be read, a file that cannot be written

@@ -1,4 +1,4 @@
-"""Runs the guests: jobs of plain ``sbatch``, which Slurm starts where and when tenbin says.
+"""Runs the external jobs: jobs of plain ``sbatch``, which Slurm starts where and when tenbin says.
 
 There is no folder and no supervisor: all that is known of an attempt is what Slurm shows.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.attempts.records import How, Result, Usage, Want
-from scheduler.engines.external_jobs import Guest
+from scheduler.engines.external_jobs import ExternalJob
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts.signals import resume
 from scheduler.engines.slurm.client.heartbeats import Key
@@ -44,11 +44,11 @@ log = logging.getLogger("tenbin")
 
 
 @dataclass(slots=True)
-class Visit:
-    """An attempt of a guest.
+class ExternalAttempt:
+    """An attempt of an external job.
 
     Attributes:
-        cpus: on each node, in tenbin's books.
+        cpus: on each node, in tenbin's cluster state.
         job: as Slurm had it last. paused: tenbin has suspended it since, which ``job`` need not show yet.
         restarts: how often Slurm had started it anew when this attempt began; None: found again.
         request, want: the last request, which has been carried out up to ``done``.
@@ -76,8 +76,8 @@ class Visit:
         self.keys = self.job_id, self.number
 
 
-class Guests:
-    """What the engine does with guests.
+class ExternalAttempts:
+    """The attempts of external jobs.
 
     Args:
         counted: whether policies count nodes, or parts of them, and do not name them.
@@ -88,7 +88,7 @@ class Guests:
     ) -> None:
         self.sbatch, self.poller, self.inventory, self.counted = sbatch, poller, inventory, counted
         self.reports: list[Report] = []
-        self.visits: dict[Key, Visit] = {}
+        self.visits: dict[Key, ExternalAttempt] = {}
         self._seen: list[SeenJob] = []
         self._news = False
         self._refused: dict[str, str] = {}
@@ -136,12 +136,12 @@ class Guests:
         """It was cancelled while it waited."""
         self._call((0, 0), "cancel", lambda: self.sbatch.slurm.call("scancel", key))
 
-    def look(self) -> list[Guest] | None:
+    def look(self) -> list[ExternalJob] | None:
         """All that there are, if anything may be new."""
         if not self._news:
             return None
         self._news = False
-        return [self._guest(seen) for seen in self._seen]
+        return [self._as_external(seen) for seen in self._seen]
 
     # -- what happens ---------------------------------------------------------------------------------
 
@@ -159,26 +159,26 @@ class Guests:
         """A call was made; whether it was one of these."""
         visit, error = self.visits.get(outcome.key), outcome.error
         if visit is None:
-            return outcome.key == (0, 0) or outcome.what.startswith("guest")
+            return outcome.key == (0, 0) or outcome.what.startswith("job")
         visit.calling = False
         if error is None:
-            if outcome.what in ("guest suspend", "guest resume") and outcome.value is not False:
-                visit.paused = outcome.what == "guest suspend"
+            if outcome.what in ("job suspend", "job resume") and outcome.value is not False:
+                visit.paused = outcome.what == "job suspend"
                 if visit.want == ("pause" if visit.paused else "run"):
                     self._obeyed(visit)
                 else:  # something else is wanted by now
                     self._steer(visit)
-            elif outcome.what == "guest hold" and outcome.value and visit.leaves:
+            elif outcome.what == "job hold" and outcome.value and visit.leaves:
                 # As it was seen last tenbin itself had named its nodes: that is no need of its own.
                 fresh = [
                     s._replace(needs=None, unclear="") if s.job.key == visit.key else s for s in self._seen
                 ]
                 self._seen = fresh
                 self._end(visit, *visit.leaves)
-            elif outcome.what == "guest resume":
+            elif outcome.what == "job resume":
                 visit.wait_until = time.monotonic() + 1.0  # its CPUs are not free yet
-            self.poller.look(0.1 if outcome.what == "guest start" else 0.0)
-        elif outcome.what == "guest start" and not isinstance(error, SlurmSilent):
+            self.poller.look(0.1 if outcome.what == "job start" else 0.0)
+        elif outcome.what == "job start" and not isinstance(error, SlurmSilent):
             self._refused[visit.key] = f"Slurm refused to start it where tenbin wanted: {error.what}"
             self._end(visit, "lost", error.what)
             self._news = True
@@ -186,7 +186,7 @@ class Guests:
             visit.wait_until = time.monotonic() + AGAIN_S
         return True
 
-    def _look(self, visit: Visit, job: SbatchJob | None) -> None:
+    def _look(self, visit: ExternalAttempt, job: SbatchJob | None) -> None:
         before, visit.job = visit.job, job
         if job is None:
             if before is not None or self._seen or visit.restarts is None:
@@ -199,7 +199,7 @@ class Guests:
         else:
             self._runs(visit, job)
 
-    def _waits(self, visit: Visit, job: SbatchJob) -> None:
+    def _waits(self, visit: ExternalAttempt, job: SbatchJob) -> None:
         """It was to run, and waits: not started yet, or not any more."""
         now = time.time()
         away = next((name for name in visit.cpus if self.inventory.number[name] in self.inventory.away), None)
@@ -217,7 +217,7 @@ class Guests:
         elif job.gated(now) and not visit.calling:
             self._start(visit)  # the call was not heard, or not made before the last coordinator ended
 
-    def _runs(self, visit: Visit, job: SbatchJob) -> None:
+    def _runs(self, visit: ExternalAttempt, job: SbatchJob) -> None:
         if job.nodes and set(job.nodes) != set(visit.cpus):
             where = ", ".join(job.nodes)
             self._end(visit, "lost", f"somebody has had Slurm start it on {where}")
@@ -227,77 +227,77 @@ class Guests:
             self.reports.append(Report(*visit.keys, "started", job.start_s or time.time()))
         self._steer(visit)
 
-    def _steer(self, visit: Visit) -> None:
+    def _steer(self, visit: ExternalAttempt) -> None:
         """Bring it closer to what is wanted."""
         job = visit.job
         if visit.calling or job is None or time.monotonic() < visit.wait_until or not visit.want:
             return
         if visit.want == "end":
             visit.wait_until = time.monotonic() + 15.0
-            self._do(visit, "guest cancel", lambda: self.sbatch.slurm.call("scancel", visit.key))
+            self._do(visit, "job cancel", lambda: self.sbatch.slurm.call("scancel", visit.key))
         elif job.pending:
             if visit.want == "pause":
                 self._back(visit, "", what="never")
         elif visit.want == "pause" and job.state == "RUNNING":
-            self._do(visit, "guest suspend", lambda: self.sbatch.slurm.call("scontrol", "suspend", visit.key))
+            self._do(visit, "job suspend", lambda: self.sbatch.slurm.call("scontrol", "suspend", visit.key))
         elif visit.want == "run" and self._stopped(visit, job):
             each = math.ceil(job.cpus / len(visit.cpus))
             shares = dict.fromkeys(visit.cpus, each)
-            self._do(visit, "guest resume", lambda: resume(self.sbatch.slurm, visit.key, shares))
+            self._do(visit, "job resume", lambda: resume(self.sbatch.slurm, visit.key, shares))
         elif visit.done < visit.request:
             self._obeyed(visit)
 
-    def _stopped(self, visit: Visit, job: SbatchJob) -> bool:
+    def _stopped(self, visit: ExternalAttempt, job: SbatchJob) -> bool:
         """Whether tenbin has to let it go on: what somebody else has suspended he resumes himself."""
         return visit.paused or (job.state == "SUSPENDED" and visit.done < visit.request)
 
-    def _obeyed(self, visit: Visit) -> None:
+    def _obeyed(self, visit: ExternalAttempt) -> None:
         if visit.done < visit.request:
             visit.done = visit.request
             self.reports.append(Report(*visit.keys, "obeyed", time.time(), done=visit.done))
 
-    def _ended(self, visit: Visit, job: SbatchJob) -> None:
+    def _ended(self, visit: ExternalAttempt, job: SbatchJob) -> None:
         result = result_of(job)
         self.reports.append(Report(*visit.keys, "ended", result.ended_s, result=result))
         del self.visits[visit.keys]
 
-    def _back(self, visit: Visit, trouble: str, what: Literal["lost", "never"] = "lost") -> None:
+    def _back(self, visit: ExternalAttempt, trouble: str, what: Literal["lost", "never"] = "lost") -> None:
         """It is to wait for tenbin again; if Slurm has just started it, it runs after all."""
         visit.leaves = what, trouble
-        self._do(visit, "guest hold", lambda: self.sbatch.hold(visit.key))
+        self._do(visit, "job hold", lambda: self.sbatch.hold(visit.key))
 
-    def _end(self, visit: Visit, what: Literal["lost", "never"], trouble: str) -> None:
+    def _end(self, visit: ExternalAttempt, what: Literal["lost", "never"], trouble: str) -> None:
         self.reports.append(Report(*visit.keys, what, time.time(), trouble=trouble))
         self.visits.pop(visit.keys, None)
         self._news = bool(self._seen)
 
-    def _visit(self, job: Entry) -> Visit:
+    def _visit(self, job: Entry) -> ExternalAttempt:
         assert job.spec.slurm is not None
-        visit = Visit(job.id, job.attempt, job.spec.slurm.id, self.inventory.shares(job.cores))
+        visit = ExternalAttempt(job.id, job.attempt, job.spec.slurm.id, self.inventory.shares(job.cores))
         self.visits[visit.keys] = visit
         return visit
 
-    def _start(self, visit: Visit) -> None:
+    def _start(self, visit: ExternalAttempt) -> None:
         """At once; one that was put back into the queue a moment ago: at a later look."""
         seen_s = self._put_back.get((visit.key, visit.job.restarts)) if visit.job else None
         if seen_s is not None and (rest_s := seen_s + REST_S - time.monotonic()) > 0:
             self.poller.look(rest_s)
             return
         nodes = tuple(visit.cpus)
-        self._do(visit, "guest start", lambda: self.sbatch.start(visit.key, nodes))
+        self._do(visit, "job start", lambda: self.sbatch.start(visit.key, nodes))
 
-    def _do(self, visit: Visit, what: str, call: object) -> None:
+    def _do(self, visit: ExternalAttempt, what: str, call: object) -> None:
         visit.calling = True
         self._call(visit.keys, what, call)
 
     def _call(self, key: Key, what: str, call: object) -> None:
         self.poller.do(key, what, call)  # type: ignore[arg-type]
 
-    def _guest(self, seen: SeenJob) -> Guest:
+    def _as_external(self, seen: SeenJob) -> ExternalJob:
         job = seen.job
         numbers = [self.inventory.number.get(name) for name in job.nodes]
         known = tuple(number for number in numbers if number is not None)
-        return Guest(
+        return ExternalJob(
             job.key,
             "waiting" if job.pending else "ended" if job.final else "running",
             job.submitted_s,

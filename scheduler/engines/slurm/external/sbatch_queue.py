@@ -126,7 +126,7 @@ class SbatchJob(NamedTuple):
 
 
 class SeenJob(NamedTuple):
-    """A guest with what is known of its needs: None, and why they are not understood."""
+    """A job with what is known of its needs: None, and why they are not understood."""
 
     job: SbatchJob
     needs: Needs | None
@@ -134,7 +134,7 @@ class SeenJob(NamedTuple):
 
 
 class SbatchQueue:
-    """Sees the guests of a partition.
+    """The external jobs of a partition.
 
     Args:
         lease: file that tells job_submit.lua that tenbin is there, and for how long jobs are held.
@@ -154,7 +154,7 @@ class SbatchQueue:
     # -- seeing ---------------------------------------------------------------------------------------
 
     def look(self) -> list[SeenJob]:
-        """All guests; those that wait wait on."""
+        """Return all external jobs; those that wait wait on."""
         mark = parse.separator()
         form = ",".join(f"{field}:{mark}" for field in FIELDS)
         text = self.slurm.call(

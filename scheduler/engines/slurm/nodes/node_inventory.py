@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from profiles.files import write_whole
-from scheduler.engines.common.region_placement_store import Fences
+from scheduler.engines.common.region_placement_store import StoredRegionPlacement
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Placement, Pool
@@ -45,11 +45,11 @@ class NodeInventory:
         self.node_of = {core: node for node, cores in enumerate(self._cores) for core in cores}
         self.number = {host.name: number for number, host in enumerate(hosts)}
         self.away: dict[int, str] = {}
-        self.fences: Fences | None = None
+        self.fences: StoredRegionPlacement | None = None
 
     def fence(self, store: Path) -> None:
         """Units are counted, and may be cut into regions; what is known of those is in the folder."""
-        self.fences = Fences(
+        self.fences = StoredRegionPlacement(
             store, [len(cores) // self._unit_cores(n) for n, cores in enumerate(self._cores)]
         )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.engines.slurm.client.parse import MIB
 from scheduler.engines.slurm.client.poller import Outcome
-from scheduler.engines.slurm.external.external_jobs import REST_S, Guests, Visit
+from scheduler.engines.slurm.external.external_jobs import REST_S, ExternalAttempt, ExternalAttempts
 from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of, seconds
 from scheduler.engines.slurm.external.sbatch_queue import FIELDS, SbatchQueue, SeenJob, read, records
 
@@ -131,9 +131,9 @@ def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -
     """Slurm has suspended it, and was not looked at since; or was not even heard to have done so."""
     calls: list[str] = []
     poller = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=lambda in_s=0.0: None)
-    guests = Guests(cast(Any, None), cast(Any, poller), cast(Any, None), True)
+    guests = ExternalAttempts(cast(Any, None), cast(Any, poller), cast(Any, None), True)
     (job,) = read(line(State="RUNNING"), MARK)
-    guests.visits[1, 1] = Visit(1, 1, job.key, {"node1": 1}, job)
+    guests.visits[1, 1] = ExternalAttempt(1, 1, job.key, {"node1": 1}, job)
     guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=1)), "pause")
     assert calls == ["guest suspend"]
     steps = [
@@ -156,7 +156,7 @@ def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest
     looks: list[float] = []
     poller = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)
     inventory = SimpleNamespace(shares=lambda cores: {"node1": 1}, number={"node1": 0}, away={})
-    guests = Guests(cast(Any, None), cast(Any, poller), cast(Any, inventory), True)
+    guests = ExternalAttempts(cast(Any, None), cast(Any, poller), cast(Any, inventory), True)
     (job,) = read(line(RestartCnt="1", EligibleTime="9999999999"), MARK)
     spec = SimpleNamespace(slurm=SimpleNamespace(id=job.key))
     guests.see([SeenJob(job, None, "")])
