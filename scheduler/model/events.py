@@ -8,6 +8,8 @@ Events of one kind come in the order of their causes.
 
 from __future__ import annotations
 
+from typing import get_args
+
 from scheduler.model.jobs import Job, Placement
 from scheduler.model.record import record
 
@@ -89,15 +91,5 @@ class Submitted:
 
 
 Event = Finished | Checkpointed | Started | Failed | NodeDown | NodeUp | BudgetChanged | Timer | Submitted
-KINDS: tuple[type[Event], ...] = (
-    Finished,
-    Checkpointed,
-    Started,
-    Failed,
-    NodeDown,
-    NodeUp,
-    BudgetChanged,
-    Timer,
-    Submitted,
-)
+KINDS: tuple[type[Event], ...] = get_args(Event)
 ORDER = {kind: position for position, kind in enumerate(KINDS)}

@@ -13,16 +13,7 @@ from profiles.errors import BadInput
 
 P = TypeVar("P")
 NAMES = {int: "whole number", float: "number"}
-BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "1": True,
-    "on": True,
-    "false": False,
-    "no": False,
-    "0": False,
-    "off": False,
-}
+BOOLEANS = dict.fromkeys(("true", "yes", "1", "on"), True) | dict.fromkeys(("false", "no", "0", "off"), False)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> BadInput:

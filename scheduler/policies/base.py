@@ -191,6 +191,11 @@ def units(job: Job) -> str:
     return f"{job.units} unit{'s' * (job.units != 1)}"
 
 
+def behind(first: Job, needs: str) -> Reason:
+    """Explain that a job waits for the first of the queue, which in turn waits for what it ``needs``."""
+    return Reason(f"waits for job {first.id}, which is first in the queue and waits for {needs}")
+
+
 def fits_now(job: Job, view: View) -> bool:
     """Tell if the job's units are free on a counted pool that it can run on."""
     return any(job.units <= left and job.runs_on(pool) for pool, left in view.free.items())

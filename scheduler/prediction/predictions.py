@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -203,21 +203,23 @@ def _row(
     import numpy as np  # here, because the journal imports this file, and numpy takes a tenth of a second
 
     found = [(error, one) for one in forecasts if (error := error_of(one)) is not None]
-    unit = UNITS[kind]  # type: ignore[index]
-    known = sum(one.measured is not None for one in forecasts)
-    counts = (sum(one.open for one in forecasts), sum(bool(one.void) for one in forecasts))
-    if not found:
-        return AccuracyRow(kind, place, unit, emulated, 0, known, *counts, is_stated=is_stated)
-    errors = np.array([error for error, _ in found])
-    worst, whose = max(found, key=lambda pair: abs(pair[0]))
-    return AccuracyRow(
+    row = AccuracyRow(
         kind,
         place,
-        unit,
+        UNITS[kind],  # type: ignore[index]
         emulated,
-        len(found),
-        known - len(found),
-        *counts,
+        n=len(found),
+        blind=sum(one.measured is not None for one in forecasts) - len(found),
+        open=sum(one.open for one in forecasts),
+        void=sum(bool(one.void) for one in forecasts),
+        is_stated=is_stated,
+    )
+    if not found:
+        return row
+    errors = np.array([error for error, _ in found])
+    worst, whose = max(found, key=lambda pair: abs(pair[0]))
+    return replace(
+        row,
         predicted=median(one.predicted for _, one in found),
         measured=median(one.measured for _, one in found if one.measured is not None),
         median=float(np.median(errors)),
@@ -226,7 +228,6 @@ def _row(
         within=float((abs(errors) <= BOUND).mean()),
         worst=worst,
         worst_job=whose.job,
-        is_stated=is_stated,
     )
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from scheduler.model.jobs import Cluster, Job
 from scheduler.policies.base import View
-from scheduler.policies.mct.mct import Mct, MctParameters
-from scheduler.policies.mct.plan import Rules, plan
+from scheduler.policies.mct.mct import Mct
+from scheduler.policies.mct.plan import MctParameters, plan
 from scheduler.policies.mct.plan_state import PlannedJob, remaining_job
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
@@ -37,7 +37,7 @@ class Counting(Mct):
 
     def _plan_new(self, job: Job, view: View) -> None:
         task = remaining_job(view, self._pool_plans, True, PlannedJob(job))
-        (mct,) = plan(task, Rules())
+        (mct,) = plan(task, MctParameters())
         super()._plan_new(job, view)
         parts = self._plans[job.id].parts
         if parts != (mct,):

@@ -90,12 +90,6 @@ class Availability:
             return min(self._free[first:last])
         return int(np.frombuffer(self._free, WHOLE)[first:last].min())
 
-    def most(self, start_s: float, end_s: float) -> int:
-        """Return the most units that are free at any time of the interval."""
-        first = self._step(start_s)
-        last = bisect_left(self._times, end_s, 0, len(self._free))
-        return max(self._free[first : max(last, first + 1)])
-
     def peaks(self) -> tuple[list[float], list[int]]:
         """List when the most units free so far rises, and to how many: ascending times, ascending units."""
         most = np.maximum.accumulate(np.frombuffer(self._free, WHOLE))

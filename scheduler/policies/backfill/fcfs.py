@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from scheduler.model.actions import Action, Start
 from scheduler.model.events import Event
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
+from scheduler.policies.base import Policy, Reason, View, behind, counted_pools, free, units
 
 
 class Fcfs(Policy):
@@ -42,9 +42,7 @@ class Fcfs(Policy):
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
-            return Reason(
-                f"waits for job {first.id}, which is first in the queue and waits for {units(first)}"
-            )
+            return behind(first, units(first))
         return Reason(f"waits for {units(job)}; {free(view)} free", self._expected(job, view))
 
     @staticmethod

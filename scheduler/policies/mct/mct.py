@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from profiles.errors import BadInput
 from scheduler.model.actions import Action, Resume, Start, Suspend, WakeAt
@@ -44,7 +43,7 @@ from scheduler.model.jobs import NEVER, Job, counted
 from scheduler.model.state import STOPPING, JobState
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import Policy, Reason, View, free, units
-from scheduler.policies.mct.plan import PoolPlan, Rules, Stay, plan
+from scheduler.policies.mct.plan import MctParameters, PoolPlan, Stay, plan
 from scheduler.policies.mct.plan_state import (
     STINT,
     DueQueue,
@@ -57,35 +56,6 @@ from scheduler.policies.mct.plan_state import (
 
 TRIM_EVERY = 16  # so often what is past is cut off the plans
 ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
-
-
-@dataclass(frozen=True)
-class MctParameters:
-    """Which of the family it is; the names of the registry set the first four.
-
-    Attributes:
-        fastest: MET. backfill: MCTB. migrate: MCTM; with ``backfill``: MCTBM.
-        priced: plans pay for what they take from others.
-        literal: the printed steps 6 and 7, without a guard.
-        tries: so many jobs are planned again when units are free early.
-    """
-
-    fastest: bool = False
-    backfill: bool = False
-    migrate: bool = False
-    priced: bool = False
-    literal: bool = False
-    tries: int = 5
-
-    def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ValueError("tries must be at least 1")
-        if self.fastest and (self.backfill or self.migrate or self.priced or self.literal):
-            raise ValueError("met neither backfills nor migrates")
-        if self.literal and not self.migrate:
-            raise ValueError("literal is about migration")
-        if self.priced and (self.literal or not self.backfill):
-            raise ValueError("priced needs backfill, and is not literal")
 
 
 class Mct(Policy):
@@ -101,8 +71,6 @@ class Mct(Policy):
         for pool in view.cluster.pools:
             if not pool.counted:
                 raise BadInput(f"policy mct schedules units, {pool.name} has nodes", "describe it by a count")
-        p = self.parameters
-        self._rules = Rules(p.fastest, p.backfill, p.migrate, p.literal, p.priced)
         self._woken = -math.inf
         self._since_trim = 0
         self._new: list[Job] = []
@@ -211,9 +179,9 @@ class Mct(Policy):
             for pool_plan in self._pool_plans.values():
                 pool_plan.availability.trim(view.now)
         planned = self._plans[job.id] = PlannedJob(job)
-        if self._rules.priced:
+        if self.parameters.priced:
             self._set_prices()
-        parts = plan(remaining_job(view, self._pool_plans, self._rules.migrate, planned), self._rules)
+        parts = plan(remaining_job(view, self._pool_plans, self.parameters.migrate, planned), self.parameters)
         self._adopt(planned, parts)
         for part in parts:
             self._pool_plans[part.pool].take(part, job.units)
@@ -261,9 +229,9 @@ class Mct(Policy):
         for part in before:
             self._pool_plans[part.pool].availability.release(part.start_s, part.end_s, held)
         rest = remaining_job(
-            view, self._pool_plans, self._rules.migrate, planned, state=view.state(planned.job.id)
+            view, self._pool_plans, self.parameters.migrate, planned, state=view.state(planned.job.id)
         )
-        parts = plan(rest, self._rules)
+        parts = plan(rest, self.parameters)
         better = _worth(parts) < _worth(planned.parts)
         for part in parts if better else before:
             self._pool_plans[part.pool].availability.reserve(part.start_s, part.end_s, held)
@@ -309,16 +277,18 @@ class Mct(Policy):
             parts = (Stay(pool_of(state), view.now, math.inf, end),)
             late = state.expected_end_s <= view.now
             if not planned.stopping:
-                if job.stop is NEVER or not self._rules.migrate or late:
+                if job.stop is NEVER or not self.parameters.migrate or late:
                     self._adopt(planned, parts)
                     return
                 self._pool_plans[pool_of(state)].availability.release(view.now, end, job.units)
                 parts = ()
         planned.parts = parts
-        if self._rules.priced:
+        if self.parameters.priced:
             self._set_prices()
-        rest = remaining_job(view, self._pool_plans, self._rules.migrate, planned, state=state, stint=stint)
-        more = plan(rest, self._rules)
+        rest = remaining_job(
+            view, self._pool_plans, self.parameters.migrate, planned, state=state, stint=stint
+        )
+        more = plan(rest, self.parameters)
         for part in more:
             self._pool_plans[part.pool].take(part, job.units)
         self._adopt(planned, (*parts, *more))

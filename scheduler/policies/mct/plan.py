@@ -63,23 +63,35 @@ class PoolPlan:
             self.last_start_s = part.start_s
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Which of the family it is.
+@dataclass(frozen=True)
+class MctParameters:
+    """The member of the family; the names of the registry set the first four.
 
     Attributes:
         fastest: MET: each job where it runs fastest, of the classes with enough units, however long it waits.
-        backfill: a job may fill a hole before the end of a class's queue.
-        migrate: a job may be cut into parts.
-        literal: the printed steps 6 and 7, which do not ask whether a job ends earlier.
+        backfill: MCTB: a job may fill a hole before the end of a class's queue.
+        migrate: MCTM: a job may be cut into parts; with ``backfill``: MCTBM.
         priced: plans are compared with what they take from others (see ``mct``).
+        literal: the printed steps 6 and 7, which do not ask whether a job ends earlier.
+        tries: so many jobs are planned again when units are free early.
     """
 
     fastest: bool = False
     backfill: bool = False
     migrate: bool = False
-    literal: bool = False
     priced: bool = False
+    literal: bool = False
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ValueError("tries must be at least 1")
+        if self.fastest and (self.backfill or self.migrate or self.priced or self.literal):
+            raise ValueError("met neither backfills nor migrates")
+        if self.literal and not self.migrate:
+            raise ValueError("literal is about migration")
+        if self.priced and (self.literal or not self.backfill):
+            raise ValueError("priced needs backfill, and is not literal")
 
 
 @dataclass(slots=True)
@@ -164,7 +176,7 @@ class RemainingJob:
         return tuple(parts)
 
 
-def plan(rest: RemainingJob, rules: Rules) -> Stays:
+def plan(rest: RemainingJob, rules: MctParameters) -> Stays:
     """Plan the parts in which the job runs; the part starts at infinity where no start can be said."""
     regions: list[list[Interval]] = []
     starts: list[float] = []
@@ -199,7 +211,7 @@ def plan(rest: RemainingJob, rules: Rules) -> Stays:
 
 
 def _cheapest(
-    rest: RemainingJob, rules: Rules, regions: Sequence[list[Interval]], starts: Sequence[float]
+    rest: RemainingJob, rules: MctParameters, regions: Sequence[list[Interval]], starts: Sequence[float]
 ) -> Stays:
     """Choose the plan of the least end plus price of what it takes from others."""
     plans = [rest.whole(k, start) for k, start in enumerate(starts)]
@@ -262,7 +274,7 @@ def _holes(rest: RemainingJob, regions: Sequence[list[Interval]], starts: Sequen
 
 def _split(
     rest: RemainingJob,
-    rules: Rules,
+    rules: MctParameters,
     second: int,
     regions: Sequence[list[Interval]],
     *,
@@ -333,7 +345,7 @@ def _start_of_rest(
 
 def _spans(
     rest: RemainingJob,
-    rules: Rules,
+    rules: MctParameters,
     second: int,
     regions: Sequence[list[Interval]],
     *,

@@ -25,7 +25,7 @@ from scheduler.model.actions import Action, Start
 from scheduler.model.allocation import POWER_TOLERANCE_W
 from scheduler.model.events import Event
 from scheduler.model.jobs import Cluster, Job, Placement
-from scheduler.policies.base import Policy, Reason, View, units
+from scheduler.policies.base import Policy, Reason, View, behind, units
 from scheduler.policies.power.parm import capped_pool, too_hungry
 
 SAME_SPEED = 1e-9  # relative
@@ -70,9 +70,7 @@ class FifoCap(Policy):
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
-            return Reason(
-                f"waits for job {first.id}, which is first in the queue and waits for {units(first)}"
-            )
+            return behind(first, units(first))
         placement = self._placement(job, view)
         watts = self.pool.power_w(placement.units, placement.cap_w)
         cap = "" if placement.cap_w is None else f" under {placement.cap_w:g} W"

@@ -15,7 +15,7 @@ from scheduler.model.actions import Action
 from scheduler.model.events import Event
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import Cluster, Job
-from scheduler.policies.base import Policy, Reason, View
+from scheduler.policies.base import Policy, Reason, View, behind
 from scheduler.policies.sharing.sharing import Places, SharedStart, pool_of, refusal
 
 
@@ -49,7 +49,7 @@ class Exclusive(Policy):
         assert whole is not None
         needs = f"{whole.nodes} whole nodes; {len(places.empty)} are empty"
         if first.id != job.id:
-            return Reason(f"waits for job {first.id}, which is first in the queue and waits for {needs}")
+            return behind(first, needs)
         free = len(places.empty)
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
             free += len(state.placement.nodes) if state.placement is not None else 0

@@ -19,8 +19,8 @@ from scheduler.model.events import Event, NodeDown, NodeUp
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import View
-from scheduler.policies.mct.mct import Mct, MctParameters
-from scheduler.policies.mct.plan import PoolPlan, RemainingJob, Rules, Stay, plan
+from scheduler.policies.mct.mct import Mct
+from scheduler.policies.mct.plan import MctParameters, PoolPlan, RemainingJob, Stay, plan
 from scheduler.policies.mct.plan_state import PlannedJob, remaining_job
 from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
@@ -187,15 +187,15 @@ def test_the_printed_steps_make_a_job_later_that_the_guard_leaves_alone() -> Non
     # region 30..90 of low (58 of 400 s) and come back to high at 90.
     lanes = [lane("high", 1, (0, 20, 1)), lane("low", 1, (0, 30, 1), (90, 1e6, 1))]
     mct = (Stay("high", 20.0, math.inf, 60.0),)
-    assert plan(task(lanes, [40.0, 400.0]), Rules(backfill=True, migrate=True)) == mct
-    printed = plan(task(lanes, [40.0, 400.0]), Rules(backfill=True, migrate=True, literal=True))
+    assert plan(task(lanes, [40.0, 400.0]), MctParameters(backfill=True, migrate=True)) == mct
+    printed = plan(task(lanes, [40.0, 400.0]), MctParameters(backfill=True, migrate=True, literal=True))
     assert [(part.pool, part.start_s) for part in printed] == [("low", 30.0), ("high", 90.0)]
     assert printed[-1].end_s == pytest.approx(90 + 3 + (1 - 58 / 400) * 40, abs=1e-5)
 
 
 def test_a_region_is_cut_where_one_of_a_better_class_begins_that_is_of_use() -> None:
     # Fast has a hole 10..14, which is no longer than 2 + 3 s; good one of 10..40. Low is cut at good's.
-    low, rules = lane("low", 1), Rules(backfill=True, migrate=True)
+    low, rules = lane("low", 1), MctParameters(backfill=True, migrate=True)
     good = lane("good", 1, (0, 10, 1), (40, 200, 1))
     fast = lane("fast", 1, (0, 10, 1), (14, 300, 1))
     parts = plan(task([fast, good, low], [100.0, 150.0, 600.0]), rules)
@@ -247,7 +247,7 @@ class Watched(Mct):
     """Notes of each job, when it is planned, its own end, and how MCT would let it end."""
 
     def _plan_new(self, job: Job, view: View) -> None:
-        queue = plan(remaining_job(view, self._pool_plans, True, PlannedJob(job)), Rules())
+        queue = plan(remaining_job(view, self._pool_plans, True, PlannedJob(job)), MctParameters())
         super()._plan_new(job, view)
         notes[job.id] = (self._plans[job.id].end_s, queue[-1].end_s)
 
