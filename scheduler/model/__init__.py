@@ -1,4 +1,4 @@
-"""What a policy decides about: jobs, clusters, placements, events, actions and the cluster state.
+"""Jobs, clusters, placements, events and actions, and the cluster state that simulator and coordinator share.
 
-Everything else in ``scheduler`` rests on it.
+Costs, speeds and slow-downs of jobs are here too. All other folders of ``scheduler`` may import this one.
 """

@@ -1,6 +1,6 @@
-"""What a policy may ask for. Actions of one decision are carried out in their order: free units first.
+"""Actions of a policy. Those of one decision are carried out in their order, so free units first.
 
-An engine checks each action and refuses what cannot be (``state.RuleBroken``); it never bends one.
+An engine checks each action. It refuses impossible actions (``state.RuleBroken``) and never alters them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Start:
 
 @record
 class Suspend:
-    """Stop a running job. Its units are free at once if that costs nothing; ``Checkpointed`` always comes."""
+    """Stop a running job. A ``Checkpointed`` follows; a stop without cost frees the units at once."""
 
     job_id: int
 
 
 @record
 class Resume:
-    """Go on with a suspended job: where it was, or anywhere if it can be checkpointed."""
+    """Let a suspended job go on where it was, or anywhere if it can be checkpointed."""
 
     job_id: int
     placement: Placement
@@ -34,9 +34,9 @@ class Resume:
 
 @record
 class Migrate:
-    """Checkpoint a running job here, then restart it there.
+    """Checkpoint a running job where it is, then restart it at ``placement``.
 
-    The destination is taken when the checkpoint is done; if it is not free by then the job stays suspended.
+    The destination is charged when the checkpoint is done. If it is not free then, the job stays suspended.
     """
 
     job_id: int
@@ -53,7 +53,7 @@ class Resize:
 
 @record
 class SetPowerCap:
-    """Change the power cap of a running job's units; None: uncapped."""
+    """Change the power cap of a running job's units (None: uncapped)."""
 
     job_id: int
     cap_w: float | None
@@ -61,7 +61,7 @@ class SetPowerCap:
 
 @record
 class Repartition:
-    """Divide a pool into regions. Running jobs keep their units and are charged to the region they named."""
+    """Divide a pool into regions. Running jobs keep their units and stay charged to the region they named."""
 
     pool: str
     regions: tuple[Region, ...]
@@ -69,7 +69,7 @@ class Repartition:
 
 @record
 class WakeAt:
-    """Send a ``Timer`` at that time (or now, if it is past). The same time and tag twice is one timer."""
+    """Send a ``Timer`` at that time, or now if the time is past. Equal time and tag make one timer."""
 
     at_s: float
     tag: object = None

@@ -1,6 +1,6 @@
-"""What of a cluster is free and held, by class, node, region and watt; why something cannot be had.
+"""Free and allocated units of a cluster, by class, node, region and watt, with the reasons for refusals.
 
-Counts only: whose units they are is in the books (``state.State``).
+The counts do not tell which job has which units; ``state.ClusterState`` does.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ POWER_TOLERANCE_W = 1e-6
 
 
 class RuleBroken(UserError):
-    """A policy asked for what cannot be: a fault of the policy, never bent into something possible.
+    """An impossible action, which is a fault of the policy; no action is altered to make it possible.
 
     Attributes:
-        why: without the time, the job and the rule.
+        why: the reason, without the time, the job and the rule.
     """
 
     why = ""
 
 
 class Allocation:
-    """What of a cluster is free and held. Methods raise ``RuleBroken``."""
+    """Free and allocated units of a cluster. Methods raise ``RuleBroken``."""
 
     now: float
     cluster: Cluster
@@ -40,7 +40,7 @@ class Allocation:
         self.power_w = 0.0
         self.budget_w = self.cluster.budget_w
         self._pools = {pool.name: pool for pool in self.cluster.pools}
-        # A job of no more units than this fits on some class, unless it names the classes.
+        # A job of at most so many units fits on some class, unless it names its classes.
         self._surely = max((pool.units for pool in self.cluster.pools if pool.counted), default=0)
         self._plain = {pool.name for pool in self.cluster.pools if pool.counted and not pool.has_power}
         self._has_power = any(pool.has_power for pool in self.cluster.pools)
@@ -64,7 +64,7 @@ class Allocation:
                 reasons.append(reason)
         return "; ".join(reasons) or "none of its classes of resource is here"
 
-    # -- the machine changes --------------------------------------------------------------------------
+    # -- changes of the machine --------------------------------------------------------------------------
 
     def repartition(self, pool: str, regions: tuple[Region, ...]) -> None:
         """Divide a pool into regions."""
@@ -80,7 +80,7 @@ class Allocation:
         self.regions[pool] = regions
 
     def down(self, pool: str, units: int) -> None:
-        """Free units of a counted pool leave service (jobs on them have failed before)."""
+        """Take free units of a counted pool out of service (jobs on them have failed before)."""
         self.free[pool] -= units
         self.in_service[pool] -= units
 
@@ -140,7 +140,7 @@ class Allocation:
         """Charge the units, or refuse."""
         name, units = placement.pool, placement.units
         if name in self._plain and not placement.region and units <= self.free[name]:
-            self.free[name] -= units  # the usual case: nothing else can stand in the way
+            self.free[name] -= units  # the usual case, without regions and power
             return
         why = self.obstacle(job, placement, drew_w)
         if why:
@@ -154,7 +154,7 @@ class Allocation:
         self.free[name] -= units if pool.counted else self.nodes[name].take(job, placement)
 
     def _take_again(self, job: Job, placement: Placement) -> None:
-        """Charge what a job has had since before a restart; its region may have been cut away meanwhile."""
+        """Charge a job's units after a restart, even if its region no longer exists."""
         name, region = placement.pool, placement.region
         if not region or any(one.name == region for one in self.regions.get(name, ())):
             self._take("restore", job, placement)

@@ -1,4 +1,4 @@
-"""What it costs to stop, restart and change running jobs: predicted for policies, actual in the simulator."""
+"""Costs of stopping, restarting and changing jobs: predicted for policies, actual in the simulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.model.record import record
 
 
 class Costs(Protocol):
-    """Seconds during which a job holds its units without getting on."""
+    """Seconds during which a job holds its units without progress."""
 
     def stop_s(self, job: Job, pool: str) -> float:
         """Predict how long it takes to suspend the job on that class, by a checkpoint or a mere pause."""
@@ -39,9 +39,9 @@ NOTHING = LinearCost(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class LinearCosts:
-    """Costs that are lines over the job's memory, per class of resource (paper A, equations 2-5).
+    """Costs linear in the job's memory, per class of resource (paper A, equations 2-5).
 
-    A class that is not named costs nothing. A job of unknown memory pays the offset alone.
+    A class without an entry costs nothing. A job of unknown memory pays the offset alone.
 
     Attributes:
         checkpoint: per class; paper A's alpha_C (s/MB) and beta_C (s).
@@ -51,9 +51,9 @@ class LinearCosts:
             paper's exception, which its model leaves out).
         resize: of a malleable job. cap_change_s: of a changed power cap.
         pause_s, go_on_s: to pause a job that stays where it is, and to let it go on.
-        factor: all of it times this: 2 is an estimate that is twice the truth.
-        begin_s: per class, how much of a restart's offset is the context and the kernels of the program that
-            was measured: those of another program may be known better.
+        factor: multiplies all costs; 2 is an estimate of twice the truth.
+        begin_s: per class, the share of a restart's offset that context and kernels of the measured program
+            take, because those of another program may be known better.
     """
 
     checkpoint: Mapping[str, LinearCost] = field(default_factory=dict)

@@ -1,9 +1,8 @@
-"""What a policy is told, one event at a time.
+"""Events that a policy is told, one at a time.
 
-Events of one instant come in this order, which is also the order of the definitions below: jobs that
-finished, checkpoints that are done, jobs that started (real engines need time for that), failures of jobs,
-nodes that went down or came up, a changed power budget, timers, and last the jobs that were submitted.
-Events of one kind come in the order of their causes.
+Events of one instant come in the order of the definitions below: finished jobs, checkpoints, started jobs
+(real engines need time for a start), failed jobs, nodes down and up, a changed power budget, timers, and last
+submitted jobs. Events of one kind come in the order of their causes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from scheduler.model.record import record
 
 @record
 class Finished:
-    """The job has ended, where ``placement`` says. ``how``: "done", or "killed" at its limit."""
+    """The end of a job at ``placement``. ``how``: "done", or "killed" at its limit."""
 
     job: Job
     placement: Placement
@@ -25,9 +24,9 @@ class Finished:
 
 @record
 class Checkpointed:
-    """A stop has been carried out: the units are free, the job is suspended, or already restarted elsewhere.
+    """The end of a stop: the units are free, and the job is suspended or already restarted elsewhere.
 
-    ``resumed`` is False after a ``Migrate`` whose destination was no longer free: resume it yourself.
+    ``resumed`` is False after a ``Migrate`` whose destination was no longer free; the policy must resume it.
     """
 
     job: Job
@@ -37,14 +36,14 @@ class Checkpointed:
 
 @record
 class Started:
-    """The job now runs."""
+    """The start of a job."""
 
     job: Job
 
 
 @record
 class Failed:
-    """The job lost its node; it waits again, first of its priority, with what its last checkpoint kept."""
+    """The loss of a job's node. The job waits again, first of its priority, with its last checkpoint."""
 
     job: Job
     placement: Placement
@@ -52,7 +51,7 @@ class Failed:
 
 @record
 class NodeDown:
-    """``units`` units of a counted pool, or one node, left service."""
+    """The loss of ``units`` units of a counted pool, or of one node."""
 
     pool: str
     units: int = 1
@@ -61,7 +60,7 @@ class NodeDown:
 
 @record
 class NodeUp:
-    """``units`` units of a counted pool, or one node, are back."""
+    """The return of ``units`` units of a counted pool, or of one node."""
 
     pool: str
     units: int = 1
@@ -70,7 +69,7 @@ class NodeUp:
 
 @record
 class BudgetChanged:
-    """The cluster may now draw ``budget_w`` (None: not limited). Running jobs may exceed it: shrink them."""
+    """A new power budget (None: no limit). Running jobs may exceed it, so the policy must shrink them."""
 
     budget_w: float | None
 
@@ -85,7 +84,7 @@ class Timer:
 
 @record
 class Submitted:
-    """A new job waits."""
+    """The submission of a job."""
 
     job: Job
 

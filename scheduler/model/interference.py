@@ -1,11 +1,11 @@
-"""What jobs that share nodes do to each other: from a table of measured pairs, or from measured pressures.
+"""Slow-downs of jobs that share nodes, from a table of measured pairs or from measured pressures.
 
-A *binding* says how a job's tasks lie in each of its nodes (``Placement.binding``): "packed" on whole nodes
-of its own; or on a part of twice as many, "spread" over the sockets, or on the socket "near" to or "far" from
-the network card. Jobs that share nodes lie ``BESIDE`` each other: one near, the other far, or all spread.
+A *binding* is the layout of a job's tasks in each of its nodes (``Placement.binding``). "packed": on whole
+nodes of its own. "spread", "near", "far": on parts of twice as many nodes, spread over the sockets, or on the
+socket near to or far from the network card. ``BESIDE`` names the binding of a neighbour.
 
-What a program does to others is its *pressure*: how much slower a probe gets beside it (memprobe, which
-writes through memory, and comprobe, which communicates all to all; Konishi et al. 2008). A file of pairs:
+The *pressure* of a program is how much slower a probe gets beside it. memprobe writes through memory,
+comprobe communicates all to all (Konishi et al. 2008). A file of pairs:
 
     programs = ["EP", "CG"]         # order of rows and columns
     alone_like = "EP"               # alone on a part of the nodes a program runs as beside this one
@@ -39,13 +39,13 @@ REMEDY = "its form is described in scheduler/model/interference.py"
 
 @dataclass(frozen=True)
 class Pressure:
-    """What one program does to others, and how much it can suffer from it.
+    """The pressure of a program on others, and its own share of communication.
 
     Attributes:
         memory_percent: how much slower memprobe is beside it.
         near_percent, far_percent: how much slower comprobe is, on cores near to and far from the card.
         communication_percent: share of its own run time that it spends communicating.
-        dram_per_ms, io_per_ms: its mean requests by the processor's counters (which mislead: peaks count).
+        dram_per_ms, io_per_ms: its mean requests by the processor's counters (misleading: peaks count).
     """
 
     memory_percent: float = 0.0
@@ -57,7 +57,7 @@ class Pressure:
 
 
 class Slowdowns(Protocol):
-    """What is known of programs that share a node; predicted for policies, the truth in a simulation."""
+    """Knowledge of programs that share a node, predicted for policies or the truth in a simulation."""
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
         """Return run time of ``program``, bound so, beside those on its node / run time on whole nodes.
@@ -71,7 +71,7 @@ class Slowdowns(Protocol):
 
 @dataclass(frozen=True)
 class NoSlowdowns:
-    """Nothing is known of any program."""
+    """No slow-downs, because no program was measured."""
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
         return 1.0
@@ -85,7 +85,7 @@ NOTHING_KNOWN = NoSlowdowns()
 
 @dataclass(frozen=True)
 class PairTable:
-    """Pairs that were measured. More than one neighbour: what each adds to running alone is added up.
+    """Measured pairs. The effects of several neighbours, each relative to running alone, are added up.
 
     Attributes:
         base_s: run time of each program on whole nodes of its own.
@@ -124,7 +124,7 @@ class PairTable:
 
 
 class PressureWeights(NamedTuple):
-    """What a product of two pressures adds to a run time (share of it per percent^2); how well that fits."""
+    """Additions of a product of two pressures to a run time (share per percent^2), and the fit's quality."""
 
     memory: float
     network: float
@@ -133,9 +133,9 @@ class PressureWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class PressureModel:
-    """Slow-downs from pressures alone: no pair need have been measured.
+    """Slow-downs from pressures alone, for pairs that were never measured.
 
-    What b adds to a's run time is ``memory * memory_a * memory_b + network * near_b * communication_a``.
+    b adds to a's run time ``memory * memory_a * memory_b + network * near_b * communication_a``.
 
     Attributes:
         pressures: by program.
@@ -192,7 +192,7 @@ def _weights(table: PairTable, binding: str) -> PressureWeights:
 
 @dataclass(frozen=True)
 class SharedNodeInterference:
-    """Slow-downs as a world's ``Settings.interference``: the slowest node holds up the whole job."""
+    """Slow-downs as ``SimulationSettings.interference``: the slowest node slows the whole job."""
 
     slowdowns: Slowdowns
 

@@ -1,9 +1,9 @@
-"""What a policy decides about: jobs, pools of resources, placements. All frozen; units are in the names.
+"""Jobs, pools of resources and placements. All are frozen; names end in their units.
 
-A *pool* is one kind of resource (all GPUs, all nodes of a type). It is counted (``Pool(name, units=512)``:
-units without identity) or has nodes with a capacity for each resource (``Pool(name, units=256,
-resources=("cpu", "memory"), capacity=(1.0, 1.0))``: 256 nodes). A job asks for *units*: units of a counted
-pool, or tasks that each take the job's ``demand`` on some node.
+A *pool* is one class of resource (all GPUs, all nodes of a type). A counted pool has units without identity
+(``Pool(name, units=512)``). Another pool has nodes with a capacity for each resource (``Pool(name, units=256,
+resources=("cpu", "memory"), capacity=(1.0, 1.0))``). A job asks for *units* of a counted pool, or for tasks
+that each take the job's ``demand`` on a node.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Protocol
 
 from scheduler.model.record import record
 
-# Sums of fractional demands carry rounding errors; whatever compares them allows this much.
+# Sums of fractional demands carry rounding errors; comparisons allow this much.
 EPSILON = 1e-9
 EMPTY: Mapping[str, float] = MappingProxyType({})
-NEAREST = 1.5 * 2**52  # added and taken off again it leaves the nearest whole number of a float
+NEAREST = 1.5 * 2**52  # added and subtracted again, it rounds a float to a whole number
 FAR = 1e14  # microseconds; up to there a float of them is off by less than 0.01
 
 
 def instant(time_s: float) -> float:
     """Round ``time_s`` to the grid of one microsecond that events lie on.
 
-    A planned time meets the event it was planned for only if both were rounded: plan with ``instant``.
+    Plan with ``instant``, because a planned time meets its event only if both are rounded.
     """
     micros = time_s * 1e6
     whole = micros + NEAREST - NEAREST
@@ -39,7 +39,7 @@ def instant(time_s: float) -> float:
 
 
 class Stop(StrEnum):
-    """What can be done to a running job."""
+    """Ways to stop a running job."""
 
     NEVER = "never"  # it runs to its end
     PAUSE = "pause"  # it can be suspended and resumed where it is
@@ -50,7 +50,7 @@ NEVER, PAUSE, CHECKPOINT = Stop.NEVER, Stop.PAUSE, Stop.CHECKPOINT  # looked up 
 
 
 class EstimateKind(StrEnum):
-    """What an estimate is."""
+    """Kind of an estimate of a run time."""
 
     LIMIT = "limit"  # the user's limit: the job is killed there
     EXACT = "exact"  # the run time itself
@@ -68,7 +68,7 @@ class Speed(Protocol):
 
 @record
 class Job:
-    """What is known of a job when it is submitted. Its true run time is not here: nobody knows that.
+    """A submitted job, as policies know it; its true run time is not known.
 
     Attributes:
         id: unique number.
@@ -84,9 +84,9 @@ class Job:
         demand: what one unit takes of each resource of a node, in the order of ``Pool.resources``.
         memory_mb: peak memory of the whole job (decides the cost of a checkpoint); None: unknown.
         stop: whether it can be paused or checkpointed.
-        user, program: who, and what (the key to what profiles know of it).
-        priority: of the jobs that wait, those of a higher priority come first.
-        share: weight of its user from now on, where a policy shares between users; None: it says nothing.
+        user, program: owner, and key to profiles of the program.
+        priority: waiting jobs of a higher priority come first.
+        share: weight of its user from now on, for policies that share between users; None: not stated.
     """
 
     id: int
@@ -135,7 +135,7 @@ class Job:
 
 @record
 class Placement:
-    """Where and how a job runs.
+    """The place of a job, and how it runs there.
 
     Attributes:
         pool: class of resource.
@@ -143,8 +143,7 @@ class Placement:
         nodes: (node, units there) for a pool with nodes; empty for a counted pool.
         cap_w: power cap of each unit; None: uncapped.
         region: the region that the units are charged to ("": none), see ``actions.Repartition``.
-        binding: how the tasks lie inside each node ("", "packed", "spread", "near", "far": by distance to
-            the network card); the engine on the node turns it into cores.
+        binding: layout of the tasks inside each node (see ``interference``); the engine turns it into cores.
     """
 
     pool: str
@@ -168,8 +167,8 @@ class Pool:
     Attributes:
         name: what placements call it.
         units: number of units, or of nodes when ``resources`` are named.
-        kind: of a pool of devices: "gpu", "cpu", ...; empty: it is none.
-        rank: preference between classes, 0 is the best (a tie-break: jobs know their own run times).
+        kind: of a pool of devices: "gpu", "cpu", ...; empty for other pools.
+        rank: preference between classes as a tie-break, 0 is the best.
         resources: names of what a node has; empty: a counted pool.
         capacity: of every node, in the order of ``resources``.
         capacities: of each node, when nodes differ.
@@ -177,7 +176,7 @@ class Pool:
         peak_w: power of an uncapped unit in use, beside ``base_w``.
         idle_w: power of a unit not in use.
         caps_w: the power caps that can be set, ascending; empty: none.
-        names: of the nodes, for people; empty: the pool's own with a number.
+        names: of the nodes, for people; empty: the pool's name with a number.
     """
 
     name: str
@@ -230,8 +229,8 @@ class Cluster:
     """The machine: pools, best class first, and the power it may draw (None: not limited).
 
     Attributes:
-        memory_mb: what all jobs may have together, paused ones included (infinite: not limited). The
-            coordinator keeps to it; the simulator does not, because logs seldom tell what a job needs.
+        memory_mb: limit on the memory of all jobs, paused ones included (infinite: none). The simulator
+            ignores it, because logs seldom tell the memory of a job.
     """
 
     pools: tuple[Pool, ...]

@@ -1,4 +1,4 @@
-"""What is free on each node of a pool whose nodes have identity."""
+"""Free resources on each node of a pool whose nodes have identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class Nodes:
-    """The nodes of one pool; policies read, ``State`` changes.
+    """The nodes of one pool, read by policies and changed by ``ClusterState``.
 
     Attributes:
         capacity, free: nodes x resources (read-only arrays); a node that is down has nothing free.
@@ -28,7 +28,7 @@ class Nodes:
         rows = pool.capacities or [pool.capacity] * pool.units
         self._capacity = np.array(rows, dtype=np.float64).reshape(pool.units, len(pool.resources))
         self._free = self._capacity.copy()
-        # Of one node by itself: as Python's numbers, with which it reckons several times as fast.
+        # Python's numbers, because sums over one node are several times as fast with them.
         self._rows: Sequence[Sequence[float]] = rows
         self._held = [[0.0] * len(pool.resources) for _ in rows]
         self._up = np.ones(pool.units, dtype=np.bool_)

@@ -1,6 +1,6 @@
-"""Which cores jobs that share a node get: spread over its sockets, or near to and far from the network card.
+"""Cores of jobs that share a node: spread over its sockets, or near to and far from the network card.
 
-The words are those of Konishi et al. (2008): ``4x2`` alone on whole nodes, ``2x4`` spread over the sockets of
+The words follow Konishi et al. (2008): ``4x2`` alone on whole nodes, ``2x4`` spread over the sockets of
 twice as many, ``2x4F`` on the socket next to the network card, ``2x4B`` on the other.
 """
 
@@ -22,7 +22,7 @@ class Sockets:
     """The cores of each NUMA node, one logical CPU a core; the one next to the network card first.
 
     Attributes:
-        card: whether it is known which one that is.
+        card: True if the place of the network card is known.
     """
 
     cores: tuple[tuple[int, ...], ...]

@@ -1,7 +1,7 @@
 """Records that are frozen for the type checker and cheap at run time.
 
-A ``dataclass(frozen=True)`` sets each field through ``object.__setattr__``, which costs ten times a plain
-assignment: 4 us for a job, several records for each job. mypy refuses assignments to these just the same.
+A ``dataclass(frozen=True)`` sets each field by ``object.__setattr__``, at ten times the cost of a plain
+assignment (4 us for a job, which has several records). mypy refuses assignments to these records as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast a job goes on some nodes under a power cap (paper C, equations 4.3 - 4.5)."""
+"""Speed of a job on some nodes under a power cap (paper C, equations 4.3 - 4.5)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CappedSpeed:
     """Downey's scaling over nodes times a line over the cap: ``s(n, p) = s(n) * s(p)``.
 
     Attributes:
-        parallelism: Downey's A, mean parallelism; infinite: twice the nodes are always twice as fast.
+        parallelism: Downey's A, mean parallelism; infinite: speed is proportional to the nodes.
         variance: Downey's sigma.
-        slope_per_w: m, how much faster each watt above the lowest cap makes the job.
-        lowest_w: lowest cap, where ``s(p)`` is 1. knee_w: from this cap on the job gets no faster.
+        slope_per_w: m, gain in speed by each watt above the lowest cap.
+        lowest_w: lowest cap, where ``s(p)`` is 1. knee_w: cap from which on the speed is constant.
         least_units: the fewest nodes, where ``s(n)`` is 1.
     """
 
@@ -56,7 +56,7 @@ class CappedSpeed:
 
     @property
     def useful_units(self) -> float:
-        """So many nodes make the job as fast as it gets: 2A - 1, or A + A sigma - sigma for sigma > 1."""
+        """Number of nodes of the highest speed: 2A - 1, or A + A sigma - sigma for sigma > 1."""
         A, sigma = self.parallelism, self.variance
         return A + A * sigma - sigma if sigma > 1 else 2 * A - 1
 

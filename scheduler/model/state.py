@@ -1,7 +1,6 @@
-"""The books: which job waits, runs or is suspended, what is free; every change is checked before it is made.
+"""The cluster state: jobs that wait, run or are suspended, and free units. Every change is checked first.
 
-Simulator and coordinator keep the same books; a policy reads them as its ``View``. Only an engine calls the
-methods that change something.
+Simulator and coordinator share this class. A policy reads it as its ``View`` and never changes it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["ClusterState", "JobPhase", "JobState", "RuleBroken", "estimate_under
 
 
 class JobPhase(StrEnum):
-    """Where a job is."""
+    """Phase of a job in the system."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -40,18 +39,18 @@ WAITING, RUNNING, STOPPING, SUSPENDED = JobPhase  # looked up in a tenth of the 
 
 @dataclass(slots=True)
 class JobState:
-    """What is known of one job in the system; for policies to read.
+    """State of one job in the system, for policies to read.
 
     Attributes:
-        placement: where it runs, or ran last; None: it never ran.
+        placement: current or last place; None: it never ran.
         start_s: first start; None: it never started.
         since_s: begin of the current phase.
-        works_from_s: since when it gets on in the current run (after its restart).
-        served_s: attained service up to ``since_s``: seconds in which it got on, on whatever class.
+        works_from_s: begin of progress in the current run (after its restart).
+        served_s: attained service up to ``since_s``: seconds of progress, on whatever class.
         done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
-        whole_s: believed run time of the whole job where and how it runs, or ran last.
-        expected_end_s: believed end of the current run; infinite: unknown; in the past: it takes longer.
-        preemptions, migrations, failures: how often that happened to it.
+        whole_s: believed run time of the whole job at ``placement``.
+        expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
+        preemptions, migrations, failures: their numbers.
     """
 
     job: Job
@@ -94,9 +93,9 @@ def estimate_under(job: Job, placement: Placement) -> float:
 
 @dataclass
 class ClusterState(Allocation):
-    """The books of one cluster; the ``View`` of a policy.
+    """The state of one cluster, which is the ``View`` of a policy.
 
-    The mappings are shared with the policy, which only reads them. Methods raise ``RuleBroken``.
+    The policy shares the mappings, and only reads them. Methods raise ``RuleBroken``.
     """
 
     cluster: Cluster
@@ -105,21 +104,21 @@ class ClusterState(Allocation):
     slowdowns: Slowdowns = NOTHING_KNOWN
     now: float = 0.0
     upcoming: type[Event] | None = None
-    overtaken: bool = field(default=False, init=False)  # whoever is next to ask the policy calls ``arrange``
+    overtaken: bool = field(default=False, init=False)  # ``arrange`` is due before the next decision
 
     def __post_init__(self) -> None:
         super().__init__()
-        # An ordered dictionary, because taking the first of a plain one slows down as its front is deleted.
+        # Ordered, because the first item of a plain dictionary gets slow as its front is deleted.
         self.waiting: OrderedDict[int, Job] = OrderedDict()
         self.running: dict[int, JobState] = {}
         self.suspended: dict[int, JobState] = {}
         self._jobs: dict[int, JobState] = {}
-        self._ranked = False  # whether a job ever had a priority
+        self._ranked = False  # True once a job had a priority
 
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
 
-    # -- jobs come and go -----------------------------------------------------------------------------
+    # -- transitions of jobs -----------------------------------------------------------------------------
 
     def submit(self, job: Job) -> JobState:
         """Let a new job wait."""
@@ -267,9 +266,9 @@ class ClusterState(Allocation):
             self.overtaken = True
 
     def arrange(self) -> None:
-        """Put the waiting jobs into the order of their priorities, those of one as they stand.
+        """Sort the waiting jobs by priority, equal ones as they stand.
 
-        What a policy has derived from the old order is void: let it ``begin`` anew.
+        The policy must ``begin`` anew, because all that it derived from the old order is void.
         """
         for job in sorted(self.waiting.values(), key=lambda job: -job.priority):
             self.waiting.move_to_end(job.id)
@@ -342,7 +341,7 @@ class ClusterState(Allocation):
         self.expect(state, now + self.costs.restart_s(state.job, placement.pool) if restart else now)
 
     def _settle(self, state: JobState) -> None:
-        """Book what the current run has done so far."""
+        """Add what the current run has done so far."""
         if state.phase is RUNNING and self.now > state.works_from_s:
             state.done = state.done_by(self.now)
             state.served_s += self.now - state.works_from_s

@@ -1,1 +1,1 @@
-"""The policies, one file each; ``scheduler.policies.registry`` names them."""
+"""Policies: ``base`` is their interface, ``registry`` their names, and each family has a folder."""

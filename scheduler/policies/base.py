@@ -1,11 +1,11 @@
-"""The interface between policies and whatever runs them: what a policy sees, is asked, and answers.
+"""The interface between policies and engines.
 
     engine --event--> Policy.decide(view, event) --actions--> engine
 
-A policy holds no handle on the outside world and reads no clock: the same events and the same seed give the
-same actions, in the simulator and on real nodes. It may keep what it derives from events (an index of the
-queue, a plan), but must be able to rebuild that from a view (``begin``), because a coordinator can be
-killed and started again at any instant.
+A policy reads no clock and nothing but events and its view. Equal events and seeds give equal actions, in
+the simulator and on real nodes. A policy may keep what it derives from events (an index of the queue, a
+plan), but must be able to rebuild it from a view (``begin``), because a coordinator may restart
+at any instant.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ if TYPE_CHECKING:
 
 
 class View(Protocol):
-    """What a policy can see, read-only and always current: look, do not keep.
+    """The cluster as a policy sees it: read-only, always current, and not to be kept.
 
-    Mappings are in a fixed order and cost O(1) to look up; none is a copy. To take the first of ``waiting``
-    costs O(1) too.
+    Mappings have a fixed order and O(1) look-ups; none is a copy. The first of ``waiting`` costs O(1) too.
 
     Attributes:
-        now: the time in seconds, on the grid of ``model.instant``.
-        upcoming: kind of the next event at this very instant, None if this is the last one. A policy that
-            wants to see all changes of an instant at once answers () while this is not None.
-        waiting: jobs that wait, by priority and then in the order of submission (of its priority, a job that
-            failed comes first again). When a job goes before others, the policy is asked to ``begin`` anew.
+        now: the time in seconds, on the grid of ``jobs.instant``.
+        upcoming: kind of the next event at this very instant, None at the last one. A policy that decides
+            once an instant answers () while this is not None.
+        waiting: jobs that wait, by priority and then in the order of submission. A failed job comes first of
+            its priority. The policy must ``begin`` anew when a job goes before others.
         running: jobs that hold units, also while they stop or restart, in the order of their starts.
-        suspended: jobs that were stopped, in the order in which they were.
+        suspended: stopped jobs, in the order of their stops.
         free: free units of each counted pool (for a pool with nodes: nodes on which nothing runs).
         in_service: units or nodes of each pool that are not down.
         nodes: what is free on each node, for each pool that has nodes.
         regions: the current regions of each partitioned pool.
         region_used: units charged to each region, as (pool, region).
         costs: predicted costs of stopping, restarting and changing jobs.
-        slowdowns: what programs that share nodes are predicted to do to each other.
-        power_w: power of all units in use. budget_w: what they may draw.
-        profiles: what was measured of the machine, by name of pool.
+        slowdowns: predicted slow-downs of programs that share nodes.
+        power_w: power of all units in use. budget_w: their limit.
+        profiles: measured profiles of the machine, by name of pool.
     """
 
     @property
@@ -91,7 +90,7 @@ class View(Protocol):
 
 
 class Reason(NamedTuple):
-    """Why a job waits, as a sentence for its owner, and when it should start (None: cannot be said)."""
+    """Reason of a wait, as a sentence for the job's owner, and the expected start (None: not known)."""
 
     sentence: str
     expected_start_s: float | None = None
@@ -99,7 +98,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class NoParameters:
-    """For policies without any."""
+    """No parameters."""
 
 
 class Policy(ABC):
@@ -109,15 +108,15 @@ class Policy(ABC):
         Parameters: frozen dataclass of the parameters, with the paper's defaults (raise ValueError in
             ``__post_init__`` for values that make no sense).
         ignores: kinds of event for which ``decide`` need not be called.
-        promises: which of the general properties hold, checked by the tests for every policy:
+        promises: general properties that hold, which the tests check for every policy:
             "in-order" (no job starts before one submitted earlier), "no-delay" (later jobs never change
             when a job starts, when estimates are exact), "conserving" (no job waits while it fits).
-        suits: the kinds of machine and job mix (tests/support/worlds.py) that it schedules: "counted",
+        suits: kinds of machine and job mix (tests/support/worlds.py) that it schedules: "counted",
             "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
             "sharing" (nodes of cores, programs that slow each other down).
-        fences: whether a job of a region runs on that region's own units only.
-        fair: whether it divides the machine between users, by the weights that ``Job.share`` states.
-        revises: whether ``revise`` is enough when more is known of jobs that wait; else it begins anew.
+        fences: a job of a region runs on that region's own units only.
+        fair: the machine is divided between users, by the weights that ``Job.share`` states.
+        revises: ``revise`` is enough when more is known of waiting jobs; else the policy begins anew.
     """
 
     Parameters: ClassVar[type] = NoParameters

@@ -11,7 +11,7 @@ from scheduler.policies.base import Policy
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """Where a policy's class is, what it does, and parameters that make this name out of a shared class."""
+    """A policy: module, class, a summary, and the parameters that distinguish it from others of the class."""
 
     module: str
     name: str

@@ -1,3 +1,5 @@
-"""Predictions of run times, costs and slow-downs, from profiles and from earlier jobs; and how good they
-were.
+"""Predictions of run times, costs and slow-downs, from profiles and from earlier jobs, and their accuracy.
+
+``history`` and ``run_times`` predict run times, ``migration_costs`` checkpoints and restarts, ``profiles``
+all that profiles measured. ``tracker`` keeps the ``predictions`` of running jobs beside their outcomes.
 """

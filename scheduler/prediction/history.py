@@ -1,20 +1,20 @@
-"""What a job will need, from the runs before it: quantiles, not only a middle.
+"""Quantiles of the needs of a job, from earlier runs.
 
-The first of these that has something to go by (``Basis``):
+The first basis with enough data counts (``Basis``):
 
 1. ``arguments``: runs of the same program with the same arguments, size and device. From nine runs on the
-   quantiles are order statistics, right for any distribution; below, those of a log-normal one by
-   Student's t.
+   quantiles are order statistics, right for any distribution; with fewer runs, those of a log-normal
+   distribution by Student's t.
 2. ``scaled``: runs whose arguments differ in numbers only: time = c x^p of the numbers that vary, by least
-   squares on logarithms. Taken only if, leaving out each run in turn, it predicts better than their mean,
-   and up to ``BEYOND`` times outside what was seen.
-3. ``name``: all runs of the program, on whatever size; of that device if there are any.
-4. ``user``: the mean of the last two jobs of the same user, whatever they were (EASY++: Tsafrir, Etsion and
-   Feitelson, IEEE TPDS 18(6), 2007); its quantiles are those of actual over predicted time, by this rule, of
-   that user's jobs. It is ``proved`` where 8 of 10 of its last outcomes for that user were within a factor 2
-   either way, as is assumed after one run of the same program; elsewhere it is told, and not planned with.
+   squares on logarithms. The law must beat the mean when each run is left out in turn, and holds up to
+   ``BEYOND`` times outside the known numbers.
+3. ``name``: all runs of the program, on any size; on that device if there are any.
+4. ``user``: the mean of the last two jobs of the same user (EASY++: Tsafrir, Etsion and Feitelson, IEEE TPDS
+   18(6), 2007). Its quantiles are those of actual over predicted time of that user's jobs by this rule. The
+   rule is ``proved`` if 8 of 10 of its last outcomes for that user were within a factor 2, which is also
+   assumed after one run of the same program. Plans do not use it before that.
 
-The last ``RECENT`` runs count. Quantiles are 10, 50 and 90 %: of what is to come, not of a mean.
+The last ``RECENT`` runs count. Quantiles are 10, 50 and 90 %, of the next value and not of a mean.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ ERRORS_KEPT = 100  # of the rule of a user's last two
 LEVELS = (0.1, 0.5, 0.9)
 ENOUGH = 9  # runs from which on the 10 and 90 % order statistics exist
 PROVED = 0.8  # share of the last outcomes of the rule by user within ``ONE_RUN``
-LEAST_SPREAD = 0.02  # standard deviation of the logarithm: nothing repeats better
+LEAST_SPREAD = 0.02  # least standard deviation of the logarithm
 ONE_RUN = math.log(2.0)  # spread assumed after a single run: its 10 and 90 % quantiles are a factor 2 apart
-STRANGER = math.log(5.0)  # likewise of a user's next job
+STRANGER = math.log(5.0)  # likewise for a user's next job
 BEYOND = 4.0
 NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 INTERPRETERS = re.compile(r"(?:python|perl|ruby|lua|julia|node|Rscript|(?:ba|da|z|k)?sh)[0-9.]*")
 
 
 class JobSignature(NamedTuple):
-    """What is to be run.
+    """The properties of a job by which earlier runs are compared.
 
     Attributes:
-        size: cores, nodes: only runs of one size are compared.
+        size: cores and nodes; only runs of one size are compared.
         pool: class of device; "" if all are alike.
     """
 
@@ -62,7 +62,7 @@ class JobSignature(NamedTuple):
 
 
 class PastRun(NamedTuple):
-    """One run that came to its end with success.
+    """A run that ended with success.
 
     Attributes:
         memory_mb: peak of its process tree. registered_mb: what its checkpoints hold (paper A's M_max).
@@ -78,9 +78,9 @@ class PastRun(NamedTuple):
 
 @dataclass(frozen=True)
 class HistoryPrediction:
-    """10, 50 and 90 % quantiles, from ``n`` runs; ``rule`` says how, as a clause.
+    """10, 50 and 90 % quantiles, from ``n`` runs; ``rule`` names the rule, as a clause.
 
-    ``proved``: plans may rest on it; False: of unrelated jobs, by a rule that has not proved right here.
+    ``proved`` is False for predictions from unrelated jobs that plans must not use.
     """
 
     low: float
@@ -309,11 +309,11 @@ def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
     design = np.column_stack([np.ones(n), x])
     inverse = np.linalg.pinv(design.T @ design)
     if np.linalg.matrix_rank(design) <= k:
-        return None  # the numbers vary together: which one counts cannot be said
+        return None  # the numbers vary together, so their effects cannot be told apart
     coefficients = inverse @ design.T @ y
     left = 1.0 - np.einsum("ij,jk,ik->i", design, inverse, design)
     if left.min() < 1e-9:
-        return None  # one run alone decides where the line goes
+        return None  # one run alone determines the line
     residuals = y - design @ coefficients
     alone = (y - y.mean()) * n / (n - 1)  # of the mean of the others
     if np.sum((residuals / left) ** 2) >= np.sum(alone**2):
@@ -333,7 +333,7 @@ def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:
 def _student(freedom: int) -> float:
     """Compute the 90 % quantile of Student's t, by bisection of the angle of t / sqrt(freedom).
 
-    scipy has it, but a coordinator that imports scipy stands still for a quarter of a second.
+    Not by scipy, because its import would stop the coordinator for a quarter of a second.
     """
     low, high = 0.0, math.pi / 2
     for _ in range(60):

@@ -1,9 +1,8 @@
-"""What moving a job is believed to cost: the profile's coefficients, and what was measured of jobs since.
+"""Learned migration costs: the coefficients of a profile, corrected by measurements of jobs.
 
-The cost is the sum of its parts. Those that move data are the profile's lines over the memory that the job
-has registered (its limit until that is known), times the median of measured / line of recent jobs on that
-class. The others belong to the program or to this machine: they are what they were the last times, of this
-job rather than of another one, on this class rather than on another one.
+The cost is the sum of its parts. A part that moves data follows the profile's line over the job's registered
+memory (its limit until that is known), times the median of measured / line of recent jobs on that class. The
+other parts are as they were the last times, for this job or else for similar ones, on this class if possible.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ CostPart = Literal[
     "reach",  # from the request to the safe point
     "drain",
     "save",
-    "leave",  # until the coordinator knows that it has left
-    "launch",  # until its process has been started again
-    "start",  # that of the program itself, imports and all
+    "leave",  # until the coordinator knows that the job has left
+    "launch",  # until the process has started again
+    "start",  # of the program itself, with its imports
     "context",
     "compile",
     "restore",
 ]
 KEPT = 200  # of each part, over all jobs
 RECENT = 20
-NEAR = 2.0  # memory of jobs that are like each other, as a ratio
+NEAR = 2.0  # largest ratio of the memory of similar jobs
 
 
 class PartTime(NamedTuple):
-    """How long a part took."""
+    """Duration of a part."""
 
     job: int
     program: str
@@ -51,7 +50,7 @@ class LearnedMigrationCosts:
     """``Costs`` that learn.
 
     Args:
-        profile: what a measured profile says; free: nothing is known yet.
+        profile: costs of a measured profile; free if there is none.
     """
 
     def __init__(self, profile: LinearCosts) -> None:
@@ -82,7 +81,7 @@ class LearnedMigrationCosts:
         """Predict the seconds of each part of a checkpoint on that class."""
         line = self.profile.checkpoint.get(pool)
         waiting = self._typical("reach", self._is(job), self._like(job))
-        if waiting is None:  # asked at any instant: half of the way between two safe points
+        if waiting is None:  # requests come at any instant, on average halfway between two safe points
             waiting = (self._typical("pace", self._is(job), self._like(job)) or 0.0) / 2
         drain = self._typical("drain", self._is(job), self._like(job))
         return {
@@ -101,7 +100,7 @@ class LearnedMigrationCosts:
         own, like = self._is(job), self._like(job)
         own_here, like_here = (lambda s: own(s) and here(s)), (lambda s: like(s) and here(s))
         context = self._typical("context", own_here, here, own)
-        # The least of each: a driver keeps what it has compiled, and seldom has to do it twice.
+        # The least of each, because a driver caches what it has compiled.
         kernels = self._typical("compile", own_here, like_here, own, of=min)
         begin = self.profile.begin_s.get(pool, 0.0)
         line = self.profile.restart.get(pool)

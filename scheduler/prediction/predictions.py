@@ -12,17 +12,17 @@ Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "
 Unit = Literal["s", "ratio"]
 
 UNITS: dict[Kind, Unit] = {
-    "run-time": "s",  # from an attempt's start to its end, what moving it costs apart
+    "run-time": "s",  # from an attempt's start to its end, without migration costs
     "checkpoint": "s",  # from the request until the job has left
-    "restart": "s",  # from the decision until it computes again
-    "migration": "s",  # from the request until it computes again, elsewhere
-    "suspension": "s",  # to stop it and to get it going again, without the time between
+    "restart": "s",  # from the decision until the job computes again
+    "migration": "s",  # from the request until the job computes again, elsewhere
+    "suspension": "s",  # to stop the job and to let it go on, without the time between
     "pairing": "ratio",  # run time beside another job / run time alone
     "cap": "ratio",  # run time under its power cap / believed run time without one
 }
 
 
-STATED = "stated by the user"  # what such a run time rests on
+STATED = "stated by the user"  # the basis of such a run time
 
 
 @dataclass(slots=True)
@@ -32,10 +32,10 @@ class TrackedPrediction:
     Attributes:
         number: counted over all jobs.
         at_s: when it was made, in seconds since 1970.
-        measured: None as long as it is not known, or if it never will be.
-        void: why it never will be, as a sentence; "" if it may yet.
-        emulated: the outcome comes of emulated hardware.
-        detail: what it was about (``from``, ``to``, ``bytes``, ...), as JSON knows it.
+        measured: the outcome; None if it is not known (yet).
+        void: why there will be no outcome, as a sentence; "" if there may be one.
+        emulated: the outcome was measured on emulated hardware.
+        detail: further facts (``from``, ``to``, ``bytes``, ...), as JSON knows them.
     """
 
     number: int
@@ -55,7 +55,7 @@ class TrackedPrediction:
 
     @property
     def is_stated(self) -> bool:
-        """Whether its owner said so by --expect: no prediction of tenbin's."""
+        """True if the job's owner stated it by --expect, so that it is no prediction of tenbin's."""
         return self.kind == "run-time" and self.detail.get("rests_on", STATED) == STATED
 
     def told(self) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def apart(values: dict[str, Any], is_stated: bool) -> dict[str, Any]:
 
 
 class OpenPredictions:
-    """The predictions whose outcome is not known yet, and what is to be journalled of them next.
+    """Predictions without outcome yet, and those to be journalled next.
 
     A job has at most one open prediction of a kind: a new one makes the old one void.
 
     Args:
-        last: number of the last prediction that the journal has.
-        open_ones: those that the journal has and whose outcome is not known.
+        last: number of the last prediction in the journal.
+        open_ones: predictions in the journal whose outcome is not known.
     """
 
     def __init__(self, last: int = 0, open_ones: Iterable[TrackedPrediction] = ()) -> None:
@@ -142,18 +142,17 @@ BOUND = 1.0  # paper A: 95 % of its predictions have an error of at most this
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """The predictions of one kind at one place. An error is (predicted - measured) / measured.
+    """Accuracy of predictions of one kind at one place. An error is (predicted - measured) / measured.
 
     Attributes:
-        place: the class, or from which to which.
-        n: outcomes for which something had been predicted.
-        blind: outcomes of which nothing was known yet.
-        open, void: predictions whose outcome is not known yet, or never will be.
+        place: the class, or both classes of a migration.
+        n: outcomes with a prediction. blind: outcomes without one.
+        open, void: predictions without an outcome yet, or for ever.
         predicted, measured: medians, in ``unit``.
         median, p95: of the signed errors, and of their absolute values; None without outcomes.
         within: share of the outcomes with an absolute error of at most ``BOUND``.
-        worst, worst_job: the error that is largest, and whose it was.
-        is_stated: ``predicted`` is what users said by --expect: no prediction of tenbin's.
+        worst, worst_job: the largest error, and its job.
+        is_stated: users stated ``predicted`` by --expect.
     """
 
     kind: str

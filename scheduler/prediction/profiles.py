@@ -1,15 +1,15 @@
-"""From measured profiles of nodes to a cluster with power and costs of checkpoint and restart.
+"""Predictions from measured profiles: of nodes (costs and power of a cluster) and of jobs.
 
 Costs of a class (paper A, eq. 2-5): ``C = alpha_C M + beta_C`` and ``R = alpha_R M + beta_R + K`` of the
-class's device. K belongs to the program; that of the probe's own program, built with a warm cache, stands for
-all. What a profile calls poor, or emulated, is taken too, and told.
+class's device. K belongs to the program; the K of the probe's program, built with a warm cache, stands for
+all. Poor or emulated coefficients are used too, and named in the notes.
 
-Power of a pool (paper C, constraint 3.5 ``n (p + W_base)``): ``base_w`` is what a node draws at rest beside
-its packages, because a cap contains what an idle package draws. ``W_base`` of the profile contains that as
-well: it is ``idle_w``, the power of a node nobody uses. ``peak_w`` is what is left of the largest power under
-load. Caps go in steps of 5 W from the lowest that held to the first above all knees.
+Power of a pool (paper C, constraint 3.5 ``n (p + W_base)``): ``base_w`` is the power of a node at rest
+without its packages, because a cap contains the power of an idle package. ``idle_w`` is ``W_base`` of the
+profile, with the packages. ``peak_w`` is the rest of the largest power under load. Caps go in
+steps of 5 W from the lowest that held to the first above all knees.
 
-Not taken: draining of queued kernels, power of GPUs, the speed under a cap (it belongs to the job).
+Not used: draining of queued kernels, power of GPUs, the speed under a cap (it belongs to the job).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEEDS = ("peak_memory_mb", "registered_mb", "compile_s")  # in the order of ``Pa
 
 @dataclass(frozen=True)
 class MeasuredCluster:
-    """A cluster and costs made from profiles, and what was taken, a line each, for people."""
+    """A cluster and costs made from profiles, and a note on each source for people."""
 
     cluster: Cluster
     costs: LinearCosts
@@ -213,10 +213,13 @@ def _doubts(*models: Model) -> str:
 
 
 class ProfiledSlowdowns:
-    """The ``Slowdowns`` of those job profiles that jobs were submitted with.
+    """``Slowdowns`` by the job profiles that jobs were submitted with.
+
+    A job's ``program`` is the name of its job profile. Nothing is known of a job without one, so it has no
+    neighbours.
 
     Args:
-        kind: of this machine: profiles made on another are not used.
+        kind: of this machine, because profiles of other kinds are not used.
     """
 
     def __init__(self, store: JobStore, kind: NodeKind) -> None:
@@ -291,10 +294,10 @@ def pressure_of(job: JobProfile) -> Pressure | None:
 
 
 class ProfiledJobs:
-    """What job profiles made on this kind of node say of jobs by themselves: run times, and how they scale.
+    """Run times, scaling and caps of jobs alone, from job profiles of this kind of node.
 
     Args:
-        store: None: there are none.
+        store: None: there are no profiles.
     """
 
     def __init__(self, store: JobStore | None = None, kind: NodeKind | None = None) -> None:

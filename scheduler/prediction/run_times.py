@@ -1,7 +1,7 @@
 """Run-time predictions for jobs without an estimate, learnt from the journal and from job profiles.
 
-An end costs as much as there are jobs of which it tells something new: those that have not begun are kept by
-what they can be predicted from.
+Waiting jobs are indexed by what they can be predicted from, so the end of a job costs time only for those
+jobs that it may predict better.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster
 from scheduler.prediction.history import History, JobSignature, PastRun, Quantity, program_of, shape_of
 
-REMEMBERED = 5000  # jobs that a new coordinator looks back on
+REMEMBERED = 5000  # earlier jobs that a new coordinator learns from
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
-ORDER = ("user", "name", "scaled", "arguments")  # what is better to go by comes later
-AT_ONCE = 50  # jobs that differ in numbers only, and are looked at for each kind that ends
+ORDER = ("user", "name", "scaled", "arguments")  # later ones predict better
+AT_ONCE = 50  # jobs that differ in numbers only and are predicted again for each kind that ends
 Told = dict[str, Any]
-Key = tuple[object, ...]  # what jobs have in common: a basis of ``ORDER``, then the terms of ``JobSignature``
+Key = tuple[object, ...]  # common properties of jobs: a basis of ``ORDER``, then terms of ``JobSignature``
 
 
 class RunTimePredictor:
-    """Predicts jobs, and is told how they ended.
+    """Predictor of run times that learns from the ends of jobs.
 
     Args:
         entries: jobs that have ended, in the order of their numbers.
-        profiled: runs that a job profile of that name consists of.
+        profiled: returns the runs of a job profile, by name.
 
     Attributes:
         predictions: how many jobs were predicted.
@@ -51,7 +51,7 @@ class RunTimePredictor:
         self.predictions = 0
         self.history = History()
         for entry in entries:
-            self._introduce(entry.spec)  # its profile came first: what ran since counts more
+            self._introduce(entry.spec)  # before the run, because later runs count more
             self.ended(entry)
 
     def watch(self, entry: Entry) -> None:
@@ -76,10 +76,10 @@ class RunTimePredictor:
     def ended(self, entry: Entry) -> list[int]:
         """Learn from a job that has ended; return the numbers of jobs that may be predicted better now.
 
-        That is so for jobs of the same program, or with the same arguments, when it is the first such; for
-        jobs that differ in numbers only with each new kind, where many of these wait with the first, second,
-        fourth, ..., and one in so many (a sweep over a parameter costs no time squared); and for all jobs of
-        the user when the rule that goes by the user alone has proved right.
+        These are jobs of the same program, or with the same arguments, if the ended job is the first of its
+        kind; and all jobs of the user, if the rule by user becomes proved. Jobs that differ in numbers only
+        are named for each new kind; if many wait, for the first, second, fourth, ... kind and one in so many,
+        so that a sweep over a parameter takes no quadratic time.
         """
         if (run := run_of(entry, self.user)) is None:
             return []
@@ -110,9 +110,9 @@ class RunTimePredictor:
         return min(levels) if len(levels) == len(self._pools) else 0
 
     def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
-        """Predict each job, as ``Entry.predicted``; None: nothing is known, or its owner says it.
+        """Predict each job, as ``Entry.predicted``; None: nothing is known, or its owner states a time.
 
-        ``so_far``: what it is of each; None then also where nothing better is known.
+        With ``so_far``, the present predictions, None also stands for no better prediction.
         """
         found: dict[JobSignature, Told | None] = {}
         whole: dict[JobSignature, Told] = {}
@@ -136,7 +136,7 @@ class RunTimePredictor:
         return told
 
     def unproved(self, entry: Entry) -> Told | None:
-        """Predict the run time by unrelated jobs of the same user: to be told, not planned with."""
+        """Predict the run time by unrelated jobs of the same user, to be told and not planned with."""
         if says_itself(entry.spec) or entry.predicted is not None:
             return None
         found = self.history.predict(asked_of(entry.spec, self.user)._replace(pool=self._pools[0]))
@@ -190,7 +190,7 @@ def run_of(entry: Entry, user: str) -> PastRun | None:
     return PastRun(
         asked_of(entry.spec, user)._replace(pool=pool),
         used.get("reference_s", used["running_s"]),
-        used.get("peak_memory_mb") or None,  # 0: nobody looked
+        used.get("peak_memory_mb") or None,  # 0: not measured
         used.get("registered_mb"),
         used.get("compile_s"),
     )

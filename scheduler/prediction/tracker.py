@@ -1,4 +1,4 @@
-"""Keeps what is predicted of jobs beside what then happened, and learns from the difference."""
+"""Predictions of running jobs beside their outcomes, from which migration costs are learned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE: tuple[Kind, ...] = ("migration", "suspension")  # a checkpoint and a rest
 
 
 class Jobs(Protocol):
-    """The part of a job table that predictions are made from."""
+    """The part of a job table that the trackers need."""
 
     entries: dict[int, Entry]
     forecasts: OpenPredictions
@@ -32,7 +32,7 @@ class Jobs(Protocol):
 
 
 class Attempts(Protocol):
-    """The part of an engine that tells how far attempts are."""
+    """The part of an engine that reports the progress of attempts."""
 
     def phases(self, job: Entry) -> list[Phase]: ...
 
@@ -40,10 +40,10 @@ class Attempts(Protocol):
 
 
 class PredictionTracker:
-    """Told of every decision and outcome; writes to ``job_table.forecasts`` and to the learned.
+    """Tracker of decisions and outcomes, which writes to ``job_table.forecasts`` and teaches ``learned``.
 
     Args:
-        since_s: since when this coordinator looks; what ended before was seen too late.
+        since_s: begin of this coordinator; earlier ends were seen too late to be measured.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PredictionTracker:
             rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
             if (found := told.get(placement.pool) or told.get("")) is not None:
                 rests_on = found["rule"]
-                left *= found["middle"] / found["high"] if "" in told else 1.0  # it was planned with more
+                left *= found["middle"] / found["high"] if "" in told else 1.0  # plans use the high end
             self._predict(entry, now, "run-time", left, pool=placement.pool, rests_on=rests_on)
             free = estimate_under(job, replace(placement, cap_w=None))
             if placement.cap_w is not None and not state.done:
@@ -337,8 +337,7 @@ def _beside(running: JobState, state: ClusterState) -> list[str]:
 
 
 def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:
-    """Seconds of each part of a checkpoint that was asked for and left behind at these times; of a program
-    that notes no phases only the whole is known."""
+    """Divide a checkpoint into parts, by when it was requested and left; whole if no phases are noted."""
     saves = [phase for phase in phases if phase.phase == "save" and phase.at_s >= asked]
     if not saves:
         return {} if phases else {"leave": max(0.0, left - asked)}

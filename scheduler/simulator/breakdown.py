@@ -1,7 +1,7 @@
-"""Waiting, divided in two: while enough units were free (A), and while they were not (B).
+"""Waiting time, divided by whether enough units were free (A) or not (B), as in paper A.
 
-The division is paper A's, made on the finished schedule: a waiting job of n units waits under A whenever at
-least n units of some class on which it can run are free, whoever has reserved them.
+A waiting job of n units waits under A while at least n units of some class on which it can run are free,
+reserved or not. The division is made on the finished schedule.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 from scheduler.model.jobs import Cluster, Job
 from scheduler.simulator.trace import Outcome
 
-Key = tuple[int, tuple[str, ...]]  # units, and the classes it can run on
+Key = tuple[int, tuple[str, ...]]  # units of a job, and the classes that it can run on
 
 
 class WaitBreakdown:
-    """A sink that keeps when each job held units and when it waited; counted pools only.
-
-    It keeps about 100 bytes of each job.
-    """
+    """A sink that keeps when each job held units and waited (100 bytes a job); counted pools only."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._units = {pool.name: pool.units for pool in cluster.pools}

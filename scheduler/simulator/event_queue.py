@@ -1,7 +1,7 @@
-"""What is still to happen in a simulation, in the order of ``events.KINDS``: ends, timers, failures, jobs.
+"""The event queue of a simulation, in the order of ``events.KINDS``.
 
-A heap, and beside it the next arrival, because that is the next thing to happen half of the time. Of the
-disturbances, which may be without end, the next is in the heap.
+The next arrival is kept beside the heap, because half of all events are arrivals. Of the disturbances, whose
+number may be infinite, only the next is in the heap.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
 DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
 
 QueueEntry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
-LEAST_ROOM = 256  # entries, before it is worth while to look for void ones
+LEAST_ROOM = 256  # entries, before a search for void ones pays
 
 
 class EventQueue:
-    """What is still to happen.
+    """Events to come.
 
     Args:
         arrivals: jobs in the order of their submission.
         disturbances: by time; may be endless.
-        refuses: why a job can never run, as a clause; "" if it can. The others are passed over.
+        refuses: why a job can never run, as a clause; "" if it can. Refused jobs are skipped.
 
     Attributes:
-        arrival: the next one; None: no more are known.
-        submit_s: when it comes; infinite: never.
-        heap: what else is to happen, the next first; some of it may be void by then.
-        refused: jobs passed over, by reason.
+        arrival: the next arrival; None: none is known.
+        submit_s: its time; infinite without an arrival.
+        heap: all other events, the next first; some may be void by then.
+        refused: number of skipped jobs, by reason.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class EventQueue:
             self._fetch_arrival()
 
     def _fetch_arrival(self) -> None:
-        """Look one arrival ahead, passing over jobs that can never run.
+        """Look one arrival ahead, and skip jobs that can never run.
 
         Raises:
             BadInput: the jobs are not sorted.

@@ -1,20 +1,20 @@
-"""The metrics, each with one definition, gathered while jobs end.
+"""Metrics, each with one definition, gathered while jobs end.
 
-All jobs that were submitted and not refused count, killed ones too.
+All submitted jobs count that were not refused, also killed ones.
 
 - turnaround: end - submission.
-- wait: turnaround - time in which the job got on - overhead (checkpoints, restarts, lost work).
+- wait: turnaround - time of progress - overhead (checkpoints, restarts, lost work).
   For a job that is never interrupted: start - submission.
-- run time: time in which the job got on, on whatever class, without lost work.
+- run time: time of progress, on whatever class, without lost work.
 - slowdown: turnaround / run time (1 + wait / run time, if uninterrupted); jobs of run time 0 are left out.
 - bounded slowdown (bsld): max(1, turnaround / max(run time, 10 s)).
 - makespan: last end - first submission.
 - utilisation: unit-seconds held by jobs / (units of the cluster x makespan); in pools with nodes the share
   of the first resource, as nodes' worth of it (a demand of half a node for 2 s is one unit-second).
-- preemptions: suspensions and checkpoints of running jobs. migrations: how often a job went on elsewhere.
-- energy: of the units while jobs hold them. Machine energy: also of the units that idle, over the makespan.
+- preemptions: suspensions and checkpoints of running jobs. migrations: restarts of jobs elsewhere.
+- energy: of the units while jobs hold them. Machine energy: also of idle units, over the makespan.
 
-Percentiles are exact (numpy's "lower" of the ordered values, so that each is some job's own value).
+Percentiles are exact values of jobs (numpy's "lower" of the ordered values).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from scheduler.simulator.trace import Outcome
 
 BSLD_BOUND_S = 10.0
 ROW = Struct("10d")
-BOOKED = 4096 * ROW.size  # bytes that are added up at a time
+BATCH = 4096 * ROW.size  # bytes that are added up at a time
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of one simulation; None where no job counts."""
+    """Figures of one simulation; None where no job counts."""
 
     jobs: int
     killed: int
@@ -69,15 +69,11 @@ class Metrics:
 
 
 class Accumulator:
-    """A sink that gathers the metrics; it keeps 16 bytes of each job (for the percentiles).
-
-    Args:
-        cluster: what the jobs run on.
-    """
+    """A sink that gathers the metrics, and keeps 16 bytes of each job for the percentiles."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._pools = {pool.name: pool for pool in cluster.pools}
-        self._rows = bytearray()  # of the jobs still to be booked, as ``_book`` reads them
+        self._rows = bytearray()  # of jobs to be added up, as ``_add_up`` reads them
         self._waits = array("d")
         self._slowdowns = array("d")
         self._turnaround = self._run = self._overhead = self._bsld = self._energy = 0.0
@@ -93,15 +89,15 @@ class Accumulator:
         job, _, end, how, run, overhead, lost, stops, moves, failures, energy, segments = outcome
         killed = how == "killed"
         self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy, stops, moves, failures, killed)
-        if len(self._rows) >= BOOKED:
-            self._book()
+        if len(self._rows) >= BATCH:
+            self._add_up()
         held, counted = self._held, self._counted
         for _, placement, start, until in segments:
             pool = placement.pool
             units = placement.units if pool in counted else self._nodes_worth(placement, job)
             held[pool] += units * (until - start)
 
-    def _book(self) -> None:
+    def _add_up(self) -> None:
         """Add the rows up, and keep what the percentiles need."""
         if not self._rows:
             return
@@ -131,7 +127,7 @@ class Accumulator:
 
     def metrics(self) -> Metrics:
         """Compute the figures of all jobs so far."""
-        self._book()
+        self._add_up()
         n = self._jobs
         makespan = self._last - self._first if n else 0.0
         units = sum(pool.units for pool in self._pools.values())

@@ -1,4 +1,4 @@
-"""How a simulated world behaves, and the summary of a simulation."""
+"""Settings of a simulation, and its summary."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Interference = Callable[[Job, Placement, Sequence[tuple[Job, Placement]]], float
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """How the simulated world behaves.
+    """Behaviour of the simulated cluster.
 
     Attributes:
-        costs: what stops, restarts and changes really cost.
-        planned_costs: what the policy believes they cost; None: the truth.
-        kill_at_limit: whether jobs are killed at their limit.
-        interference: how jobs on one node slow each other down; None: not at all.
-        slowdowns: what the policy believes of that.
+        costs: true costs of stops, restarts and changes.
+        planned_costs: the same as the policy believes; None: the truth.
+        kill_at_limit: kill jobs at their limit.
+        interference: slow-down of jobs on one node by each other; None: none.
+        slowdowns: the same as the policy believes.
         disturbances: (time, NodeDown | NodeUp | BudgetChanged), by time; may be endless.
         profiles: measured profiles of the machine, by name of pool.
-        seed: decides which job a failing unit of a counted pool hits.
+        seed: chooses the job that a failing unit of a counted pool hits.
     """
 
     costs: Costs = FREE
@@ -53,7 +53,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True)
 class SimulationSummary:
-    """What a simulation was: its extent, jobs refused (by reason), and what it took to compute."""
+    """Extent of a simulation, refused jobs (by reason), and the cost of computing it."""
 
     jobs: int
     refused: dict[str, int]

@@ -30,16 +30,17 @@ from scheduler.simulator.trace import Arrival, Outcome
 
 
 class SimulatedCluster:
-    """The simulated machine.
+    """The simulated cluster.
+
+    Events that an action causes later go to ``queue``; those that an event causes at once go to ``ready``.
 
     Args:
-        announces: whether the policy wants to know of starts.
+        announces: the policy is told of starts.
 
     Attributes:
-        jobs: the jobs in the system. most: so many at once.
-        idle: events since a job last began, while none runs.
-        ready: events that follow at once.
-        do: what carries out each kind of action.
+        jobs: the jobs in the system. most: their largest number so far.
+        idle: events since the last start, while no job runs.
+        do: the method for each kind of action.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class SimulatedCluster:
             act.WakeAt: self._wake_at,
         }
 
-    # -- what happens ---------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def submit(self, arrival: Arrival) -> Submitted:
         """Let a new job wait."""
@@ -162,7 +163,7 @@ class SimulatedCluster:
             self._disturb_neighbours(simulated.job.id, before)
         self.ready.append(Failed(simulated.job, before))
 
-    # -- what the policy does -------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------
 
     def _start(self, action: act.Start) -> None:
         state = self.state.start(action.job_id, action.placement)

@@ -1,4 +1,4 @@
-"""The truth about a simulated job in the system: how far it is, how fast it goes, what it has cost."""
+"""The truth about a simulated job in the system: its progress, speed and costs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class SimulatedJob:
     Attributes:
         alone_s, alone_on_s, speed: the true run time, that of each class, and the true speed (``Arrival``).
         progress: share of the work done by ``works_from_s``.
-        works_from_s: since when the job gets on at its present speed.
+        works_from_s: begin of progress at the present speed.
         full_s: run time of the whole job at its present speed.
-        saved, saved_service_s: what the last checkpoint holds, of the work and of the service.
-        version: of the planned end; an end that was planned earlier is void.
-        moving_to: where a migration under way leads.
+        saved, saved_service_s: progress and service that the last checkpoint holds.
+        version: of the planned end; earlier planned ends are void.
+        moving_to: destination of the current migration.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class SimulatedJob:
         return instant(self.works_from_s + (1.0 - self.progress) * full)
 
     def advance(self, now: float) -> None:
-        """Book the work done up to now."""
+        """Add the work done up to now."""
         worked = now - self.works_from_s
         if worked > 0:
             progress = self.progress + worked / self.full_s if self.full_s > 0 else 1.0
@@ -107,7 +107,7 @@ class SimulatedJob:
             self.advance(now)
         if now > turn or not self.segments:
             self.segments.append(made(Segment, ("run", placement, turn, now)))
-        state.works_from_s = self.work_began_s  # the books may have believed in another restart time
+        state.works_from_s = self.work_began_s  # the believed restart time may be another
 
     def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:
         """Enter a segment without progress."""

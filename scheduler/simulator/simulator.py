@@ -1,10 +1,10 @@
-"""Discrete events in virtual time: a policy decides after each, and its actions are carried out and checked.
+"""Discrete events in virtual time.
 
-The input is streamed: memory is bounded by the jobs that wait, run or are suspended. Time lies on a grid of
-one microsecond (``model.instant``). Events of one instant come in the order of ``events.KINDS``; among
-themselves, jobs end in the order in which their ends were fixed, and arrive in the order of the input. After
-each event the policy decides, and its actions are carried out before the next event. The simulation is over
-when the last job has ended; timers and disturbances that would come later are forgotten.
+After each event the policy decides, and its actions are checked and carried out before the next event. The
+input is streamed, so jobs that wait, run or are suspended bound the memory. Time lies on a grid of one
+microsecond (``jobs.instant``). Events of one instant come in the order of ``events.KINDS``; jobs end in the
+order in which their ends were fixed, and arrive in the order of the input. The simulation ends with its last
+job; later timers and disturbances are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler.simulator.simulated_cluster import SimulatedCluster
 from scheduler.simulator.simulated_job import SimulatedJob
 from scheduler.simulator.trace import Arrival, ClosedLoop, Sink
 
-MOST_IDLE = 100_000  # so many events in a row while nothing runs: the policy has forgotten its jobs
+MOST_IDLE = 100_000  # events in a row without a running job, after which the policy is at fault
 PROGRESS_EVERY = 5000
 COLLECT_EVERY = 100_000  # objects
 
@@ -34,7 +34,7 @@ COLLECT_EVERY = 100_000  # objects
 def _seldom_collecting() -> Iterator[None]:
     """Let Python seldom look for garbage in cycles, because a simulation makes hardly any."""
     every, *others = gc.get_threshold()
-    gc.set_threshold(max(every, COLLECT_EVERY) if every else 0, *others)  # 0: never, as somebody wants it
+    gc.set_threshold(max(every, COLLECT_EVERY) if every else 0, *others)  # 0: never, as set by the caller
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ class Simulator:
     Args:
         arrivals: jobs in the order of their submission, or a ``ClosedLoop``.
         sinks: get the ``Outcome`` of each job.
-        progress: called now and then with (jobs ended, virtual time).
+        progress: called every ``PROGRESS_EVERY`` jobs with (jobs ended, virtual time).
         observer: called with the view after each event's actions, for tests and pictures.
     """
 

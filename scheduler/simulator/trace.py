@@ -1,4 +1,4 @@
-"""What goes into a simulation (jobs with their true run times) and what comes out (what became of each)."""
+"""Input of a simulation (jobs with their true run times) and its output (the outcome of each job)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from scheduler.model.jobs import EMPTY, Job, Placement, Speed
 class Arrival(NamedTuple):
     """A job and the truth about it, which no policy sees.
 
-    ``run_s`` is the true run time on ``job.units`` units; ``runs_s`` that of each class, where classes
-    differ; ``speed`` the true ``model.Speed`` (None: the one the job states).
+    Attributes:
+        run_s: true run time on ``job.units`` units. runs_s: the same for each class, where classes differ.
+        speed: true ``jobs.Speed``; None: the speed that the job states.
     """
 
     job: Job
@@ -22,7 +23,7 @@ class Arrival(NamedTuple):
 
 
 class ClosedLoop(Protocol):
-    """A source whose submissions depend on what has ended (a user who waits for results)."""
+    """A source whose submissions depend on ended jobs (a user who waits for results)."""
 
     def due(self, now: float, ended: Sequence[Job]) -> Iterable[Arrival]:
         """Return what is submitted at ``now``, after the jobs ``ended`` left; called first at 0 s.
@@ -41,12 +42,12 @@ class Segment(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one job.
+    """Outcome of one job.
 
     Attributes:
         how: "done" or "killed" (at its limit).
-        run_s: time in which it got on. overhead_s: time it held units for checkpoints, restarts, changes.
-        lost_s: part of ``run_s`` that was lost with failed nodes.
+        run_s: time of progress. overhead_s: time it held units for checkpoints, restarts, changes.
+        lost_s: part of ``run_s`` lost with failed nodes.
         energy_j: of its units, while it held them.
     """
 

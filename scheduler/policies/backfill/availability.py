@@ -1,8 +1,8 @@
-"""How many units of a class are free at each future time: a step function that plans are made on.
+"""Free units of a class at each future time, as a step function that plans are made on.
 
-A search compares a whole stretch of the plan at once and looks for the next change in the bytes that come
-out; a change adds to a whole stretch. Each takes 1-3 us on a plan of 10 to 1,000 steps. Times are seconds on
-the grid of ``model.instant``; an interval holds its start and not its end; the last step lasts for ever.
+Times are seconds on the grid of ``jobs.instant``. An interval holds its start and not its end. The last step
+lasts for ever. Searches and changes work on whole stretches of an array, and take 1-3 us on a plan of 10 to
+1,000 steps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from scheduler.model.jobs import Job, instant
 from scheduler.policies.backfill.queue_disciplines import HALF_STEP_S
 from scheduler.policies.base import View
 
-SHORT = 40  # of so many steps Python finds the least faster than numpy
+SHORT = 40  # steps, up to which Python finds the least faster than numpy
 WHOLE = np.dtype(np.int64)
 STEP = WHOLE.itemsize
-SEARCHED = 640  # so many are looked at at first, then four times as many at a time
+SEARCHED = 640  # steps searched at first, then four times as many at a time
 
 
 @cache
@@ -37,7 +37,7 @@ class Availability:
     """Free units of one class over time.
 
     Args:
-        units: how many are free, for ever from ``now`` on.
+        units: number of free units, for ever from ``now`` on.
         now: begin of the plan.
     """
 

@@ -1,4 +1,4 @@
-"""Conservative backfilling: a job may pass others if that delays none of them.
+"""Conservative backfilling: a job may pass others if it delays none of them.
 
 Algorithm:
 
@@ -9,9 +9,8 @@ Algorithm:
 2. The jobs behind them hold nothing. In the order of the queue, a job starts when it delays no reservation
    and should end before the last reservation begins; of several classes, on the one where it would then end
    first (equal: the better class).
-3. When a job ends before its expected end, the reservations are looked at once, in the order of the queue,
-   and each moves to the earliest interval that is free now; on several classes, to the one that is now the
-   best by step 1.
+3. When a job ends before its expected end, each reservation moves once, in the order of the queue, to the
+   earliest interval that is free now; on several classes, to the best interval by step 1.
 4. When a reservation cannot be kept (a job takes longer than expected, or nodes failed), all are made
    anew, in the order of the queue; a late job is then believed to need a tenth of its time so far more, or
    a minute.
@@ -55,7 +54,7 @@ Peaks = tuple[list[float], list[int]]  # as ``Availability.peaks`` says it
 
 @dataclass(frozen=True)
 class ConservativeParameters:
-    """``depth``: so many waiting jobs have reservations."""
+    """``depth``: number of waiting jobs with reservations."""
 
     depth: int = 1000
 

@@ -6,22 +6,22 @@ Algorithm, once for every instant at which something changed:
 2. The first job that does not fit gets a reservation: the running jobs are counted in the order of their
    expected ends (a job that takes longer than expected counts as about to end; ties by number) until enough
    units would be free. The end of the last one is the reserved time; the units beyond need are *spare*.
-3. The others are looked at in the order of their submission, each once: a job starts now if it fits now and
-   should end by the reserved time, or needs no more than the spare units (which it then uses up).
+3. The others follow in the order of their submission, each once: a job starts now if it fits now and should
+   end by the reserved time, or needs no more than the spare units (which it then uses up).
 
-There is one reservation, made anew whenever units were freed; between that it stands. A job of unknown run
-time passes only within the spare units; while the reserved time cannot be said, no job passes. When too few
-units are in service for the first job at all, it gets no reservation, and all others may pass.
+The one reservation is made anew whenever units were freed. A job of unknown run time passes only within the
+spare units; while the reserved time is unknown, no job passes. If too few units are in service for the first
+job, it gets no reservation, and all others may pass.
 
-On several classes a job starts on that, of the classes on which it may start now, on which it would end first
-(equal: the better class). The first job that fits on none gets its reservation on the class on which it would
+On several classes a job starts on the class on which it would end first, of those on which it may start now
+(equal: the better class). If the first job fits on none, its reservation is on the class on which it would
 end first by step 2 (equal: the earlier start, then the better class). Step 3 binds passing jobs on that class
-only; on the others whoever fits passes. While the time cannot be said on any class, nobody passes on those
-that the first job can run on; classes with too few units in service for it do not count.
+only; on the others every job that fits passes. While the time is unknown on all classes, no job passes on
+those that the first job can run on. Classes with too few units in service for it do not count.
 
 Guarantee: when no job takes longer than its estimate, no passing job delays the first one. On several
-classes: no passing job moves the end by its reservation back; but it starts as soon as it fits on any class,
-also where it ends later than that.
+classes: no passing job delays the end by its reservation. But the first job starts as soon as it fits on any
+class, even if it ends later there.
 Cost: O(log n) an event and a start in the length of the queue; a reservation is O(running jobs), on several
 classes times a logarithm.
 Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.

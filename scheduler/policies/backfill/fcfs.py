@@ -1,7 +1,7 @@
 """First come, first served.
 
 Algorithm: jobs start in the order of their submission, each as soon as its units are free, on the best class
-on which they are (the order of ``Cluster.pools``). A job that does not fit holds up all jobs behind it.
+with enough (the order of ``Cluster.pools``). A job that does not fit holds up all jobs behind it.
 Guarantee: no job starts before one that was submitted earlier.
 Cost: O(1) an event and a start.
 """
@@ -21,7 +21,7 @@ class Fcfs(Policy):
 
     promises = frozenset({"in-order", "no-delay"})
     suits = frozenset({"counted", "classes"})
-    revises = True  # it looks at no run time
+    revises = True  # run times do not matter
 
     def begin(self, view: View) -> None:
         counted_pools(view, "fcfs")

@@ -1,9 +1,8 @@
-"""First fit: whoever fits starts.
+"""First fit: every job that fits starts.
 
-Algorithm: at every change the waiting jobs are looked at in the order of their submission, and each that fits
-in the units still free starts; of several classes, on the best on which it does (the order of
-``Cluster.pools``).
-Guarantee: no job waits while it fits. None for large jobs: small ones may pass them without end.
+Algorithm: at every change, in the order of their submission, each waiting job starts that fits in the units
+still free; of several classes, on the best on which it fits (the order of ``Cluster.pools``).
+Guarantee: no job waits while it fits. None for large jobs, because small ones may pass them without end.
 Cost: O(log n) an event and a start in the length of the queue.
 Source: the list scheduling of Graham, SIAM J. Appl. Math. 17(2), 1969, with jobs that need several units;
 here as the other end of the scale to fcfs.
@@ -31,7 +30,7 @@ class FirstFit(Policy):
         pools = counted_pools(view, "first-fit")
         self._pool = pools[0]
         self._queue = FirstFitQueue(self._pool) if len(pools) == 1 else MultiPoolFirstFit(pools)
-        self.revises = isinstance(self._queue, FirstFitQueue)  # it looks at no run time
+        self.revises = isinstance(self._queue, FirstFitQueue)  # run times do not matter
         for job in view.waiting.values():
             self._queue.add(job)
 

@@ -1,7 +1,7 @@
-"""Who of the jobs that wait for several counted classes starts next, and on which: first fit and EASY.
+"""Queues of jobs for several counted classes: first fit and EASY.
 
-For one class ``scheduler/policies/backfill/queue_disciplines.py`` has the same rules, faster: here what runs
-is read from the view, anew for each reservation.
+``queue_disciplines`` has the same rules for one class, in half the time, because it keeps the ends of running
+jobs. Here each reservation reads the running jobs from the view.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.policies.base import View
 
 
 class MultiPoolQueue:
-    """Waiting jobs in order; finds the first that is small and short enough for one of several classes."""
+    """Waiting jobs in order, searched for the first that is small and short enough for one of the classes."""
 
     def __init__(self, pools: Sequence[str]) -> None:
         self.waiting: OrderedDict[int, Job] = OrderedDict()

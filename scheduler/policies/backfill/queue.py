@@ -1,8 +1,8 @@
-"""A queue that finds, among very many waiting jobs, the first that is small and short enough.
+"""A queue that finds the first small and short enough job among very many.
 
-Jobs are kept by the binary order of their size (1, 2-3, 4-7, ... units); each order has a tree of minima over
-its jobs in queue order. A search costs O(log n) in every order that is wholly small enough, and looks at
-more in the one that the limit cuts through only if its jobs are small enough or short enough but not both.
+Jobs are kept by the binary order of their size (1, 2-3, 4-7, ... units). Each order has a tree of minima over
+its jobs in queue order. A search costs O(log n) in every order that is wholly small enough. In the order that
+the limit cuts through it costs more if jobs are small enough or short enough, but not both.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class IndexedQueue:
 class _Order:
     """Jobs of one size order: two trees of minima (units, length) over slots in queue order.
 
-    An empty slot has infinite units; lengths may be infinite anyway.
+    An empty slot has infinite units, because lengths of jobs may be infinite.
     """
 
     def __init__(self, largest: int) -> None:

@@ -1,7 +1,6 @@
-"""Who of the jobs that wait for the same units starts next: fcfs, first fit and EASY, each written once.
+"""Queues of jobs for the same units, a whole class or one region of it: fcfs, first fit and EASY.
 
-A line stands before a number of units: a whole class of resource, or one region of it. It is told what
-happens to its jobs and its units, and chooses who starts. Its order is that of ``add``.
+A queue is told of its jobs and units, and chooses the jobs that start. Its order is that of ``add``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from scheduler.model.jobs import Job, instant
 from scheduler.policies.backfill.queue import IndexedQueue
 
-MOST_LATE = 32  # jobs that are gone through one by one
-HALF_STEP_S = 5e-7  # half the grid of time: a job that ends just in time does, whatever the rounding
+MOST_LATE = 32  # jobs without an index
+HALF_STEP_S = 5e-7  # half the grid of time, so that rounding makes no job late that ends just in time
 
 
 Held = tuple[float, int, int]  # expected end, job, units
@@ -26,7 +25,7 @@ class FcfsQueue:
     """First come, first served: a job that does not fit holds up all behind it.
 
     Args:
-        pool: class of resource whose units it stands before.
+        pool: class of resource of the units.
     """
 
     def __init__(self, pool: str) -> None:
@@ -65,7 +64,7 @@ class FcfsQueue:
 
 
 class FirstFitQueue(FcfsQueue):
-    """Whoever fits starts, in the order of the line: small jobs pass large ones without limit."""
+    """First fit, in the order of the queue: small jobs pass large ones without limit."""
 
     def __init__(self, pool: str) -> None:
         super().__init__(pool)
@@ -90,17 +89,16 @@ class FirstFitQueue(FcfsQueue):
 
 
 class EasyQueue(FcfsQueue):
-    """EASY backfilling, as ``scheduler/policies/backfill/easy.py`` says it.
+    """EASY backfilling (see ``easy``).
 
-    The last to come stand in a short list that is gone through, because most leave it soon; the others behind
-    an index.
+    The latest jobs stand in a short list, because most leave it soon; the others have an index.
     """
 
     def __init__(self, pool: str) -> None:
         super().__init__(pool)
         self._queue = IndexedQueue()
         self._late: list[Late] = []  # behind all of the queue
-        self._seen = 0  # so many of these may not pass, as the reservation stands
+        self._seen = 0  # of these, as many may not pass under the present reservation
         # of the running jobs: by job, and sorted
         self._end_of: dict[int, Held] = {}
         self._ends: list[Held] = []
@@ -142,7 +140,7 @@ class EasyQueue(FcfsQueue):
         unseen = self._late
         if self._reserved is None:
             free = self._heads(now, free, chosen)
-            if free and self.waiting:  # with nothing free nobody passes, whatever is reserved
+            if free and self.waiting:  # without free units no job passes
                 needed = next(iter(self.waiting.values())).units
                 self._reserved = (
                     when_free(self._ends, needed, free, now) if needed <= in_service else (math.inf, free)
@@ -151,7 +149,7 @@ class EasyQueue(FcfsQueue):
                     free = self._queue_passes(now, free, chosen)
         else:
             unseen = unseen[self._seen :]
-        # Most have no room: seen first, because it is the quickest to see.
+        # Units first, because most jobs fail this quick test.
         if free and (room := [late for late in unseen if late[0] <= free]):
             self._late_pass(room, now, free, chosen)
         self._seen = len(self._late)
