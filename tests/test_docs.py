@@ -15,7 +15,6 @@ from tenbin.cli import app
 from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "examples" / "README.md", *ROOT.glob("docs/**/*.md")])
-WIDTH = 120
 each = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 FENCED = re.compile(r"^```(?!text).*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    .*$", re.MULTILINE)
@@ -71,7 +70,7 @@ def test_commands_have_the_options_that_are_named(page: Path) -> None:
 @each
 def test_lines_are_short(page: Path) -> None:
     if page.parent.name != "measurements" and page.name != "developing.md":  # records; names of files
-        long = [line for line in unfenced(page).splitlines() if len(line) > WIDTH]
+        long = [line for line in unfenced(page).splitlines() if len(line) > 120]
         assert not [line for line in long if not line.startswith(("|", "    ", "!["))]
 
 
