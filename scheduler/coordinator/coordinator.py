@@ -24,12 +24,13 @@ from scheduler.coordinator.job_table import PHASES, JobTable
 from scheduler.coordinator.journal import Journal
 from scheduler.coordinator.outcomes import outcome_of
 from scheduler.coordinator.transitions import Transitions
+from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.jobs.specs import JobSpec, check_order, of_several, one_each
+from scheduler.jobs.specs import JobSpec, check_order, of_several, one_each, refuse_external
 from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
@@ -77,6 +78,7 @@ class Coordinator:
         measured: ProfiledJobs = ProfiledJobs(),  # noqa: B008 (it holds nothing)
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
+        self.folders = JobFolders(journal.store)
         self.policy_text = policy
         self.policy = create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
@@ -87,7 +89,7 @@ class Coordinator:
         )
         self.job_table = JobTable(journal, engine.cluster, unit)
         self.co_location = CoLocationTracker(self.job_table, profiles) if profiles is not None else None
-        self.tracker = PredictionTracker(self.job_table, engine, self.migration_costs, self.state.now)
+        self.tracker = PredictionTracker(self.job_table, self.folders, self.migration_costs, self.state.now)
         for outcome in journal.forecasts(last=OUTCOMES):
             self.migration_costs.recall(outcome)
         self._happenings: list[Happening] = []
@@ -152,8 +154,7 @@ class Coordinator:
             self.profiles.introduce(spec.job_profile for spec in specs)
         for place, spec in enumerate(specs):
             try:
-                if spec.slurm is not None:
-                    raise BadInput("slurm: only tenbin itself takes jobs over", "leave it out")
+                refuse_external(spec)
                 specs[place] = within_memory(spec, pool, unit, total_mb)
                 self._check(specs[place], now)
             except BadInput as error:
@@ -294,7 +295,7 @@ class Coordinator:
             return Reason(told) if told else self.policy.why(self.job_table.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
-        return Reason(self.engine.hindrance(entry))
+        return Reason(self.engine.nodes.hindrance(entry) if self.engine.nodes is not None else "")
 
     # -- the turn -------------------------------------------------------------------------------------
 
@@ -462,7 +463,8 @@ class Coordinator:
             cut = regions.get(pool.name, ())
             if cut and sum(region.units for region in cut) <= pool.units:  # else the policy cuts it anew
                 self.state.repartition(pool.name, cut)
-                self.engine.divide(pool.name, cut)
+                if self.engine.regions is not None:
+                    self.engine.regions.cut(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in self.job_table.entries.values())
         self.transitions.recover_memory()

@@ -78,7 +78,8 @@ class Dispatcher:
             self.state.broken(action.job_id, "resize", "a running job keeps its size")
         elif isinstance(action, act.Repartition):
             self.state.repartition(action.pool, action.regions)
-            self.engine.divide(action.pool, action.regions)
+            if self.engine.regions is not None:
+                self.engine.regions.cut(action.pool, action.regions)
             self._regions_changed = True
         elif isinstance(action, act.WakeAt):
             self._timers_made += 1
@@ -133,11 +134,13 @@ class Dispatcher:
         self.job_table.commit(timers, self.state.regions if self._regions_changed else None, self.state.now)
         self._timers_changed = self._regions_changed = False
         # First those that give way: at no instant is more drawn than before, or than in the end.
-        self.engine.cap(self._caps, lower=True)
+        if self.engine.caps is not None:
+            self.engine.caps.cap(self._caps, lower=True)
         while self._asks:
             self.engine.ask(*self._asks[0])
             del self._asks[0]
-        self.engine.cap(self._caps, lower=False)
+        if self.engine.caps is not None:
+            self.engine.caps.cap(self._caps, lower=False)
         self._caps.clear()
         if self._starts:
             self.engine.start(
@@ -147,7 +150,8 @@ class Dispatcher:
 
     def _run(self, entry: Entry, placement: Placement) -> None:
         self.engine.place(entry, placement)
-        self.job_table.place(entry, placement, self.engine.where(entry))
+        nodes = self.engine.nodes
+        self.job_table.place(entry, placement, nodes.where(entry) if nodes is not None else [])
         entry.stage = Stage.RUNNING
         if entry.alive:
             self.request(entry, "run")
@@ -157,6 +161,8 @@ class Dispatcher:
 
     def _stop(self, job_id: int) -> None:
         """Pause a job, whose cores are free at once, or ask for a checkpoint."""
+        if not self.engine.moves:
+            self.state.broken(job_id, "suspend", "this engine cannot stop a job and let it go on")
         state, entry = self.state.check_stop("suspend", job_id), self.job_table.entries[job_id]
         before = state.placement
         assert before is not None

@@ -56,7 +56,7 @@ class ExternalJobTracker:
         )
         self.source, self.run_times = source, run_times
         self._check, self._happen = check, happen
-        self._known = {entry.spec.slurm.id: entry.id for entry in past if entry.spec.slurm is not None}
+        self._known = {entry.spec.external.id: entry.id for entry in past if entry.spec.external is not None}
 
     def look(self) -> None:
         """Follow what has happened since the last look."""
@@ -66,18 +66,21 @@ class ExternalJobTracker:
         present = {external.key for external in external_jobs}
         new = sorted(filter(self._compare, external_jobs), key=_order)
         for entry in list(self.job_table.entries.values()):
-            origin = entry.spec.slurm
+            origin = entry.spec.external
             if origin is not None and origin.id not in present and not entry.alive:
-                self._finish(entry, "Slurm does not know it any more, or it is not tenbin's any more")
+                self._finish(
+                    entry,
+                    f"{self.source.scheduler} does not know it any more, or it is not tenbin's any more",
+                )
         self._take_in(new)
 
     def waiting(self) -> dict[str, Entry]:
         """Those that wait for tenbin, by their names there."""
         found = self.job_table.entries.values()
-        return {e.spec.slurm.id: e for e in found if e.spec.slurm is not None and not e.alive}
+        return {e.spec.external.id: e for e in found if e.spec.external is not None and not e.alive}
 
     def leave(self, remark: str) -> int:
-        """All that wait are left to Slurm; how many."""
+        """All that wait are left to their own scheduler; how many."""
         waiting = self.waiting()
         for key, entry in waiting.items():
             self._let_go(key, entry, remark)
@@ -101,14 +104,16 @@ class ExternalJobTracker:
             return False
         if external.result is not None:
             stage, trouble = outcome_of(entry.spec, 1, external.result)
-            self._finish(entry, trouble or f"{stage} in Slurm", stage)
+            self._finish(entry, trouble or f"{stage} in {self.source.scheduler}", stage)
         elif external.state == "running":
-            entry.blocked = entry.blocked or "Slurm has started it"  # no policy may, until it is booked
+            entry.blocked = (
+                entry.blocked or f"{self.source.scheduler} has started it"
+            )  # no policy may, until it is booked
             self._happen(Timer, partial(self._adopt, entry, external))  # after what it was before has ended
         elif external.unclear:
             self._let_go(external.key, entry, external.unclear)
         elif external.needs is not None and self._size(external.needs.spec) != self._size(entry.spec):
-            self._finish(entry, "changed in Slurm; taken over anew")
+            self._finish(entry, f"changed in {self.source.scheduler}; taken over anew")
             return True
         elif external.blocked != entry.blocked:
             self._block(entry, external.blocked)
@@ -118,18 +123,20 @@ class ExternalJobTracker:
         """The job that it is; None: it is not known, or another one had its number."""
         number = self._known.get(external.key)
         entry = None if number is None else self.job_table.entry(number)
-        if entry is None or entry.spec.slurm is None:
+        if entry is None or entry.spec.external is None:
             return None
-        if not external.restarts and external.submitted_s > entry.spec.slurm.submitted_s + 1.0:
+        if not external.restarts and external.submitted_s > entry.spec.external.submitted_s + 1.0:
             if not entry.stage.final:
-                self._finish(entry, "Slurm has given its number to another job")
+                self._finish(entry, f"{self.source.scheduler} has given its number to another job")
             return None
         return entry
 
     def _take_in(self, new: Sequence[ExternalJob]) -> None:
-        """Those that are understood and can run here; the others are left to Slurm."""
+        """Those that are understood and can run here; the others are left to their own scheduler."""
         now, fit = self.state.now, []
-        open_tasks = [e.spec.slurm.id.split("_")[0] for e in self.job_table.entries.values() if e.spec.slurm]
+        open_tasks = [
+            e.spec.external.id.split("_")[0] for e in self.job_table.entries.values() if e.spec.external
+        ]
         for external in new:
             if external.unclear:
                 self._let_go(external.key, None, external.unclear)
@@ -153,18 +160,21 @@ class ExternalJobTracker:
                 specs, {}, now, predicted=self.run_times.expect(specs), blocked=blocked
             )
         except NoRoom as error:
-            log.error("jobs of sbatch wait in Slurm: %s", error)  # and are taken in at a later look
+            log.error(
+                "jobs of %s wait in %s: %s", self.source.command, self.source.scheduler, error
+            )  # and are taken in at a later look
             return
         for entry in entries:
-            assert entry.spec.slurm is not None
-            self._known[entry.spec.slurm.id] = entry.id
+            assert entry.spec.external is not None
+            self._known[entry.spec.external.id] = entry.id
             self.transitions.admit(entry)
 
     def _let_go(self, key: str, entry: Entry | None, remark: str) -> None:
-        log.warning("job %s of sbatch is left to Slurm: %s", key, remark)
+        told = self.source.command, self.source.scheduler
+        log.warning("job %s of %s is left to %s: %s", key, *told, remark)
         self.source.let_go(key, remark)
         if entry is not None:
-            self._finish(entry, f"left to Slurm: {remark}")
+            self._finish(entry, f"left to {self.source.scheduler}: {remark}")
 
     def _finish(self, entry: Entry, trouble: str, stage: Stage = Stage.CANCELLED) -> None:
         self._happen(Finished, partial(self.transitions.finish, entry, stage, trouble))
@@ -207,8 +217,10 @@ class ExternalJobTracker:
         why = "" if nodes and each and self.source.has_room(placement) else "its nodes are taken, or others"
         why = why or self.state.obstacle(job, placement)
         if why:
-            trouble = f"left to Slurm: somebody has had it start where tenbin has no room for it ({why})"
-            return self.transitions.finish(entry, Stage.CANCELLED, trouble)
+            trouble = f"somebody has had it start where tenbin has no room for it ({why})"
+            return self.transitions.finish(
+                entry, Stage.CANCELLED, f"left to {self.source.scheduler}: {trouble}"
+            )
         self.dispatcher.apply(act.Start(entry.id, placement))
         return Started(job)
 

@@ -79,7 +79,7 @@ class JobTable:
                 stage = Stage.HELD if after or why else Stage.WAITING
                 whole = spec if after == spec.after else spec.model_copy(update={"after": after})
                 told = predicted[place] if predicted else None
-                came = min(now, spec.slurm.submitted_s) if spec.slurm else now
+                came = min(now, spec.external.submitted_s) if spec.external else now
                 entry = Entry(job_id, whole, key, came, stage, since_s=now, predicted=told, blocked=why)
                 added.append(entry)
             self._added.update((entry.id, entry) for entry in added)

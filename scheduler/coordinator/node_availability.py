@@ -13,10 +13,12 @@ def update(state: ClusterState, engine: Engine) -> list[NodeDown | NodeUp]:
     A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow when
     they are free.
     """
-    absent, found = engine.absent(), list[NodeDown | NodeUp]()
+    if engine.nodes is None:
+        return []
+    absent, found = engine.nodes.absent(), list[NodeDown | NodeUp]()
     for pool in state.cluster.pools:
         if pool.counted:
-            more = pool.units - engine.out_of_service(pool.name) - state.in_service[pool.name]
+            more = pool.units - engine.nodes.out_of_service(pool.name) - state.in_service[pool.name]
             if more > 0:
                 state.up(pool.name, more)
                 found.append(NodeUp(pool.name, more))

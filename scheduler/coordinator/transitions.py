@@ -58,16 +58,16 @@ class Transitions:
         if failed:
             trouble = f"job {failed[0]}, which it waited for, did not succeed"
             self._happen(Finished, partial(self.finish, entry, Stage.CANCELLED, trouble))
-        elif entry.blocked and entry.spec.slurm:
+        elif entry.blocked and entry.spec.external:
             self.job_table.mark_changed(entry)
         elif any(stage is not Stage.DONE for _, stage in stages):
             self.job_table.wait_for_others(entry)
-        elif not entry.spec.slurm and (why := self.unfit(entry)):
+        elif not entry.spec.external and (why := self.unfit(entry)):
             entry.blocked = why
             self.job_table.mark_changed(entry)
         else:
             entry.stage, entry.blocked = Stage.WAITING, ""
-            if entry.spec.after or entry.spec.slurm:  # it was journalled as held
+            if entry.spec.after or entry.spec.external:  # it was journalled as held
                 self.job_table.mark_changed(entry)
             if self.must_wait_for_memory(entry):
                 self._admit_by_memory()

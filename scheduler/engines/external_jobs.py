@@ -51,7 +51,14 @@ class ExternalJob(NamedTuple):
 
 
 class ExternalJobSource(Protocol):
-    """What an engine that takes jobs over does with them beside running them."""
+    """The capability of an engine to take over jobs that came to the cluster another way.
+
+    Attributes:
+        scheduler: name of the cluster\'s own scheduler. command: the command by which users submit there.
+    """
+
+    scheduler: str
+    command: str
 
     def look(self) -> Sequence[ExternalJob] | None:
         """All that there are; None: as at the last look."""

@@ -1,18 +1,15 @@
-"""What carries decisions out, and tells what happened.
+"""The contract of engines: ten methods that all of them have, and capabilities that an engine declares.
 
-An engine starts attempts of jobs under a supervisor and hands requests on to it. It may be called again for
-what it has already done (a coordinator that was killed does so): nothing then happens twice.
+An engine starts attempts of jobs and hands requests on to them. A coordinator that was killed repeats its
+last calls when it starts again; the engine does nothing twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from agent.attempts.phases import Phase
-from agent.attempts.records import Result, RunState, Want
-from agent.processes.samples import Sample
+from agent.attempts.records import Result, Want
 from scheduler.engines.external_jobs import ExternalJobSource
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
@@ -36,33 +33,82 @@ class Report(NamedTuple):
     done: int = 0
 
 
-class Engine(Protocol):
-    """Contract of all engines.
-
-    Attributes:
-        cluster: what there is to run jobs on.
-        external_jobs: jobs that came another way are taken over; None: none are.
-    """
-
-    cluster: Cluster
-
-    @property
-    def external_jobs(self) -> ExternalJobSource | None: ...
+class JobChecks(Protocol):
+    """Checks of jobs before they are accepted; both may take a second, in any thread."""
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
-        """Look for what jobs like these need besides their command; may take a second, in any thread.
+        """Find what these jobs need besides their command.
 
         Raises:
-            Unavailable: it is not here.
+            Unavailable: something is missing.
         """
 
     def check_paths(self, spec: JobSpec) -> None:
-        """Refuse a job whose working directory or files for output cannot be used where it will run, as far
-        as that can be seen from here; in any thread.
+        """Refuse a job if its working directory or files for output cannot be used where it will run.
 
         Raises:
             BadInput: names the path.
         """
+
+
+class Nodes(Protocol):
+    """Nodes with names, which can fail while others go on."""
+
+    def absent(self) -> Mapping[int, str]:
+        """Return the nodes that cannot be used now, by number, and why; jobs may still be there."""
+
+    def names(self) -> Sequence[str]:
+        """Name the nodes, by number."""
+
+    def out_of_service(self, pool: str) -> int:
+        """Count the units of a counted pool that cannot be used now and that no job has."""
+
+    def where(self, job: Entry) -> list[str]:
+        """Name the nodes that the job has."""
+
+    def hindrance(self, job: Entry) -> str:
+        """Say as a sentence why a job that was started does not get on; "" if nothing known hinders it."""
+
+
+class Regions(Protocol):
+    """Pools that can be cut into regions; a job whose placement names a region runs on its part only."""
+
+    def cut(self, pool: str, regions: Sequence[Region]) -> None:
+        """Cut a pool into regions; after a restart this comes before ``occupy``."""
+
+    def places(self) -> Mapping[str, Mapping[str, int]]:
+        """Count the units of each region, by name of the node (here: number of the core).
+
+        Nothing where the pool is not cut.
+        """
+
+
+class PowerCaps(Protocol):
+    """Power caps of running jobs."""
+
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        """Lower (or raise) the caps of running jobs to those of their placements, before it returns."""
+
+    def rest_w(self) -> float:
+        """Return the power of all nodes at rest, where the cluster's budget does not contain it."""
+
+
+class Engine(Protocol):
+    """Contract of all engines; a capability that an engine lacks is None.
+
+    Attributes:
+        cluster: the resources for jobs.
+        moves: running jobs can be paused, or write a checkpoint and go on elsewhere.
+        external_jobs: jobs that came another way are taken over.
+    """
+
+    cluster: Cluster
+    moves: bool = True
+    checks: JobChecks | None = None
+    nodes: Nodes | None = None
+    regions: Regions | None = None
+    caps: PowerCaps | None = None
+    external_jobs: ExternalJobSource | None = None
 
     def place(self, job: Entry, placement: Placement) -> None:
         """Give the job the cores, or devices, of a placement; they are its own until ``free``."""
@@ -71,15 +117,7 @@ class Engine(Protocol):
         """After a restart: the job's cores and devices are its own again."""
 
     def free(self, job: Entry) -> None:
-        """The job's cores and devices are free."""
-
-    def divide(self, pool: str, regions: Sequence[Region]) -> None:
-        """The pool is cut into regions, also told after a restart, before ``occupy``: a job whose placement
-        names one is placed on its part only."""
-
-    def regions(self) -> Mapping[str, Mapping[str, int]]:
-        """Of each node by its name (on this machine: each core by its number) how many units belong to which
-        region; nothing where the pool is not cut."""
+        """Take the job's cores and devices back."""
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         """Start the current attempts of jobs with their environments; OSError for no room: none starts."""
@@ -87,50 +125,17 @@ class Engine(Protocol):
     def ask(self, job: Entry, want: Want) -> None:
         """Hand request number ``job.request`` on."""
 
-    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
-        """Bring power caps of running jobs down (or up) to those of their placements, before it returns."""
-
-    def rest_w(self) -> float:
-        """What all nodes draw at rest, where the budget of the cluster is what is left beside that."""
-
     def recover(self, job: Entry) -> None:
         """After a restart: find out what became of the current attempt; a report follows, if it has ended."""
 
     def poll(self) -> list[Report]:
-        """What has happened, without waiting."""
-
-    def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
-        """Where the job's output goes."""
-
-    def state(self, job: Entry) -> RunState | None:
-        """What runs of the current attempt, None before it has started."""
-
-    def samples(self, job: Entry) -> list[Sample]:
-        """What the current attempt has used over time."""
-
-    def phases(self, job: Entry) -> list[Phase]:
-        """What the job's program has noted of its checkpoints, all attempts; nothing if it does not."""
-
-    def absent(self) -> Mapping[int, str]:
-        """The nodes that cannot be used now, by number, and why; jobs may still be there."""
-
-    def names(self) -> Sequence[str]:
-        """What the nodes are called, by number; nothing where there is only this machine."""
-
-    def out_of_service(self, pool: str) -> int:
-        """Of a counted pool, the units that cannot be used now and that no job has."""
-
-    def where(self, job: Entry) -> list[str]:
-        """Names of the nodes that the job has; none where there is only this machine."""
-
-    def hindrance(self, job: Entry) -> str:
-        """Why a job that was started does not get on, as a sentence; "" if nothing is known to hinder it."""
+        """Return what has happened, without waiting."""
 
     def urgent(self) -> bool:
-        """Whether ``poll`` has something already."""
+        """Return true if ``poll`` has something already."""
 
     def fileno(self) -> int:
-        """Readable when ``poll`` has something."""
+        """Return a descriptor that is readable when ``poll`` has something."""
 
     def close(self) -> None:
         """Let go; what runs goes on."""

@@ -121,6 +121,11 @@ class JobSpec(BaseModel):
     checkpoint_code: Annotated[int, Field(ge=1, le=125)] = 85
     grace_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
 
+    @property
+    def external(self) -> Origin | None:
+        """The job of the cluster's own scheduler that was taken over as this one."""
+        return self.slurm
+
     def owner(self, user: str) -> str:
         """Whom it counts as: ``user``, who runs tenbin, unless somebody else is named."""
         return self.account or (self.slurm.user if self.slurm else user)
@@ -159,6 +164,16 @@ def fault(error: Mapping[str, Any]) -> str:
     elif error["type"] == "string_unicode":
         text = "is not valid Unicode (UTF-8)"
     return text.removeprefix("Value error, ")
+
+
+def refuse_external(spec: JobSpec) -> None:
+    """Refuse a job that a user submits as if it had been taken over.
+
+    Raises:
+        BadInput: it is such a job.
+    """
+    if spec.slurm is not None:
+        raise BadInput("slurm: only tenbin itself takes jobs over", "leave it out")
 
 
 def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:

@@ -177,10 +177,12 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
     @api.post("/jobs", responses=OF_CHANGES)
     async def submit(submission: Submission) -> dict[str, list[int]]:
+        checks = coordinator.engine.checks
         try:
-            await asyncio.to_thread(coordinator.engine.prepare, submission.specs)
-            paths = submission.specs, submission.waits_for, submission.arrays
-            await asyncio.to_thread(check_all, coordinator.engine.check_paths, *paths)
+            if checks is not None:
+                await asyncio.to_thread(checks.prepare, submission.specs)
+                paths = submission.specs, submission.waits_for, submission.arrays
+                await asyncio.to_thread(check_all, checks.check_paths, *paths)
         except (Unavailable, BadInput) as error:
             raise HTTPException(422, str(error)) from error
         given = submission.specs, submission.environment, submission.waits_for, submission.arrays
@@ -237,7 +239,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
     @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
     async def samples(job_id: int) -> list[dict[str, Any]]:
-        return [sample._asdict() for sample in coordinator.engine.samples(known(coordinator, job_id))]
+        return [sample._asdict() for sample in coordinator.folders.samples(known(coordinator, job_id))]
 
     @api.get("/jobs/{job_id}/{stream}", response_class=Output, responses=OF_JOBS)
     async def output(
@@ -247,7 +249,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         last: Annotated[int | None, Query(ge=1, le=PIECE)] = None,
     ) -> Response:
         """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
-        path = coordinator.engine.output(known(coordinator, job_id), stream)
+        path = coordinator.folders.output(known(coordinator, job_id), stream)
         try:
             content = await asyncio.to_thread(piece, path, start, last)
         except OSError as error:
@@ -334,15 +336,15 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     return {
         **brief(entry),
         "spec": entry.spec.model_dump(mode="json"),
-        "stdout": str(coordinator.engine.output(entry, "stdout")),
-        "stderr": str(coordinator.engine.output(entry, "stderr")),
+        "stdout": str(coordinator.folders.output(entry, "stdout")),
+        "stderr": str(coordinator.folders.output(entry, "stderr")),
         "why": reason.sentence if reason else "",
         "expected_start_s": reason.expected_start_s if reason else None,
         "attempt": entry.attempt,
         "placement": None if entry.placement is None else entry.placement.pool,
         "region": entry.placement.region or None if entry.placement else None,
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
-        "hosts": coordinator.engine.where(entry) if entry.hosts is None else entry.hosts,
+        "hosts": hosts(coordinator, entry),
         "cpus": list(entry.cores),
         "devices": list(entry.devices),
         "tasks": coordinator.job_table.tasks(entry),
@@ -374,7 +376,7 @@ def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
     if entry.usage is not None:
         found = entry.usage.get("memory_limit_by")
     elif entry.spec.memory_mb is not None and entry.alive:
-        state = coordinator.engine.state(entry)
+        state = coordinator.folders.state(entry)
         found = None if state is None else state.memory_limit_by
     else:
         found = None
@@ -397,10 +399,19 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
     }
 
 
+def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
+    """Name the nodes of a job, as journalled when it was placed; none where there is only this machine."""
+    nodes = coordinator.engine.nodes
+    if entry.hosts is not None or nodes is None:
+        return entry.hosts or []
+    return nodes.where(entry)
+
+
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
     """The budget, and what packages in use come to by their caps, with a cluster's nodes at rest; None where
     no power is scheduled."""
-    state, rest_w = coordinator.state, coordinator.engine.rest_w()
+    state, caps = coordinator.state, coordinator.engine.caps
+    rest_w = caps.rest_w() if caps is not None else 0.0
     if state.budget_w is None:
         return None
     return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}

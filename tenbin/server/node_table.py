@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.engines.protocol import Nodes
 from scheduler.jobs.entry import Stage
 from scheduler.model.jobs import Pool
 
@@ -13,8 +14,9 @@ from scheduler.model.jobs import Pool
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """Each node, or each pool of counted units and the nodes under it: what it has and what is free."""
     table: list[dict[str, Any]] = []
-    absent = coordinator.engine.absent()
-    places = coordinator.engine.regions() if coordinator.policy.fences else {}
+    engine = coordinator.engine
+    absent = engine.nodes.absent() if engine.nodes is not None else {}
+    places = engine.regions.places() if engine.regions is not None and coordinator.policy.fences else {}
     for pool in coordinator.state.cluster.pools:
         if pool.counted:
             free = coordinator.state.free[pool.name]
@@ -34,7 +36,7 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                 }
             )
     if all(pool.counted for pool in coordinator.state.cluster.pools):
-        table += _hosts(coordinator, absent, places)
+        table += _hosts(coordinator, engine.nodes, places)
     return table
 
 
@@ -59,14 +61,16 @@ def _regions(
 
 
 def _hosts(
-    coordinator: Coordinator, absent: Mapping[int, str], places: Mapping[str, Mapping[str, int]]
+    coordinator: Coordinator, nodes: Nodes | None, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
-    """The nodes that lie under units without identity."""
-    names = coordinator.engine.names()
+    """Return the nodes that lie under units without identity."""
+    if nodes is None:
+        return []
+    names, absent = nodes.names(), nodes.absent()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():
         if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
-            for name in coordinator.engine.where(entry):
+            for name in nodes.where(entry):
                 jobs[name].append(entry.id)
     return [
         {

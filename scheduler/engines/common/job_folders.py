@@ -10,39 +10,40 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, read
 from scheduler.engines.common.supervisor_orders import Files
-from scheduler.engines.external_jobs import ExternalJobSource
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.specs import JobSpec
 
 
 class JobFolders:
-    """What an engine can say of a job from its files; job 7 has ``store/jobs/7``."""
+    """The files of jobs; job 7 has ``store/jobs/7``."""
 
-    store: Path
-    external_jobs: ExternalJobSource | None = None
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+    def folder(self, job_id: int) -> Path:
+        """Return the folder of a job's output and attempts."""
+        return self.store / "jobs" / str(job_id)
+
+    def attempt(self, job: Entry) -> Attempt:
+        """Return the folder of the current attempt."""
+        return Attempt(self.folder(job.id) / f"attempt-{job.attempt}")
+
+    def files(self, job: Entry) -> Files:
+        """Name the files of a job for its supervisor."""
+        return Files(self.folder(job.id), self.output(job, "stdout"), self.output(job, "stderr"))
 
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
+        """Name the file with the job's output."""
         named: str = getattr(job.spec, stream)
-        return Path(job.spec.folder, named) if named else self._folder(job.id) / stream
-
-    def check_paths(self, spec: JobSpec) -> None:
-        """Paths are those of the nodes: a job that finds its own missing says so when it starts."""
+        return Path(job.spec.folder, named) if named else self.folder(job.id) / stream
 
     def state(self, job: Entry) -> RunState | None:
-        return self._attempt(job).state()
+        """Return what runs of the current attempt, None before it has started."""
+        return self.attempt(job).state()
 
     def samples(self, job: Entry) -> list[Sample]:
-        return read(self._attempt(job).samples)
+        """Return what the current attempt has used over time."""
+        return read(self.attempt(job).samples)
 
     def phases(self, job: Entry) -> list[phases.Phase]:
-        return phases.read(self._folder(job.id))
-
-    def _attempt(self, job: Entry) -> Attempt:
-        return Attempt(self._folder(job.id) / f"attempt-{job.attempt}")
-
-    def _files(self, job: Entry) -> Files:
-        return Files(self._folder(job.id), self.output(job, "stdout"), self.output(job, "stderr"))
-
-    def _folder(self, job_id: int) -> Path:
-        """Where a job's output and attempts are."""
-        return self.store / "jobs" / str(job_id)
+        """Return what the job's program has noted of its checkpoints, in all attempts."""
+        return phases.read(self.folder(job.id))

@@ -83,11 +83,11 @@ class Cores:
         if self._fences is not None:
             self._fences.release(job.id)
 
-    def divide(self, regions: Sequence[Region]) -> None:
+    def cut(self, pool: str, regions: Sequence[Region]) -> None:
         if self._fences is not None:
             self._fences.cut(regions)
 
-    def regions(self) -> dict[str, dict[str, int]]:
+    def places(self) -> dict[str, dict[str, int]]:
         """Of each core, by its number, to which region it belongs."""
         fences = self._fences
         if fences is None or not fences.regions:

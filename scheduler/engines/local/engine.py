@@ -33,11 +33,11 @@ from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
 from scheduler.engines.local.paths import check_here
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Cluster, Placement, Region
+from scheduler.model.jobs import Cluster, Placement
 
 SWEEP_S = 5.0
 PATIENCE_S = 10.0  # beyond a job's grace, before its supervisor is killed
@@ -64,7 +64,7 @@ class Watched:
     end_by: float = math.inf
 
 
-class LocalEngine(JobFolders):
+class LocalEngine(Engine):
     """Runs jobs on this machine's cores.
 
     Args:
@@ -88,8 +88,11 @@ class LocalEngine(JobFolders):
         packages: Packages | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
-        self.packages = packages
+        self.packages, self.checks = packages, self
+        self.caps = self if packages is not None else None
+        self._folders = JobFolders(store)
         self._cores = Cores(store, cluster, cores, devices or {}, unit, packages is not None)
+        self.regions = self._cores
         self._orders = Orders(
             store,
             unit,
@@ -123,27 +126,6 @@ class LocalEngine(JobFolders):
     def free(self, job: Entry) -> None:
         self._cores.free(job)
 
-    def divide(self, pool: str, regions: Sequence[Region]) -> None:
-        self._cores.divide(regions)
-
-    def regions(self) -> dict[str, dict[str, int]]:
-        return self._cores.regions()
-
-    def absent(self) -> dict[int, str]:
-        return {}
-
-    def names(self) -> Sequence[str]:
-        return ()
-
-    def out_of_service(self, pool: str) -> int:
-        return 0
-
-    def where(self, job: Entry) -> list[str]:
-        return []
-
-    def hindrance(self, job: Entry) -> str:
-        return ""
-
     # -- attempts -------------------------------------------------------------------------------------
 
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
@@ -152,7 +134,9 @@ class LocalEngine(JobFolders):
             watched = self._watch(job)
             try:
                 watched.attempt.place(
-                    self._orders.order(job, environment, watched.attempt, watched.mark, self._files(job))
+                    self._orders.order(
+                        job, environment, watched.attempt, watched.mark, self._folders.files(job)
+                    )
                 )
                 self._wish(job, watched.attempt)
                 started.append(watched)
@@ -216,7 +200,7 @@ class LocalEngine(JobFolders):
 
     def _watch(self, job: Entry) -> Watched:
         mark = f"{self.store}:{job.id}:{job.attempt}"
-        watched = Watched(job.id, job.attempt, self._attempt(job), mark, job.spec.mpi)
+        watched = Watched(job.id, job.attempt, self._folders.attempt(job), mark, job.spec.mpi)
         self._watched[job.id, job.attempt] = watched
         return watched
 

@@ -22,7 +22,7 @@ from profiles.files import write_whole
 from scheduler.engines.common import spoiled
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.common.supervisor_orders import Orders
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import Engine, Report
 from scheduler.engines.slurm.attempts import attempt_state
 from scheduler.engines.slurm.attempts.allocation_reuse import AllocationReuse, passed_on_to
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
@@ -46,7 +46,7 @@ NOT_TAKEN = "it was taken over from sbatch; go on with: tenbin up --engine slurm
 log = logging.getLogger("tenbin")
 
 
-class SlurmEngine(JobFolders):
+class SlurmEngine(Engine):
     """Runs jobs on the nodes of a Slurm cluster.
 
     Args:
@@ -56,6 +56,9 @@ class SlurmEngine(JobFolders):
 
     def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
         self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
+        self.checks = self.nodes = self.regions = self
+        self.caps = self if site.power is not None else None
+        self.folders = JobFolders(store)
         self.inventory, self.slurm, self.devices = site.inventory, site.slurm, site.devices
         self.batches = BatchWriter(site, Orders(store, unit, self.inventory.node_of, pins=False))
         self.watched: dict[tuple[int, int], SlurmAttempt] = {}
@@ -87,6 +90,9 @@ class SlurmEngine(JobFolders):
             raise Unavailable("a job has one device of the cluster", "ask for one task (-n 1), without --mpi")
         self.batches.orders.prepare(specs)
 
+    def check_paths(self, spec: JobSpec) -> None:
+        """Accept all: paths are those of the nodes, and a job that misses its own says so when it starts."""
+
     def place(self, job: Entry, placement: Placement) -> None:
         if self.devices is not None:
             job.devices, job.cores = self.devices.place(placement)
@@ -103,13 +109,13 @@ class SlurmEngine(JobFolders):
         if self.devices is not None:
             self.devices.free(job.devices)
 
-    def divide(self, pool: str, regions: Sequence[Region]) -> None:
+    def cut(self, pool: str, regions: Sequence[Region]) -> None:
         if self.inventory.fences is not None:
             self.inventory.fences.cut(regions)
             if self.partitions.prefix:
                 self.poller.look()  # partitions follow the snapshot; recovered jobs are known by then
 
-    def regions(self) -> dict[str, dict[str, int]]:
+    def places(self) -> dict[str, dict[str, int]]:
         return self.inventory.regions()
 
     def absent(self) -> dict[int, str]:
@@ -125,7 +131,7 @@ class SlurmEngine(JobFolders):
         return list(self.inventory.shares(core for core in job.cores if core in self.inventory.node_of))
 
     def hindrance(self, job: Entry) -> str:
-        if job.spec.slurm is not None:
+        if job.spec.external is not None:
             return self.external_jobs.hindrance(job) if self.external_jobs else NOT_TAKEN
         watched = self.watched.get((job.id, job.attempt))
         if watched is None or self.silent:
@@ -144,7 +150,7 @@ class SlurmEngine(JobFolders):
     def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
         placed = []
         for job, environment in jobs:
-            if job.spec.slurm is not None:
+            if job.spec.external is not None:
                 if self.external_jobs is not None:
                     self.reuse.dismiss(self.where(job))
                     self.external_jobs.start(job)
@@ -179,7 +185,7 @@ class SlurmEngine(JobFolders):
         self.poller.do(watched.key, "submit", lambda: self.partitions.submit(batch))
 
     def _write_order(self, job: Entry, environment: dict[str, str], watched: SlurmAttempt) -> None:
-        self.batches.write(job, environment, watched, self._files(job))
+        self.batches.write(job, environment, watched, self.folders.files(job))
         if self.budget is not None:
             self.budget.enter(watched, self._cap_w(job))
 
@@ -241,7 +247,7 @@ class SlurmEngine(JobFolders):
             self.poller.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
 
     def recover(self, job: Entry) -> None:
-        if job.spec.slurm is not None:
+        if job.spec.external is not None:
             if self.external_jobs is not None:
                 self.external_jobs.recover(job)
             return
@@ -259,7 +265,7 @@ class SlurmEngine(JobFolders):
                 self.give_up(watched, "its node was lost")
 
     def _watch(self, job: Entry) -> SlurmAttempt:
-        attempt = self._attempt(job)
+        attempt = self.folders.attempt(job)
         cpus = {name: n * self.site.threads for name, n in self.inventory.shares(job.cores).items()}
         comment = self._comment((job.id, job.attempt))
         watched = SlurmAttempt(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)

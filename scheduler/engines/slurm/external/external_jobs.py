@@ -83,6 +83,8 @@ class ExternalAttempts:
         counted: whether policies count nodes, or parts of them, and do not name them.
     """
 
+    scheduler, command = "Slurm", "sbatch"
+
     def __init__(
         self, sbatch: SbatchQueue, poller: SlurmPoller, inventory: NodeInventory, counted: bool
     ) -> None:

@@ -26,22 +26,22 @@ def entry(number: int, region: str, units: int, cores: Cores) -> Entry:
 def test_cores_are_those_of_the_region_also_after_a_restart(tmp_path: Path) -> None:
     cluster, numbers = Cluster((Pool("core", 6),)), [[2, 3, 4, 7, 8, 9]]
     cores = Cores(tmp_path, cluster, numbers, {}, CORE, whole=False)
-    cores.divide((Region("1.1", 4, 1), Region("1.2", 2, 2)))
+    cores.cut("core", (Region("1.1", 4, 1), Region("1.2", 2, 2)))
     jobs = [entry(1, "1.2", 2, cores), entry(2, "1.1", 1, cores), entry(3, "1.1", 1, cores)]
     assert [job.cores for job in jobs] == [(8, 9), (2,), (3,)]
-    cores.divide((Region("2.1", 1, 1), Region("2.2", 5, 2)))
+    cores.cut("core", (Region("2.1", 1, 1), Region("2.2", 5, 2)))
     later = entry(4, "2.2", 2, cores)
     assert later.cores == (4, 7)
-    owners = cores.regions()
+    owners = cores.places()
     cores = Cores(tmp_path, cluster, numbers, {}, CORE, whole=False)
-    cores.divide((Region("2.1", 1, 1), Region("2.2", 5, 2)))
+    cores.cut("core", (Region("2.1", 1, 1), Region("2.2", 5, 2)))
     for job in (*jobs, later):
         cores.occupy(job)
-    assert cores.regions() == owners
+    assert cores.places() == owners
     for job in jobs:
         cores.free(job)
     assert len(entry(5, "2.2", 3, cores).cores) == 3 and len(entry(6, "2.1", 1, cores).cores) == 1
-    assert cores.regions() == owners
+    assert cores.places() == owners
 
 
 def test_jobs_run_on_their_region_s_core_only(up: Up) -> None:
