@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Table
 
 from tenbin.text import printable_lines
 
@@ -26,3 +27,11 @@ class SafeConsole(Console):
         """Render with control characters escaped; rich's own cursor movements stay."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+def table(*headings: str, left: Collection[str] = ("",), **options: Any) -> Table:
+    """Make a table without lines; the columns of the headings in ``left`` left-aligned, the others right."""
+    made = Table(box=None, **{"padding": (0, 1), **options})
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading in left else "right")
+    return made

@@ -78,6 +78,11 @@ def say(text: str, *, error: bool = False) -> None:
     print(printable_lines(text), file=sys.stderr if error else sys.stdout, flush=error)
 
 
+def print_json(found: object) -> None:
+    """Print for programs; every character outside ASCII is escaped."""
+    print(json.dumps(found, indent=1))
+
+
 def as_json(record: Record) -> str:
     """Format a record as JSON in which every control character is escaped (JSON itself leaves C1 codes)."""
     text = record.model_dump_json(indent=1)

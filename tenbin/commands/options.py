@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from profiles.errors import BadInput, Unavailable
-
 
 def names_in(place: str) -> Callable[[str], list[str]]:
     """Complete the names in a registry (``module:NAME``), which is imported when the shell asks."""
@@ -74,39 +72,3 @@ Selector = Annotated[
         metavar="PROFILE",
     ),
 ]
-
-
-def storage_folder(folder: Path) -> Path:
-    """A ``--storage`` folder without links; one that does not answer as it is, for its reader to say so.
-
-    Raises:
-        BadInput: it is no folder.
-    """
-    from probes.folders import inspect_folder
-
-    try:
-        seen = inspect_folder(folder)
-    except Unavailable:
-        return folder.absolute()
-    if not seen.is_folder:
-        raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
-    return Path(seen.there)
-
-
-def ensure_writable(option: str, file: Path) -> None:
-    """See that ``file`` could be written, before the work whose result is to go there.
-
-    Raises:
-        BadInput: it could not; names ``option``.
-    """
-    from tempfile import TemporaryFile
-
-    try:
-        if file.is_dir():
-            raise IsADirectoryError(None, "is a folder")
-        with TemporaryFile(dir=file.parent):
-            pass
-    except OSError as error:
-        raise BadInput(
-            f"{option} {file}: {error.strerror}", "choose a file in a folder you may write"
-        ) from error

@@ -1,4 +1,7 @@
-"""What users write for times, sizes, ranges and lists, as numbers."""
+"""Times, sizes, ranges and lists as users write them.
+
+Each function raises BadInput if a text is not of the form that its docstring shows.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,7 @@ MOST_IN_ARRAY = 100_000
 
 
 def duration_s(text: str) -> float:
-    """``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds.
-
-    Raises:
-        BadInput: it is none of these.
-    """
+    """Read ``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds."""
     if clock := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
@@ -29,11 +28,7 @@ def duration_s(text: str) -> float:
 
 
 def expected(text: str | None) -> dict[str, float]:
-    """``gpu=1m,cpu=10m`` as seconds by device; ``10m``, wherever it runs, by "".
-
-    Raises:
-        BadInput: it is no such list.
-    """
+    """Read ``gpu=1m,cpu=10m`` as seconds by device; ``10m``, wherever it runs, by ""."""
     found = {}
     if text and "=" not in text:
         with suppress(BadInput):
@@ -48,11 +43,7 @@ def expected(text: str | None) -> dict[str, float]:
 
 
 def size_mb(text: str) -> float:
-    """``500``, ``500M``, ``2G``, ``2GiB`` in MB (10^6 bytes).
-
-    Raises:
-        BadInput: it is none of these.
-    """
+    """Read ``500``, ``500M``, ``2G``, ``2GiB`` in MB (10^6 bytes)."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
     if not found or found[2] not in UNITS_MB or float(found[1]) <= 0:
         raise BadInput(f"--memory {text!r} is no size", "write for instance 500M, 2G or 2GiB")
@@ -60,11 +51,7 @@ def size_mb(text: str) -> float:
 
 
 def array_indices(text: str) -> list[int]:
-    """``1-4,8`` or ``0-10:5`` as numbers.
-
-    Raises:
-        BadInput: it is neither, or too large.
-    """
+    """Read ``1-4,8`` or ``0-10:5`` as numbers."""
     indices: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
@@ -79,11 +66,7 @@ def array_indices(text: str) -> list[int]:
 
 
 def account_and_share(text: str) -> tuple[str, float | None]:
-    """``NAME`` or ``NAME=WEIGHT``.
-
-    Raises:
-        BadInput: it is neither.
-    """
+    """Read ``NAME`` or ``NAME=WEIGHT``."""
     name, sign, weight = text.partition("=")
     try:
         share = float(weight) if sign else None
@@ -97,11 +80,7 @@ def account_and_share(text: str) -> tuple[str, float | None]:
 
 
 def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
-    """``4`` or ``1-4`` as the fewest and the most (None: exactly so many).
-
-    Raises:
-        BadInput: it is neither.
-    """
+    """Read ``4`` or ``1-4`` as the fewest and the most (None: exactly so many)."""
     if text is None:
         return None, None
     found = re.fullmatch(r"([1-9]\d{0,5})(?:-(\d{1,6}))?", text.strip())
@@ -111,11 +90,7 @@ def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
 
 
 def counts(text: str | None) -> tuple[int, ...]:
-    """``1,2,4`` as numbers; none: empty.
-
-    Raises:
-        BadInput: it is no such list.
-    """
+    """Read ``1,2,4`` as numbers; none: empty."""
     if text is None:
         return ()
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text.replace(" ", "")):
@@ -124,11 +99,7 @@ def counts(text: str | None) -> tuple[int, ...]:
 
 
 def speedups(text: str | None) -> dict[int, float]:
-    """``1=1,2=1.9,4=3.5`` as speed by number.
-
-    Raises:
-        BadInput: it is no such list.
-    """
+    """Read ``1=1,2=1.9,4=3.5`` as speed by number."""
     found = {}
     for part in text.split(",") if text else ():
         pair = re.fullmatch(r"\s*([1-9]\d{0,5})\s*=\s*(\d+(?:\.\d+)?)\s*", part)
@@ -139,11 +110,7 @@ def speedups(text: str | None) -> dict[int, float]:
 
 
 def variables(given: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` ... as variables.
-
-    Raises:
-        BadInput: one is not of that form.
-    """
+    """Read ``NAME=VALUE`` ... as variables."""
     found = {}
     for text in given:
         name, sign, value = text.partition("=")

@@ -1,27 +1,44 @@
-"""``tenbin job``: what a program presses with and suffers from beside others."""
+"""``tenbin job``: measure a program alone and beside others."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from profiles.errors import BadInput
-from tenbin.commands.job_profile.again import again
-from tenbin.commands.job_profile.caps import with_caps
-from tenbin.commands.job_profile.examples import examples
-from tenbin.commands.job_profile.keep import keep
-from tenbin.commands.job_profile.options import BudgetOption, JobArgument, LimitOption
+from profiles.errors import INTERRUPTED, BadInput
+from tenbin.commands.job_profile.parts import planned, with_caps, with_scaling
 from tenbin.commands.job_profile.predict import predict
-from tenbin.commands.job_profile.scale import planned, with_scaling
-from tenbin.commands.job_profile.show import print_job, print_list, to_measure
-from tenbin.commands.options import JsonOption, StoreOption, complete_machine
-from tenbin.commands.progress import progress
+from tenbin.commands.job_profile.show import (
+    JobArgument,
+    list_jobs,
+    print_job,
+    print_list,
+    schema,
+    show,
+    to_measure,
+)
+from tenbin.commands.options import JsonOption, StoreOption, complete_machine, names_in
+from tenbin.commands.progress import progress, terminated_as_interrupted
+from tenbin.commands.quantities import counts, duration_s
+from tenbin.text import as_json, print_json
 
 if TYPE_CHECKING:
-    from profiles.jobs import JobProfile
+    from profiles.job_store import JobStore
+    from tenbin.commands.job_profile.parts import Made
 
+LimitOption = Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Begin no repetition that would end later: 20m. (default: the time of 34 runs, 3m to 20m)",
+        show_default=False,
+    ),
+]
+complete_kernel = names_in("agent.job_profile.kernels:KERNELS")
 app = typer.Typer(
     help="Job profiles: what a program presses with, and suffers from, when it shares a node.",
     no_args_is_help=True,
@@ -29,12 +46,12 @@ app = typer.Typer(
 )
 
 
-@app.command("profile")
 def profile(
     name: Annotated[str, typer.Argument(help="What to call it, for --job-profile and tenbin pairs.")],
     command: Annotated[
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
     ],
+    *,
     cores: Annotated[
         int,
         typer.Option("--cores", "-n", min=1, help="Cores that the job gets, for its threads or ranks."),
@@ -102,47 +119,43 @@ def profile(
     from agent.job_profile.caps import check as check_caps
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.scaling import on_cores
-    from agent.job_profile.session import LONGEST_S, JobOrder
+    from agent.job_profile.session import JobOrder
     from profiles.job_store import JobStore
-    from tenbin.commands.progress import terminated_as_interrupted
-    from tenbin.commands.quantities import counts, duration_s
 
     _check_name(name)
     stored = JobStore(store)
     where = (folder or Path.cwd()).absolute()
     if not where.is_dir():
         raise BadInput(f"--chdir {where}: not a folder", f"mkdir -p {where}")
-    limit_s, budget_s = duration_s(limit), None if budget is None else duration_s(budget)
-    times = limit_s, LONGEST_S if budget_s is None else budget_s
-    ranks_on = tuple(host.strip() for host in hosts.split(",")) if hosts is not None else ()
-    run = tuple(command), str(where), times, quick, seed, mpi, ranks_on
-    scaling = planned(counts(scale), *run) if scale else None
+    order = JobOrder(
+        name,
+        tuple(command),
+        str(where),
+        cores,
+        quick,
+        duration_s(limit),
+        None if budget is None else duration_s(budget),
+        seed,
+        mpi=mpi or hosts is not None,
+        hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
+    )
+    scaling = planned(counts(scale), order) if scale else None
     if emulate and not caps:
         raise BadInput("--emulate: only power caps are emulated", "give --caps too, or leave it out")
     if caps and hosts:
         raise BadInput("--caps with --hosts: caps are those of this node", "leave one of them out")
     if caps:
         check_caps(emulate)
-    order = JobOrder(
-        name,
-        on_cores(command, cores) if scaling else tuple(command),
-        str(where),
-        cores,
-        quick,
-        limit_s,
-        budget_s,
-        seed,
-        mpi=mpi or hosts is not None,
-        hosts=ranks_on,
-    )
+    if scaling is not None:
+        order = replace(order, command=on_cores(command, cores))
     stored.prepare()
     with terminated_as_interrupted(), progress() as listener:
-        made, samples = make_job_profile(order, listener)
-        if scaling is not None and not made.interrupted:
-            made, samples = with_scaling(made, samples, scaling, listener)
-        if caps and not made.interrupted:
-            made, samples = with_caps(made, samples, times, emulate, listener)
-    keep(stored, made, samples, json)
+        made = make_job_profile(order, listener)
+        if scaling is not None and not made[0].interrupted:
+            made = with_scaling(made, scaling, listener)
+        if caps and not made[0].interrupted:
+            made = with_caps(made, order, emulate, listener)
+    _keep(stored, made, json)
 
 
 def _check_name(name: str) -> None:
@@ -153,94 +166,134 @@ def _check_name(name: str) -> None:
     try:
         TypeAdapter(JobName).validate_python(name)
     except ValidationError:
-        raise BadInput(
-            f"NAME {name!r} cannot be a name",
-            "use letters, digits and . _ + -",
-        ) from None
+        raise BadInput(f"NAME {name!r} cannot be a name", "use letters, digits and . _ + -") from None
 
 
-@app.command("show")
-def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False) -> None:
-    """Show a job profile: what it needs alone, what it presses with, what it suffers from."""
+def again(
+    name: JobArgument,
+    *,
+    limit: LimitOption = "10m",
+    budget: BudgetOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure a job once more, as its profile was made, and store a new one with the runs of both.
 
-    from agent.node_profile.node_kind import node_kind
-    from profiles.job_store import JobStore
-    from tenbin.text import as_json, say
+    Two hours of one machine differ by more than the repetitions of one hour tell. A profile of several
+    sessions, at different times, has that in its intervals, and less of it in its predictions.
 
-    kind = node_kind()
-    found = JobStore(store).load(name, kind.key)
-    if json:
-        print(as_json(found))
-        return
-    print_job(found)
-    if found.kind.key != kind.key:
-        print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
-        say(to_measure(found))
+    [bold]Example[/bold]
 
+      tenbin job profile stencil -- ./stencil --steps 1000
 
-app.command("again")(again)
-app.command("predict")(predict)
-app.command("examples")(examples)
-
-
-@app.command("list")
-def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
-    """List the stored job profiles, newest first; a damaged one is named and costs no other."""
+      tenbin job again stencil    (in the evening)
+    """
+    from agent.job_profile.pool import check_samples, pooled, same_again
+    from agent.job_profile.profiler import make_job_profile
     from agent.node_profile.node_kind import node_kind
     from profiles.job_store import JobStore, load
-    from tenbin.text import say
+    from profiles.store import samples as samples_beside
 
-    here, rows, broken = node_kind().key, [], []
-    for path in JobStore(store).paths():
-        try:
-            rows.append(load(path))
-        except BadInput as error:
-            broken.append(str(error))
+    stored, kind = JobStore(store), node_kind()
+    path = stored.find(name, kind.key)
+    earlier = load(path)
+    if earlier.kind.key != kind.key:
+        what = f"job profile '{name}' was made on another kind of node ({earlier.kind.title})"
+        raise BadInput(f"{what}, this one is {kind.title}", f"measure it here: {to_measure(earlier)}")
+    known = samples_beside(path)
+    check_samples(earlier, known)
+    order = same_again(earlier, duration_s(limit), None if budget is None else duration_s(budget))
+    stored.prepare()
+    with terminated_as_interrupted(), progress() as listener:
+        made = pooled(*make_job_profile(order, listener), earlier, known)
+    _keep(stored, made, json)
+
+
+def examples(
+    kernels: Annotated[
+        list[str] | None,
+        typer.Argument(help="ep, cg, ft, mg, lu. (default: all)", autocompletion=complete_kernel),
+    ] = None,
+    *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Full profiles, three minutes and more each, not quick ones.")
+    ] = False,
+    scale: Annotated[
+        str | None, typer.Option(help="Also how they speed up over so many ranks (tenbin's MPI): 1,2.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of a run, about.")] = 5.0,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Profile the five kernels of the node profile: EP, CG, FT, MG and an LU-like sweep, as jobs ep, cg, ...
+
+    About five minutes in all. What was measured of a kernel before Ctrl-C is kept.
+
+    [bold]Examples[/bold]
+
+      tenbin job examples
+
+      tenbin job examples cg ep --full --scale 1,2
+
+      tenbin pairs
+    """
+    from agent.job_profile.kernels import KERNELS, command
+    from agent.job_profile.profiler import make_job_profile
+    from agent.job_profile.session import JobOrder
+    from agent.node_profile.node_kind import node_kind
+    from profiles.job_store import JobStore
+
+    wanted = list(dict.fromkeys(kernels or KERNELS))
+    if unknown := [name for name in wanted if name not in KERNELS]:
+        raise BadInput(f"no kernel {unknown[0]!r}", f"choose from {', '.join(KERNELS)}")
+    stored, profiles = JobStore(store), []
+    stored.prepare()
+    sizes = counts(scale) if scale else ()
+    with terminated_as_interrupted():
+        for name in wanted:
+            run = command(name, KERNELS[name], seconds, 0 if sizes else 1)
+            order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
+            scaling = planned(sizes, order) if sizes else None
+            with progress(f"{name}, ") as listener:
+                made = make_job_profile(order, listener)
+                if scaling is not None and not made[0].interrupted:
+                    made = with_scaling(made, scaling, listener)
+            stored.save(*made)
+            profiles.append(made[0])
+            if made[0].interrupted:
+                break
     if json:
-        import json as json_
-
-        listed = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
-        print(json_.dumps({"job_profiles": listed, "damaged": broken}, indent=1))
+        print_json([one.model_dump(mode="json") for one in profiles])
     else:
-        print_list(rows, here)
-        for problem in broken:
-            say(f"tenbin: {problem}", error=True)
-    if broken:
-        raise typer.Exit(BadInput.exit_code)
+        print_list(profiles, node_kind().key)
+        print("\nWho gets on with whom: tenbin pairs. More of one: tenbin job show NAME")
+    raise typer.Exit(INTERRUPTED if any(one.interrupted for one in profiles) else 0)
 
 
-@app.command("schema")
-def schema() -> None:
-    """Print the schema of a job profile's JSON."""
-    from profiles.export import json_schema
-    from profiles.jobs import JobProfile
+def _keep(stored: JobStore, made: Made, json: bool) -> NoReturn:
+    """Store and show a job profile; the exit code tells if all of it was measured."""
+    profile, samples = made
+    earlier = stored.paths(name=profile.name)
+    stored.save(profile, samples)
+    if json:
+        print(as_json(profile))
+    else:
+        print_job(profile)
+        print(f"\nStored as {profile.name}@{profile.id}. Who gets on with it: tenbin pairs")
+        if earlier:
+            print(f"{len(earlier)} earlier of this name are kept; the newest is used unless one is named.")
+    failed = any(absent.failed for absent in profile.absent)
+    raise typer.Exit(INTERRUPTED if profile.interrupted else int(failed))
 
-    print(json_schema(JobProfile), end="")
 
-
-def _summary(row: JobProfile) -> dict[str, object]:
-    run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
-    network = row.network
-    return {
-        "name": row.name,
-        "id": row.id,
-        "node": row.node,
-        "kind": row.kind.key,
-        "cores": row.cores,
-        "run_s": run.value if run else None,
-        "pressure_ratio": pressure.slowdown.value if pressure else None,
-        "sensitivity_ratio": curve.levels[-1].slowdown.value if curve else None,
-        "network_pressure_ratio": network.pressure.slowdown.value if network and network.pressure else None,
-        "network_sensitivity_ratio": (
-            network.sensitivity.levels[-1].slowdown.value if network and network.sensitivity else None
-        ),
-        "mpi_share": share.value if (share := row.need("mpi_share")) else None,
-        "hosts": list(row.hosts),
-        "clock": row.clock,
-        "parallelism": None if row.scaling is None else row.scaling["A"].value,
-        "repetitions": row.repetitions,
-        "sessions": row.sessions,
-        "interrupted": row.interrupted,
-        "emulated": row.emulated,
-        "command": list(row.command),
-    }
+COMMANDS: dict[str, Callable[..., None]] = {
+    "profile": profile,
+    "show": show,
+    "again": again,
+    "predict": predict,
+    "examples": examples,
+    "list": list_jobs,
+    "schema": schema,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)

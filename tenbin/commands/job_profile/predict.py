@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from tenbin.commands.options import HomeOption, JsonOption, StoreOption
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import duration, number, print_json
 
 if TYPE_CHECKING:
     from scheduler.prediction.history import PastRun
@@ -89,9 +92,7 @@ def predict(
             f"run it once (tenbin submit --name {name} -- CMD...), or measure it: tenbin job profile",
         )
     if json:
-        import json as json_
-
-        print(json_.dumps({**asked._asdict(), "predictions": told}, indent=1))
+        print_json({**asked._asdict(), "predictions": told})
     else:
         _print(asked.program, asked.arguments, told)
 
@@ -132,20 +133,13 @@ def _told(history: Any, asked: Any, pools: list[str]) -> list[dict[str, Any]]:
 def _print(name: str, arguments: tuple[str, ...], told: list[dict[str, Any]]) -> None:
     import shlex
 
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import duration, number
-
     console = SafeConsole()
     console.print(shlex.join((name, *arguments)), style="bold", markup=False)
-    table = Table(box=None, padding=(0, 1))
-    for column in ("", "device", "10 %", "50 %", "90 %", "n", "rests on"):
-        table.add_column(column, justify="left" if column in ("", "device", "rests on") else "right")
+    columns = ("", "device", "10 %", "50 %", "90 %", "n", "rests on")
+    listed = table(*columns, left=("", "device", "rests on"))
     for row in told:
         words, unit = QUANTITIES[row["quantity"]]
         values = (row[at] for at in ("low", "middle", "high"))
         cells = [duration(v) if unit == "s" else f"{number(v)} {unit}" for v in values]
-        table.add_row(words, escape(row["device"]), *cells, str(row["n"]), escape(row["rule"]))
-    console.print(table)
+        listed.add_row(words, escape(row["device"]), *cells, str(row["n"]), escape(row["rule"]))
+    console.print(listed)

@@ -1,9 +1,17 @@
-"""Job profiles on the terminal."""
+"""``tenbin job show``, ``list`` and ``schema``."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from profiles.errors import BadInput
+from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile
+from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
+from tenbin.text import as_json, duration, interval, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +37,86 @@ WORDS = {
 CLOCKS: dict[Clock, str] = {"wall": "run time", "cpu": "CPU time"}
 SCALING = {"T1": "run time on one core", "A": "parallelism (A)", "sigma": "its variance (sigma)"}
 CAPS = {"knee_w": "fast as it gets from (knee)", "slope_per_w": "speed lost by each watt below"}
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        help="NAME, or NAME@ID of an older one.", autocompletion=complete_job_profile, metavar="NAME"
+    ),
+]
+
+
+def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False) -> None:
+    """Show a job profile: what it needs alone, what it presses with, what it suffers from."""
+    from agent.node_profile.node_kind import node_kind
+    from profiles.job_store import JobStore
+
+    kind = node_kind()
+    found = JobStore(store).load(name, kind.key)
+    if json:
+        print(as_json(found))
+        return
+    print_job(found)
+    if found.kind.key != kind.key:
+        print(f"\nOF ANOTHER KIND OF NODE. This one is {kind.title}; measure it here:")
+        say(to_measure(found))
+
+
+def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
+    """List the stored job profiles, newest first; a damaged one is named and costs no other."""
+    from agent.node_profile.node_kind import node_kind
+    from profiles.job_store import JobStore, load
+
+    here, rows, broken = node_kind().key, [], []
+    for path in JobStore(store).paths():
+        try:
+            rows.append(load(path))
+        except BadInput as error:
+            broken.append(str(error))
+    if json:
+        listed = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
+        print_json({"job_profiles": listed, "damaged": broken})
+    else:
+        print_list(rows, here)
+        for problem in broken:
+            say(f"tenbin: {problem}", error=True)
+    if broken:
+        raise typer.Exit(BadInput.exit_code)
+
+
+def schema() -> None:
+    """Print the schema of a job profile's JSON."""
+    from profiles.export import json_schema
+    from profiles.jobs import JobProfile
+
+    print(json_schema(JobProfile), end="")
+
+
+def _summary(row: JobProfile) -> dict[str, object]:
+    run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+    network = row.network
+    return {
+        "name": row.name,
+        "id": row.id,
+        "node": row.node,
+        "kind": row.kind.key,
+        "cores": row.cores,
+        "run_s": run.value if run else None,
+        "pressure_ratio": pressure.slowdown.value if pressure else None,
+        "sensitivity_ratio": curve.levels[-1].slowdown.value if curve else None,
+        "network_pressure_ratio": network.pressure.slowdown.value if network and network.pressure else None,
+        "network_sensitivity_ratio": (
+            network.sensitivity.levels[-1].slowdown.value if network and network.sensitivity else None
+        ),
+        "mpi_share": share.value if (share := row.need("mpi_share")) else None,
+        "hosts": list(row.hosts),
+        "clock": row.clock,
+        "parallelism": None if row.scaling is None else row.scaling["A"].value,
+        "repetitions": row.repetitions,
+        "sessions": row.sessions,
+        "interrupted": row.interrupted,
+        "emulated": row.emulated,
+        "command": list(row.command),
+    }
 
 
 def to_measure(job: JobProfile) -> str:
@@ -41,21 +129,15 @@ def to_measure(job: JobProfile) -> str:
 
 def print_list(rows: list[JobProfile], here: str) -> None:
     """The stored job profiles; ``here``: this kind of node."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenbin.terminal import SafeConsole
-
     if not rows:
         print("No job profile yet; make one with 'tenbin job profile NAME -- CMD...'.")
         return
-    table = Table(box=None, padding=(0, 1))
-    for column in ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", ""):
-        table.add_column(column, justify="left" if column in ("name", "made", "") else "right")
+    columns = ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", "")
+    listed = table(*columns, left=("name", "made", ""))
     for row in rows:
         run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
         marks = {"interrupted": row.interrupted, "EMULATED": row.emulated, "other node": row.kind.key != here}
-        table.add_row(
+        listed.add_row(
             row.name,
             escape(row.id),
             str(row.cores),
@@ -64,14 +146,11 @@ def print_list(rows: list[JobProfile], here: str) -> None:
             f"{curve.levels[-1].slowdown.value:.2f}x" if curve else "-",
             " ".join(mark for mark, on in marks.items() if on),
         )
-    SafeConsole().print(table)
+    SafeConsole().print(listed)
 
 
 def print_job(job: JobProfile) -> None:
     """The job profile on the terminal."""
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import duration
-
     console = SafeConsole()
     kind = "quick" if job.quick else "full"
     made = job.created.astimezone().strftime("%Y-%m-%d %H:%M")
@@ -133,8 +212,6 @@ def _pressure(console: Console, probe: str, found: ProbePressure) -> None:
 
 
 def _phases(console: Console, phases: Phases) -> None:
-    from tenbin.text import sparkline
-
     _line(console, "  in the worst part of its run", phases.peak, "x")
     seen = [value for value in phases.slowdown if value is not None]
     words = "in bursts" if phases.bursts else "no bursts that stand out"
@@ -160,8 +237,6 @@ def _curve(console: Console, curve: Curve) -> None:
 
 
 def _scaling(console: Console, model: Model) -> None:
-    from rich.markup import escape
-
     from profiles.models.downey import verdict
 
     over = f"Over ranks on {model.labels['hosts']}" if "hosts" in model.labels else "Over cores"
@@ -175,27 +250,22 @@ def _scaling(console: Console, model: Model) -> None:
 
 
 def _caps(console: Console, caps: UnderCaps) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     mark = f" (EMULATED: {escape(caps.emulated)})" if caps.emulated else ""
     console.print(
         f"\n[bold]Under power caps[/bold]{mark}  [dim](cap of each package; of those it runs on)[/dim]"
     )
-    table = Table(box=None, padding=(0, 1))
-    for column in ("cap", "run time", "power", "energy", ""):
-        table.add_column(column, justify="left" if not column else "right")
+    levels = table("cap", "run time", "power", "energy", "")
     least = min(caps.levels, key=lambda level: level.energy_j.value)
     for level in caps.levels:
         marks = (["least energy"] if level is least else []) + ([] if level.held else ["cap not kept to"])
-        table.add_row(
+        levels.add_row(
             "none" if level.cap_w is None else f"{level.cap_w:.3g} W",
             f"{level.run_s.value:.3g} s",
             f"{level.power_w.value:.3g} W",
             f"{level.energy_j.value:.3g} J",
             ", ".join(marks),
         )
-    console.print(table)
+    console.print(levels)
     for found in caps.speed.coefficients if caps.speed else ():
         if found.name in CAPS:
             _line(console, CAPS[found.name], found)
@@ -204,11 +274,6 @@ def _caps(console: Console, caps: UnderCaps) -> None:
 
 
 def _line(console: Console, words: str, found: Coefficient, unit: str = "") -> None:
-    from rich.markup import escape
-
-    from tenbin.terminal import QUALITY_STYLE
-    from tenbin.text import interval, value_with_unit
-
     value = f"{value_with_unit(found)}{unit}"
     quality = f"[{QUALITY_STYLE[found.quality]}]{found.quality}[/]"
     row = f"  {words:<34} {value:>12} {interval(found):>20} {found.n:>4} "

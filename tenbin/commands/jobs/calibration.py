@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector, names_in
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import number, print_json, say
 
 CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %: so many within"
 
@@ -65,8 +68,6 @@ def calibration(
     else:
         _print_tables(rows, forecasts)
     if made is not None and not json:
-        from tenbin.text import say
-
         new, path = made
         say(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin show last")
 
@@ -108,31 +109,24 @@ def _refit(
 def _print_json(
     rows: list[AccuracyRow], forecasts: list[TrackedPrediction], made: tuple[Profile, Path] | None
 ) -> None:
-    import json
-
     found: dict[str, Any] = {
         "summary": [row.told() for row in rows],
         "forecasts": [forecast.told() for forecast in forecasts],
     }
     if made is not None:
         found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
-    print(json.dumps(found, indent=1))
+    print_json(found)
 
 
 def _print_tables(rows: list[AccuracyRow], forecasts: list[TrackedPrediction]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from scheduler.prediction.predictions import parts
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import number
 
     console = SafeConsole()
-    table = Table(box=None, padding=(0, 1, 0, 0), caption=CAPTION, caption_justify="left")
-    for name in ("kind", "where"):
-        table.add_column(name, no_wrap=True)
-    for name in ("n", "predicted", "measured", "error", "95 %", "< 100 %", "worst"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("kind", "where", "n", "predicted", "measured", "error", "95 %", "< 100 %", "worst")
+    look = {"padding": (0, 1, 0, 0)}
+    errors = table(*columns, left=("kind", "where"), caption=CAPTION, caption_justify="left", **look)
+    for column in errors.columns:
+        column.no_wrap = True
     for row in rows:
         unit = " s" if row.unit == "s" else ""
         cells = [row.kind, escape(row.place), str(row.n), *("",) * 6]
@@ -141,22 +135,21 @@ def _print_tables(rows: list[AccuracyRow], forecasts: list[TrackedPrediction]) -
             shares = (_percent(row.median), _percent(row.p95, ""), _percent(row.within, ""))
             cells[3:] = [*values, *shares, _percent(row.worst)]
         cells[1] += (", stated by users" if row.is_stated else "") + (" EMULATED" if row.emulated else "")
-        table.add_row(*cells)
-    console.print(table)
+        errors.add_row(*cells)
+    console.print(errors)
     counts = {"before anything was known": "blind", "not known yet": "open", "without outcome": "void"}
     others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
     if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
         console.print(f"beside these: {told}")
     if not (found := parts(forecasts)):
         return
-    table = Table(box=None, padding=(0, 1, 0, 0), title="Parts of a move (medians)", title_justify="left")
-    table.add_column("part")
-    for name in ("n", "predicted", "measured", "difference"):
-        table.add_column(name, justify="right")
+    title = "Parts of a move (medians)"
+    parts_of = ("part", "n", "predicted", "measured", "difference")
+    moves = table(*parts_of, left=("part",), title=title, title_justify="left", **look)
     for part, n, predicted, measured in found:
-        table.add_row(part, str(n), *(f"{number(v)} s" for v in (predicted, measured, predicted - measured)))
+        moves.add_row(part, str(n), *(f"{number(v)} s" for v in (predicted, measured, predicted - measured)))
     console.print()
-    console.print(table)
+    console.print(moves)
 
 
 def _percent(value: float | None, sign: str = "+") -> str:

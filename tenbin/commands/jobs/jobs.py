@@ -9,6 +9,7 @@ import typer
 
 from tenbin.commands.jobs.selection import select, tell_left_out
 from tenbin.commands.options import HomeOption, JsonOption
+from tenbin.text import print_json
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -72,31 +73,21 @@ def jobs(
     client, which = Client(home), f"all={'true' if everything else 'false'}"
     found = client.call("GET", f"/jobs?{which}&limit={limit}")
     if json:
-        _dump(found)
+        print_json(found)
         return
     import time
 
     from rich.markup import escape
-    from rich.table import Table
 
-    from tenbin.terminal import SafeConsole
+    from tenbin.terminal import SafeConsole, table
     from tenbin.text import duration, printable
 
-    table = Table(box=None, padding=(0, 1))
     taken_over = any(job["slurm"] for job in found)
-    for column, side in (
-        ("job", "right"),
-        *((("slurm", "right"), ("user", "left")) if taken_over else ()),
-        ("name", "left"),
-        ("stage", "left"),
-        ("cores", "right"),
-        ("since", "right"),
-        ("", "left"),
-    ):
-        table.add_column(column, justify="right" if side == "right" else "left")
+    columns = ("job", *(("slurm", "user") if taken_over else ()), "name", "stage", "cores", "since", "")
+    listed = table(*columns, left=("user", "name", "stage", ""))
     for job in found:
         since = job["end_s"] or job["start_s"] or job["submit_s"]
-        table.add_row(
+        listed.add_row(
             str(job["id"]),
             *((job["slurm"] or "", escape(printable(job["user"] or ""))) if taken_over else ()),
             escape(printable(job["name"])),
@@ -105,7 +96,7 @@ def jobs(
             duration(round(time.time() - since)),
             escape(printable(job["trouble"])),
         )
-    SafeConsole().print(table)
+    SafeConsole().print(listed)
     count = client.call("GET", f"/jobs/count?{which}")["count"] if len(found) >= limit else 0
     if count > len(found):
         print(f"and {count - len(found):,} more: tenbin jobs{' --all' * everything} --limit {count}")
@@ -141,7 +132,7 @@ def info(
             table = sample_table(rows, found["start_s"])
             SafeConsole().print(table if table.row_count else "  no samples: it was too short, or waits")
     if json:
-        _dump(told[0] if len(told) == 1 else told)
+        print_json(told[0] if len(told) == 1 else told)
 
 
 def logs(
@@ -171,7 +162,7 @@ def logs(
             sys.stdout.buffer.flush()
         _tell_failure(client, job_id, error)
     if json:
-        _dump(told[0] if len(told) == 1 else told)
+        print_json(told[0] if len(told) == 1 else told)
 
 
 def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
@@ -245,7 +236,7 @@ def wait(
     ids = select(client, which).ids
     code = wait_for(client, ids, timeout, quiet=json)
     if json:
-        _dump([client.job(job_id).info() for job_id in ids])
+        print_json([client.job(job_id).info() for job_id in ids])
     raise typer.Exit(code)
 
 
@@ -280,12 +271,6 @@ def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) 
     body = {"ids": chosen.named, "where_possible": chosen.among, **more}
     found = client.call("POST", f"/{what}", body)
     if as_json:
-        _dump(found)
+        print_json(found)
     else:
         tell_left_out(found["left_out"])
-
-
-def _dump(found: Any) -> None:
-    import json
-
-    print(json.dumps(found, indent=1))

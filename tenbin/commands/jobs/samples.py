@@ -5,6 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from tenbin.terminal import table
+from tenbin.text import number
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -13,26 +16,12 @@ LINES = 25
 
 def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
     """At most ``LINES`` lines, each of the span since the line before; memory is the most within it."""
-    from rich.table import Table
-
-    from tenbin.text import number
-
     metered = any(row["energy_j"] is not None for row in samples)
-    table = Table(box=None, padding=(0, 1))
-    for column in (
-        "after",
-        "cores",
-        "memory",
-        "read",
-        "written",
-        "processes",
-        "threads",
-        *["power"] * metered,
-    ):
-        table.add_column(column, justify="right")
+    columns = ("after", "cores", "memory", "read", "written", "processes", "threads")
+    made = table(*columns, *["power"] * metered)
     for before, row in pairwise(_thinned(_from_start(samples, start_s))):
         span = max(row["at_s"] - before["at_s"], 1e-9)
-        table.add_row(
+        made.add_row(
             f"{row['at_s'] - (start_s or samples[0]['at_s']):.1f} s",
             f"{(row['cpu_s'] - before['cpu_s']) / span:.2f}",
             f"{row['memory_mb']:.0f} MB",
@@ -42,7 +31,7 @@ def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
             str(row["threads"]),
             *[f"{number(_power_w(before, row, span))} W"] * metered,
         )
-    return table
+    return made
 
 
 def _from_start(samples: list[dict[str, Any]], start_s: float | None) -> list[dict[str, Any]]:

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.markup import escape
 
-from profiles.errors import INTERRUPTED, BadInput, Unavailable
+from profiles.errors import INTERRUPTED, Unavailable
+from tenbin.commands.files import write_output
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import number, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +41,6 @@ def profile_nodes(
     from profiles.store import Store
     from scheduler.engines.slurm.admin import selection, survey
     from scheduler.engines.slurm.client.tools import Slurm
-    from tenbin.text import say
 
     kept, slurm = ClusterStore(store), Slurm()
     partitions = slurm.partitions()
@@ -95,33 +98,25 @@ def write_cluster_report(survey: Survey, profiles: dict[str, Profile], output: P
     Raises:
         BadInput: it cannot be written.
     """
-    from profiles.files import write_whole
     from tenbin.report.cluster import page
 
-    try:
-        write_whole(output, page(survey, *judged(survey, profiles)))
-    except OSError as error:
-        what = f"report {output}: {error.strerror}"
-        raise BadInput(what, "choose a file in a folder you may write") from error
+    write_output("report", output, page(survey, *judged(survey, profiles)))
 
 
 def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> None:
     """The nodes side by side, who is odd, the pairs, and what was not measured."""
     every, odd, _ = judged(survey, profiles)
     if json:
-        import json as json_
         from dataclasses import asdict
 
         told = survey.model_dump(mode="json")
         told["values"] = [asdict(value) for value in every]
         told["odd"] = [asdict(one) | {"ratio": one.ratio, "sentence": str(one)} for one in odd]
-        print(json_.dumps(told, indent=1))
+        print_json(told)
         return
-    from rich.markup import escape
 
     from profiles.clusters import BETWEEN
     from profiles.trust import trust
-    from tenbin.terminal import SafeConsole
 
     console = SafeConsole()
     marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
@@ -150,37 +145,27 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
 
 
 def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenbin.text import number
-
     strange = {(one.value.node, one.value.quantity) for one in odd}
     local = [value for value in every if value.subject != "to other nodes"]
-    table = Table(box=None, padding=(0, 1))
-    table.add_column("node")
     known = {(v.node, *v.column): v for v in local}
     last = {v.quantity: v for v in local}
     shown = [last[quantity] for quantity in COLUMNS if quantity in last]
+    headings = []
     for of in shown:
         named = COLUMNS[of.quantity] if of.unit == "1" else f"{COLUMNS[of.quantity]}, {of.unit}"
-        table.add_column(f"{escape(named)}\n[dim]{escape(of.subject)}[/]", justify="right")
+        headings.append(f"{escape(named)}\n[dim]{escape(of.subject)}[/]")
+    nodes = table("node", *headings, left=("node",))
     for node in survey.nodes:
         cells = []
         for of in shown:
             v = known.get((node, *of.column))
             style = "red" if (node, of.quantity) in strange else "dim" if v and v.poor else "none"
             cells.append(f"[{style}]{number(v.value if v else None)}[/]")
-        table.add_row(escape(node), *cells)
-    console.print(table)
+        nodes.add_row(escape(node), *cells)
+    console.print(nodes)
 
 
 def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenbin.text import number
-
     pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
     if not pairs:
         return
@@ -195,14 +180,11 @@ def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
         console.print(f"\n[bold]{of.what} between {len(pairs)} pairs[/bold]: {span}{all_words}")
         return
     console.print(f"\n[bold]{of.what} between pairs, {of.unit}[/bold]{all_words}")
-    table = Table(box=None, padding=(0, 1))
-    table.add_column("")
-    for node in survey.nodes:
-        table.add_column(escape(node), justify="right")
+    square = table("", *map(escape, survey.nodes))
     for a in survey.nodes:
         row = [pairs.get((min(a, b), max(a, b))) for b in survey.nodes]
-        table.add_row(escape(a), *(number(value) if value else "" for value in row))
-    console.print(table)
+        square.add_row(escape(a), *(number(value) if value else "" for value in row))
+    console.print(square)
 
 
 def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:

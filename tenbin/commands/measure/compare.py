@@ -8,6 +8,8 @@ import typer
 
 from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, StoreOption, complete_selector
+from tenbin.terminal import SafeConsole
+from tenbin.text import headline, number, print_json, value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,13 +54,9 @@ def compare(
     differences = comparing.compare(first, second)
     drift = comparing.explain_drift(first, second)
     if json:
-        import json as json_
-
         rows = [{**d.model_dump(mode="json"), "ratio": d.ratio} for d in differences]
-        print(json_.dumps({"a": first.id, "b": second.id, "differences": rows, "drift": drift}, indent=1))
+        print_json({"a": first.id, "b": second.id, "differences": rows, "drift": drift})
         return
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import headline
 
     console = SafeConsole()
     console.print(f"A: {headline(first)}\nB: {headline(second)}", markup=False)
@@ -88,8 +86,6 @@ def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
 
 
 def _print_differences(console: Console, differences: list[Difference], everything: bool) -> None:
-    from tenbin.text import number, value
-
     shown = [d for d in differences if everything or d.verdict not in ("same", "unknown")]
     if shown:
         _print_row(console, ("", "A", "B", "unit", "B/A", "95 % of B - A", "verdict"), "")

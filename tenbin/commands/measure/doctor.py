@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.options import JsonOption, storage_folder
+from tenbin.commands.files import storage_folder
+from tenbin.commands.options import JsonOption
+from tenbin.text import print_json
 
 if TYPE_CHECKING:
     from agent.doctor.finding import Finding
@@ -63,9 +65,7 @@ def doctor(
 
 def _print(findings: list[Finding], json: bool) -> None:
     if json:
-        import json as json_
-
-        print(json_.dumps([finding.model_dump(mode="json") for finding in findings], indent=1))
+        print_json([finding.model_dump(mode="json") for finding in findings])
         return
     from rich.table import Table
     from rich.text import Text
@@ -90,9 +90,7 @@ def restore(json: JsonOption = False) -> None:
 
     restored = restore_leftovers(state_dir() / "journal")
     if json:
-        import json as json_
-
-        print(json_.dumps([str(line) for line in restored], indent=1))
+        print_json([str(line) for line in restored])
         return
     for line in restored:
         print(line)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from profiles.errors import BadInput
+from tenbin.commands.files import write_output
 from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
 
 
@@ -74,14 +75,7 @@ def _write(text: str, output: Path | None) -> None:
 
         print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         return
-    from profiles.files import write_whole
-
-    try:
-        write_whole(output, text)
-    except OSError as error:
-        raise BadInput(
-            f"--output {output}: {error.strerror}", "choose a file in a folder you may write"
-        ) from error
+    write_output("--output", output, text)
 
 
 def _copy_samples(path: Path, output: Path | None) -> None:

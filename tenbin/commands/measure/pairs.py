@@ -10,6 +10,8 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import print_json, say
 
 if TYPE_CHECKING:
     from agent.job_profile.pair_trials import Program, Times
@@ -55,8 +57,6 @@ def pairs(
 
       tenbin pairs stencil lu --verify
     """
-    import json as json_
-
     from scheduler.policies.sharing.pairs import directions, over_network, suggestions
     from tenbin.commands.quantities import duration_s
 
@@ -80,7 +80,7 @@ def pairs(
         ]
         found = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
         more = {"network": over_network(known), "no_placements": why_not or None}
-        print(json_.dumps(found | more, indent=1))
+        print_json(found | more)
     else:
         _print(rows, advice, known, times)
         _print_placements(advice, known, sockets, why_not)
@@ -90,7 +90,6 @@ def pairs(
 def _known(names: list[str], store: Any) -> list[JobProfile]:
     from agent.node_profile.node_kind import node_kind
     from profiles.job_store import JobStore, load
-    from tenbin.text import say
 
     kind, stored = node_kind(), JobStore(store)
     found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
@@ -236,23 +235,18 @@ def _plain(found: Prediction | None) -> dict[str, float | None] | None:
 def _print(
     rows: list[dict[str, Any]], advice: list[Suggestion], known: list[JobProfile], times: Times | None
 ) -> None:
-    from rich.table import Table
-
     from scheduler.policies.sharing.pairs import over_network
-    from tenbin.terminal import SafeConsole
 
-    console, table = SafeConsole(), Table(box=None, padding=(0, 1))
     headings = ["job", "beside", "predicted", "95 % interval"]
     headings += ["measured", "95 % interval", "error"] if times else []
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < 2 else "right")
+    console, listed = SafeConsole(), table(*headings, left=("job", "beside"))
     for row in rows:
         cells = [row["job"], row["beside"], *_cells(row["predicted"])]
         if times is not None:
             error = row.get("error")
             cells += [*_cells(row.get("measured")), "-" if error is None else f"{error:+.2f}"]
-        table.add_row(*cells)
-    console.print(table)
+        listed.add_row(*cells)
+    console.print(listed)
     if times is not None:
         floors = ", ".join(f"{job.name} {times.noise(job.name, job.clock):.1%}" for job in known)
         console.print(f"Noise floor (how much two runs alone differ): {floors}")

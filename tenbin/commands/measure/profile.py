@@ -14,12 +14,11 @@ import typer
 
 from probes.registry import PROBES
 from profiles.errors import INTERRUPTED, BadInput, Unavailable
+from tenbin.commands.files import ensure_writable, storage_folder
 from tenbin.commands.options import (
     JsonOption,
     StoreOption,
     complete_machine,
-    ensure_writable,
-    storage_folder,
 )
 from tenbin.commands.progress import terminated_as_interrupted
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from profiles.errors import BadInput
 from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
+from tenbin.terminal import QUALITY_STYLE, SafeConsole
+from tenbin.text import (
+    as_json,
+    duration,
+    headline,
+    interval,
+    machine_lines,
+    print_json,
+    printable,
+    say,
+    subject,
+    value_with_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
-    from rich.table import Table
 
     from profiles.records import Model, Profile
 
@@ -37,7 +53,6 @@ def show(
         show_cluster(*known("" if which == "last" else which, store), json)
         return
     from profiles.store import Store
-    from tenbin.text import as_json, say
 
     profile = Store(store).load(which)
     if json:
@@ -66,12 +81,8 @@ def stale(profile: Profile) -> list[str]:
 
 def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """The profile on the terminal."""
-    from rich.markup import escape
-
     from probes.registry import PROBES
     from profiles.trust import trust
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import headline, machine_lines
 
     console = SafeConsole()
     console.print(headline(profile), style="bold", markup=False)
@@ -106,9 +117,6 @@ def _meanings(profile: Profile) -> list[tuple[str, str]]:
 
 def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
     """Text in which a long line goes on under its beginning, not under its heading."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table.grid(padding=(0, 1))
     for heading, text in rows:
         table.add_row(Text(f"  {heading}"), Text(text))
@@ -117,13 +125,7 @@ def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
 
 def _print_models(console: Console, models: list[Model]) -> None:
     """A line for each coefficient; the subject is the line itself where there is one, else its heading."""
-    from rich.markup import escape
-    from rich.padding import Padding
-    from rich.text import Text
-
     from profiles.trust import ROUNDS_DIFFER
-    from tenbin.terminal import QUALITY_STYLE
-    from tenbin.text import interval, subject, value_with_unit
 
     width = max(28, min(44, console.width - 56))
     quantity = ""
@@ -151,7 +153,6 @@ def _print_models(console: Console, models: list[Model]) -> None:
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
     from profiles.store import Store, load
-    from tenbin.text import say
 
     rows: list[dict[str, object]] = []
     broken: list[str] = []
@@ -177,9 +178,7 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
             }
         )
     if json:
-        import json as json_
-
-        print(json_.dumps({"profiles": rows, "damaged": broken}, indent=1))
+        print_json({"profiles": rows, "damaged": broken})
     else:
         _print_list(rows)
         for problem in broken:
@@ -189,12 +188,6 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
 
 
 def _print_list(rows: list[dict[str, object]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import duration, printable
-
     if not rows:
         print("No profile yet; make one with 'tenbin profile'.")
         return

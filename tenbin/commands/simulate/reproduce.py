@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from profiles.errors import BadInput
-from tenbin.commands.options import JsonOption, ensure_writable, names_in
+from tenbin.commands.files import ensure_writable, write_output
+from tenbin.commands.options import JsonOption, names_in
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
     from rich.table import Table
 
@@ -70,31 +74,20 @@ def reproduce(
       tenbin reproduce migration --scale full --figure migration.html
     """
     from scheduler.evaluations import EVALUATIONS, evaluate
-    from tenbin.terminal import SafeConsole
 
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other", "give one of them")
     if figure and name in EVALUATIONS:  # else evaluate says so
         ensure_writable("--figure", figure)
-    with _Progress(name, SafeConsole(stderr=True)) as progress:
+    with _progress(name, SafeConsole(stderr=True)) as progress:
         result = evaluate(name, scale.value, progress)
     try:
         if figure and result.pictures:
-            _draw(result, figure)
+            from tenbin.report.evaluation import page
+
+            write_output("--figure", figure, page(result))
     finally:  # a full disk costs the pictures only
         _tell(result, name, scale, figure, json, markdown)
-
-
-def _draw(result: Evaluation, path: Path) -> None:
-    from profiles.files import write_whole
-    from tenbin.report import evaluation as report
-
-    try:
-        write_whole(path, report.page(result))
-    except OSError as error:
-        raise BadInput(
-            f"--figure {path}: {error.strerror}", "choose a file in a folder you may write"
-        ) from error
 
 
 def _tell(
@@ -103,9 +96,7 @@ def _tell(
     from tenbin.report import evaluation as report
 
     if json:
-        import json as json_
-
-        print(json_.dumps({"evaluation": name, **report.to_dict(result)}, indent=1))
+        print_json({"evaluation": name, **report.to_dict(result)})
     elif markdown:
         command = f"tenbin reproduce {name} --scale {scale.value}"
         print(report.markdown(result, command, date.today().isoformat()), end="")
@@ -113,31 +104,23 @@ def _tell(
         _print(result, figure)
 
 
-class _Progress:
-    """A bar on a terminal; nothing elsewhere."""
+@contextmanager
+def _progress(name: str, errors: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a bar on a terminal; elsewhere nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __init__(self, name: str, errors: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
-        self._name = name
+        def show(done: int, of: int, what: str) -> None:
+            bar.update(task, completed=done, total=of, description=f"{name}: {what}")
 
-    def __enter__(self) -> Callable[[int, int, str], None]:
-        self._bar.start()
-        self._task = self._bar.add_task(self._name, total=None)
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def _show(self, done: int, of: int, what: str) -> None:
-        self._bar.update(self._task, completed=done, total=of, description=f"{self._name}: {what}")
+        yield show
 
 
 def _print(result: Evaluation, figure: Path | None) -> None:
     from tenbin.report import evaluation as report
-    from tenbin.terminal import SafeConsole
 
     console = SafeConsole()
     console.print(result.paper, markup=False)
@@ -147,8 +130,8 @@ def _print(result: Evaluation, figure: Path | None) -> None:
     for finding in result.findings:
         if finding.note:
             console.print(f"{finding.what}: {finding.note}", markup=False)
-    for table in result.tables:
-        console.print(_grid(table.title, table.columns, report.cells(table)))
+    for found in result.tables:
+        console.print(_grid(found.title, found.columns, report.cells(found)))
     for sentence in result.remarks:
         console.print(f"- {sentence}", markup=False)
     if result.pictures:
@@ -156,12 +139,9 @@ def _print(result: Evaluation, figure: Path | None) -> None:
 
 
 def _grid(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), title=escape(title) or None, title_justify="left")
+    made = table(title=escape(title) or None, title_justify="left")
     for position, column in enumerate(columns):
-        table.add_column(escape(column), justify="left" if position == 0 else "right", overflow="fold")
+        made.add_column(escape(column), justify="left" if position == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+        made.add_row(*map(escape, row))
+    return made

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
+from tenbin.commands.files import ensure_writable, write_output
 from tenbin.commands.options import (
     JsonOption,
     StoreOption,
     complete_policy,
     complete_selector,
-    ensure_writable,
 )
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import duration, number, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -121,7 +125,6 @@ def simulate(
     from dataclasses import replace
 
     from scheduler.model.clusters import parse_cluster
-    from tenbin.terminal import SafeConsole
 
     machine = parse_cluster(cluster)
     substitute = _substitute(without_estimate)
@@ -256,39 +259,20 @@ def _figures(metrics: Metrics, summary: SimulationSummary, work: Workload) -> di
     }
 
 
-class _progress:  # noqa: N801 (reads as a function in the with statement)
-    """Shows how far the simulation is, on a terminal."""
-
-    def __init__(self, text: str, errors: Console) -> None:
-        self._status = errors.status(f"{text}: reading") if errors.is_terminal else None
-        self._text = text
-
-    def __enter__(self) -> Callable[[int, float], None] | None:
-        if self._status is None:
-            return None
-        self._status.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def _show(self, jobs: int, now: float) -> None:
-        assert self._status is not None
-        self._status.update(f"{self._text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
+@contextmanager
+def _progress(text: str, errors: Console) -> Iterator[Callable[[int, float], None] | None]:
+    """Show on a terminal how far the simulation is."""
+    if not errors.is_terminal:
+        yield None
+        return
+    with errors.status(f"{text}: reading") as status:
+        yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
 
 
 def _draw(path: Path, drawn: list[tuple[str, OutcomeRecorder]], machine: Cluster) -> None:
-    from profiles.errors import BadInput
-    from profiles.files import write_whole
     from tenbin.report.schedule import page
 
-    try:
-        write_whole(path, page([(text, record.outcomes) for text, record in drawn], machine))
-    except OSError as error:
-        raise BadInput(
-            f"--gantt {path}: {error.strerror}", "choose a file in a folder you may write"
-        ) from error
+    write_output("--gantt", path, page([(text, record.outcomes) for text, record in drawn], machine))
 
 
 def _print_json(
@@ -300,8 +284,6 @@ def _print_json(
     measured: Sequence[str] | None,
     without_estimate: str,
 ) -> None:
-    import json
-
     head: dict[str, Any] = {
         "cluster": cluster,
         "workload": workload,
@@ -312,7 +294,7 @@ def _print_json(
     }
     if measured is not None:
         head["measured"] = list(measured)
-    print(json.dumps({**head, "seed": seed, "results": results}, indent=1))
+    print_json({**head, "seed": seed, "results": results})
 
 
 def _left_out(results: list[dict[str, Any]]) -> list[str]:
@@ -341,18 +323,11 @@ def _reasons(what: str, counts: dict[str, int]) -> list[str]:
 def _print_table(
     results: list[dict[str, Any]], work: Workload, gantt: Path | None, taken: Sequence[str] = ()
 ) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenbin.terminal import SafeConsole
-    from tenbin.text import duration, number
-
     console = SafeConsole()
     console.print(work.source, markup=False)
-    table = Table(box=None, padding=(0, 1))
-    table.add_column("")
+    figures = table("")
     for result in results:
-        table.add_column(escape(result["policy"]), justify="right", overflow="fold")
+        figures.add_column(escape(result["policy"]), justify="right", overflow="fold")
     for key, name, is_time in ROWS:
         values = [result[key] for result in results]
         if key in OPTIONAL and not any(values):
@@ -361,8 +336,8 @@ def _print_table(
             "-" if v is None else duration(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
             for v in values
         ]
-        table.add_row(name, *shown)
-    console.print(table)
+        figures.add_row(name, *shown)
+    console.print(figures)
     for note in (*_left_out(results), *filter(None, (work.note, *taken))):
         console.print(note, markup=False, soft_wrap=True)
     if gantt is not None:

@@ -19,7 +19,7 @@ from profiles.errors import BadInput
 from profiles.fits.job import fit
 from profiles.job_store import JobStore
 from profiles.models.neighbours import slowdown_beside
-from tenbin.commands.job_profile.again import again
+from tenbin.commands.job_profile.job import again
 from tests.support.components import processes_below, require
 from tests.support.job_profiles import make_job, samples
 from tests.support.programs import tenbin
@@ -98,7 +98,7 @@ def test_a_real_job_goes_on(
     made, tables = make_job_profile(JobOrder("sleeper", ("sleep", "0.3"), "/", quick=True))
     store.save(made.model_copy(update={"id": "20260101T000000Z"}), tables)
     with pytest.raises(typer.Exit) as ended:
-        again("sleeper", "10m", None, tmp_path, False)
+        again("sleeper", store=tmp_path)
     assert ended.value.exit_code == 0
     said = capsys.readouterr().out
     assert "4 repetitions in 2 sessions" in said and "1 earlier of this name are kept" in said

@@ -23,7 +23,7 @@ from probes.mpi import mpi_time
 from probes.mpi.launchers import MpiInstall
 from probes.network.stream import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.job_profile.scale import planned
+from tenbin.commands.job_profile.parts import planned
 from tests.support.components import processes_below, require
 from tests.support.network_lab import NetLab, netlab, require_netlab
 
@@ -319,7 +319,10 @@ def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: Net
     """0.3 s that no rank shortens and 1.2 s that all share: the ranks of 2 and 4 are on both hosts."""
     require(len(CPUS) > 1, "two CPUs")
     program = (sys.executable, "-P", "-c", RANKS, "{n}")
-    scaling = planned((1, 2, 4), program, str(tmp_path), (120.0, 600.0), True, 1, True, lab.hosts)
+    order = JobOrder(
+        "job", program, str(tmp_path), quick=True, limit_s=120.0, budget_s=600.0, mpi=True, hosts=lab.hosts
+    )
+    scaling = planned((1, 2, 4), order)
     table = measure(scaling)
     assert sorted(set(table["cores"])) == [1, 2, 4] and not processes_below()
     least = table.groupby("cores")["wall_s"].min()
@@ -327,4 +330,4 @@ def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: Net
     model = fit(table, scaling.hosts)
     assert model.emulated and model.labels == {"hosts": ",".join(lab.hosts)}
     with pytest.raises(BadInput, match=rf"--scale {4 * len(CPUS)}: these hosts have"):
-        planned((1, 4 * len(CPUS)), program, "/", (1.0, 1.0), True, 1, True, lab.hosts)
+        planned((1, 4 * len(CPUS)), order)

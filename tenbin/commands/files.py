@@ -1,0 +1,57 @@
+"""Files and folders that users name on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.errors import BadInput, Unavailable
+
+WRITABLE = "choose a file in a folder you may write"
+
+
+def storage_folder(folder: Path) -> Path:
+    """A ``--storage`` folder without links; one that does not answer as it is, for its reader to say so.
+
+    Raises:
+        BadInput: it is no folder.
+    """
+    from probes.folders import inspect_folder
+
+    try:
+        seen = inspect_folder(folder)
+    except Unavailable:
+        return folder.absolute()
+    if not seen.is_folder:
+        raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
+    return Path(seen.there)
+
+
+def ensure_writable(option: str, file: Path) -> None:
+    """See that ``file`` could be written, before the work whose result is to go there.
+
+    Raises:
+        BadInput: it could not; names ``option``.
+    """
+    from tempfile import TemporaryFile
+
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(None, "is a folder")
+        with TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error
+
+
+def write_output(option: str, file: Path, text: str) -> None:
+    """Write a whole file, or leave it as it was.
+
+    Raises:
+        BadInput: the file cannot be written; names ``option``.
+    """
+    from profiles.files import write_whole
+
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error

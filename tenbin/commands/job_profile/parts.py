@@ -1,0 +1,96 @@
+"""Parts of a job profile that are measured on request: speed-up over cores (--scale), power caps (--caps)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from agent.job_profile.scaling import Scaling
+    from agent.job_profile.session import JobOrder, Listener
+    from profiles.errors import UserError
+    from profiles.jobs import JobProfile
+
+    Made = tuple[JobProfile, dict[str, pd.DataFrame]]
+
+
+def planned(counts: tuple[int, ...], order: JobOrder) -> Scaling:
+    """Plan the runs over cores, here or (as ranks) over hosts; raise BadInput if there are too few cores."""
+    from agent.job_profile.scaling import Scaling, ask, check_counts
+    from probes.topology import usable_cores
+
+    there, cpus = None, usable_cores()
+    if order.hosts:
+        there, cpus = ask(order.hosts), ()
+        counts = check_counts(counts, there.most, "these hosts have, as many on each,")
+    else:
+        counts = check_counts(counts, len(cpus))
+    how = budget_s(order), order.quick, order.seed, order.mpi
+    return Scaling(order.command, order.folder, counts, cpus, order.limit_s, *how, hosts=there)
+
+
+def budget_s(order: JobOrder) -> float:
+    """Return the time after which no repetition begins."""
+    from agent.job_profile.session import LONGEST_S
+
+    return LONGEST_S if order.budget_s is None else order.budget_s
+
+
+def with_scaling(made: Made, scaling: Scaling, listener: Listener) -> Made:
+    """Add the speed-up over cores."""
+    from agent.job_profile.scaling import ScalingFailed, fit, measure
+
+    def runs() -> tuple[object, pd.DataFrame]:
+        table = measure(scaling, _teller(listener))
+        return fit(table, scaling.hosts), table
+
+    what = f"scaling over {', '.join(map(str, scaling.counts))} cores"
+    return _with_part(made, "scaling", what, runs, failures=(ScalingFailed,))
+
+
+def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) -> Made:
+    """Add run time and energy under power caps."""
+    from agent.job_profile.caps import CapsFailed, UnderCapsOrder, measure
+    from profiles.errors import Unavailable
+    from profiles.fits.job_caps import fit
+
+    profile = made[0]
+    times = order.limit_s, budget_s(order), profile.quick, profile.seed, profile.mpi
+    under_caps = UnderCapsOrder(profile.command, profile.folder, profile.cpus, *times, emulated=emulated)
+
+    def runs() -> tuple[object, pd.DataFrame]:
+        table, doubt = measure(under_caps, _teller(listener, "caps, "))
+        return fit(table, emulated, doubt), table
+
+    what = "run time and energy under power caps"
+    return _with_part(made, "caps", what, runs, failures=(CapsFailed, Unavailable))
+
+
+def _teller(listener: Listener, of: str = "") -> Callable[[str], None]:
+    from agent.job_profile.session import JobProgress
+
+    return lambda doing: listener(JobProgress(f"{of}{doing}", 1.0, 0.0))
+
+
+def _with_part(
+    made: Made,
+    part: str,
+    what: str,
+    runs: Callable[[], tuple[object, pd.DataFrame]],
+    *,
+    failures: tuple[type[UserError], ...],
+) -> Made:
+    """Add what ``runs`` finds; if the runs fail or are interrupted, keep the profile measured before."""
+    from profiles.records import Absent
+
+    profile, samples = made
+    try:
+        found, table = runs()
+    except KeyboardInterrupt:
+        return profile.model_copy(update={"interrupted": True}), samples
+    except failures as error:
+        absent = Absent(probe="job", what=what, reason=error.what, remedy=error.remedy, failed=True)
+        return profile.model_copy(update={"absent": (*profile.absent, absent)}), samples
+    return profile.model_copy(update={part: found}), {**samples, part: table}
