@@ -25,6 +25,7 @@ Scale = Literal["small", "full"]
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 Case = TypeVar("Case")
 Result = TypeVar("Result")
+Row = tuple[str | float | int | None, ...]
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # relative; differences up to this are of floating-point arithmetic
 
@@ -46,6 +47,11 @@ class Estimate(NamedTuple):
     low: float
     high: float
     n: int
+
+    @property
+    def half(self) -> float:
+        """Half the interval; 0 for a single seed."""
+        return self.high - self.mean if math.isfinite(self.high) else 0.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | int | None, ...], ...]
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,11 @@ class Series:
     x: tuple[str | float, ...]
     y: tuple[float, ...]
     error: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, x: Sequence[str | float], y: Sequence[Estimate], scale: float = 1.0) -> Series:
+        """Draw estimates, times ``scale``, with their intervals."""
+        return cls(name, tuple(x), tuple(e.mean * scale for e in y), tuple(e.half * scale for e in y))
 
 
 @dataclass(frozen=True)

@@ -44,37 +44,18 @@ def from_tables(table: PairTable, printed: dict[str, Any]) -> list[Finding]:
         for i in range(len(row))
     )
     _, ep_mg = best_bindings(("EP", "MG"), table)
+    ft_ft = 100.0 * table.change("FT", "spread", "FT")
+    in_order = 100.0 * sum(steps) / len(steps)
+    largest = "table 2 from table 9: largest difference"
+    note = f"with table 1 as base it would be {off['table 1']:.2f} points"
+    neighbours = "without communication: neighbouring pairs in the order of memprobe (table 7)"
+    underlined = "times in MPI out of the order of comprobe (table 8, underlined)"
     return [
-        Finding(
-            "table 2 from table 9: largest difference",
-            0.0,
-            exactly(off["mean of 4x2"]),
-            "points",
-            (0.0, ROUNDING),
-            f"with table 1 as base it would be {off['table 1']:.2f} points",
-        ),
+        Finding(largest, 0.0, exactly(off["mean of 4x2"]), "points", (0.0, ROUNDING), note),
         Finding("time saved by EP with MG on 2x4", 7.73, exactly(-50.0 * ep_mg), "%", _near(7.73)),
-        Finding(
-            "time lost by FT with FT on 2x4",
-            3.39,
-            exactly(100.0 * table.change("FT", "spread", "FT")),
-            "%",
-            _near(3.39),
-        ),
-        Finding(
-            "without communication: neighbouring pairs in the order of memprobe (table 7)",
-            100.0,
-            exactly(100.0 * sum(steps) / len(steps)),
-            "%",
-            (100.0, 100.0),
-        ),
-        Finding(
-            "times in MPI out of the order of comprobe (table 8, underlined)",
-            3.0,
-            exactly(exceptions),
-            "",
-            (3.0, 3.0),
-        ),
+        Finding("time lost by FT with FT on 2x4", 3.39, exactly(ft_ft), "%", _near(3.39)),
+        Finding(neighbours, 100.0, exactly(in_order), "%", (100.0, 100.0)),
+        Finding(underlined, 3.0, exactly(exceptions), "", (3.0, 3.0)),
     ]
 
 
@@ -127,47 +108,23 @@ def from_choices(table: PairTable) -> list[Finding]:
     ten, choices = _ten(table), _choices(table)
     saved = {name: gain_percent(choice, ten, table) for name, choice in choices.items()}
     best = max(-10.0 * sum(best_bindings(pair, table)[1] for pair in pairs) for pairs in pairings(ten))
+    placed_best = saved["rule, best placement"] - saved["counters, best placement"]
+    left = saved["rule, all left on 2x4"] - saved["counters, all left on 2x4"]
     better = "the paper says only that the rule chooses better"
+    but = "but it prints its pairs on 2x4, where two FT lose 3.39 %: placement belongs to the choice"
+    rule = _same_pairs(choices["rule, as it places"], ten, BEST_PAIRS)
+    counters = _same_pairs(choices["counters, all left on 2x4"], ten, COUNTERS_PAIRS)
+    best_pairs = "rule against counters, each pair in its best placement"
+    all_left = "rule against counters, all pairs left on 2x4"
+    as_placed = exactly(saved["rule, as it places"])
+    all_ten = (10.0, 10.0)
     return [
-        Finding(
-            "jobs of 10 in the pairs that the paper's rule gives",
-            10.0,
-            exactly(_same_pairs(choices["rule, as it places"], ten, BEST_PAIRS)),
-            "",
-            (10.0, 10.0),
-        ),
-        Finding(
-            "jobs of 10 in the pairs that counters give",
-            10.0,
-            exactly(_same_pairs(choices["counters, all left on 2x4"], ten, COUNTERS_PAIRS)),
-            "",
-            (10.0, 10.0),
-        ),
+        Finding("jobs of 10 in the pairs that the paper's rule gives", 10.0, exactly(rule), same=all_ten),
+        Finding("jobs of 10 in the pairs that counters give", 10.0, exactly(counters), same=all_ten),
         Finding("time saved by the best of all pairings", 3.79, exactly(best), "%", _near(3.79)),
-        Finding(
-            "time saved by the rule as it places",
-            3.79,
-            exactly(saved["rule, as it places"]),
-            "%",
-            _near(3.79),
-        ),
-        Finding(
-            "rule against counters, each pair in its best placement",
-            None,
-            exactly(saved["rule, best placement"] - saved["counters, best placement"]),
-            "points",
-            (0.0, 4.0),
-            better,
-        ),
-        Finding(
-            "rule against counters, all pairs left on 2x4",
-            None,
-            exactly(saved["rule, all left on 2x4"] - saved["counters, all left on 2x4"]),
-            "points",
-            (0.0, 4.0),
-            f"{better}; but it prints its pairs on 2x4, where two FT lose 3.39 %: "
-            "placement belongs to the choice",
-        ),
+        Finding("time saved by the rule as it places", 3.79, as_placed, "%", _near(3.79)),
+        Finding(best_pairs, None, exactly(placed_best), "points", (0.0, 4.0), better),
+        Finding(all_left, None, exactly(left), "points", (0.0, 4.0), f"{better}; {but}"),
     ]
 
 

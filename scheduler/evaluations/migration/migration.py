@@ -15,6 +15,7 @@ from scheduler.evaluations import (
     Finding,
     Picture,
     Progress,
+    Row,
     Scale,
     Series,
     Table,
@@ -242,7 +243,7 @@ def _figures(found: MigrationResults) -> list[Picture]:
 
 
 def _breakdown(found: MigrationResults) -> Table:
-    rows: list[tuple[str | float | int | None, ...]] = []
+    rows: list[Row] = []
     bars = [(mix, bar) for mix in (A, B) for bar in _bars(1)]
     bars += [
         (mix, bar)
@@ -254,27 +255,11 @@ def _breakdown(found: MigrationResults) -> Table:
         column = found.column(mix, policy, factor)
         minutes = [_mean(column, name) / 60.0 for name in ("turnaround_s", *PARTS)]
         change = changes(found.turnarounds(mix, policy, factor), found.turnarounds(mix, "mct"))
-        rows.append(
-            (
-                mix.label,
-                label,
-                factor,
-                round(change.mean, 1),
-                round((change.high - change.low) / 2, 1),
-                *(round(value, 1) for value in minutes),
-                round(_mean(column, "migrations")),
-            )
-        )
-    columns = (
-        "mix",
-        "policy",
-        "costs planned x",
-        "change, %",
-        "+-, %",
-        "turnaround, min",
-        *(f"{label}, min" for label in PARTS.values()),
-        "migrations",
-    )
+        numbers = (change.mean, change.half, *minutes)
+        migrations = round(_mean(column, "migrations"))
+        rows.append((mix.label, label, factor, *(round(value, 1) for value in numbers), migrations))
+    parts = (f"{label}, min" for label in ("turnaround", *PARTS.values()))
+    columns = ("mix", "policy", "costs planned x", "change, %", "+-, %", *parts, "migrations")
     return Table("Mean turnaround and its parts", columns, tuple(rows))
 
 
@@ -284,34 +269,22 @@ def _other_mixes(found: MigrationResults) -> Table:
         for policy in (*FAMILY, PRICED):
             change = found.change(mix, policy)
             hours = _mean(found.column(mix, policy), "turnaround_s") / HOUR_S
-            half = (change.high - change.low) / 2
-            rows.append((mix.mix, mix.per, policy, round(hours, 2), round(change.mean, 1), round(half, 1)))
+            percent = (round(change.mean, 1), round(change.half, 1))
+            rows.append((mix.mix, mix.per, policy, round(hours, 2), *percent))
     columns = ("sizes", "load counts", "policy", "turnaround, h", "change, %", "+-, %")
     return Table("Other distributions of the sizes, and another load", columns, tuple(rows))
 
 
 def _late_plans(later: dict[SizeMix, LatePlans]) -> Table:
-    rows = tuple(
-        (
-            mix.label,
-            *(
-                found
-                for step in (each.step_6, each.step_7)
-                for found in (step.plans, step.late, round(step.mean_loss_s / 60.0, 1))
-            ),
-        )
-        for mix, each in later.items()
+    rows: list[Row] = []
+    for mix, steps in later.items():
+        counts = [(step.plans, step.late, round(step.mean_loss_s / 60.0, 1)) for step in steps]
+        rows.append((mix.label, *counts[0], *counts[1]))
+    step_6 = ("plans of step 6", "later than mct's", "by a mean of, min")
+    step_7 = ("plans of step 7", "later than mct's (7)", "by a mean of, min (7)")
+    return Table(
+        "Plans in parts that the printed steps keep (seed 0)", ("mix", *step_6, *step_7), tuple(rows)
     )
-    columns = (
-        "mix",
-        "plans of step 6",
-        "later than mct's",
-        "by a mean of, min",
-        "plans of step 7",
-        "later than mct's (7)",
-        "by a mean of, min (7)",
-    )
-    return Table("Plans in parts that the printed steps keep (seed 0)", columns, rows)
 
 
 def _sweep_table(found: MigrationResults, loads: Sequence[float]) -> Table:
@@ -322,7 +295,7 @@ def _sweep_table(found: MigrationResults, loads: Sequence[float]) -> Table:
             row: list[str | float] = [mix.mix, offered, round(statistics.fmean(base) / HOUR_S, 2)]
             for policy in SWEPT[1:]:
                 change = changes(found.turnarounds(mix, policy, offered=offered), base)
-                row += [round(change.mean, 1), round((change.high - change.low) / 2, 1)]
+                row += [round(change.mean, 1), round(change.half, 1)]
             rows.append(tuple(row))
     columns = ("sizes", "load", "mctb, h", "mctbm, %", "+-, %", "mctbm-priced, %", "+- , %")
     return Table("Near saturation: against mctb, load by the harmonic mean", columns, tuple(rows))
@@ -335,9 +308,7 @@ def _sweep_pictures(found: MigrationResults, loads: Sequence[float]) -> list[Pic
         for policy in SWEPT:
             columns = [found.turnarounds(mix, policy, offered=offered) for offered in loads]
             points = [over_seeds([t / HOUR_S for t in column]) for column in columns]
-            means = tuple(point.mean for point in points)
-            half = tuple((point.high - point.low) / 2 for point in points)
-            series.append(Series(policy, tuple(loads), means, half))
+            series.append(Series.of(policy, loads, points))
         title = f"Near saturation, sizes {mix.mix}"
         pictures.append(Picture(title, "load", "mean turnaround, h", tuple(series), "lines", log_y=True))
     return pictures

@@ -17,6 +17,7 @@ from scheduler.evaluations import (
     Finding,
     Picture,
     Progress,
+    Row,
     Scale,
     Series,
     Table,
@@ -54,7 +55,6 @@ PAPER = (
     "H. Yabuuchi, T. Shinagawa: A cluster scheduler without run-time estimates for several kinds of uneven "
     "resource demands. IPSJ SIG Technical Report 2019-OS-146 (in Japanese)"
 )
-Row = tuple[str | float | int | None, ...]
 
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from scheduler.evaluations import (
     Evaluation,
     Finding,
@@ -10,7 +12,6 @@ from scheduler.evaluations import (
     Scale,
     Series,
     Table,
-    changes,
     over_seeds,
     run_all,
 )
@@ -67,160 +68,91 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
 # -- findings ----------------------------------------------------------------------------------------------
 
 
+class Comparison(NamedTuple):
+    """A field under one policy against another: the printed change, and the range that agrees, in %."""
+
+    what: str
+    paper: float | None
+    field: str
+    policy: str
+    base: str = "fifo-mid"
+    same: tuple[float, float] | None = None
+    note: str = ""
+
+    def finding(self, runs: PowerResults, seeds: tuple[int, ...], **jobs: object) -> Finding:
+        """Compare the runs of these seeds."""
+        change = runs.change(self.field, self.policy, self.base, seeds, **jobs)
+        return Finding(self.what, self.paper, change, "%", self.same, self.note)
+
+
+FASTER, SHORTER, SAVES, EQUAL = (-60.0, -20.0), (-50.0, -12.0), (-20.0, -5.0), (-10.0, 10.0)
+ABOUT_EQUAL = 'printed as "about equal"'
+
+
 def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
-    """Figure 3."""
-    seeds = plan.seeds
-    return [
-        Finding(
-            "makespan, beta = 1 against FIFO_mid",
-            -39.0,
-            runs.change("time_s", FAST, "fifo-mid", seeds),
-            "%",
-            (-60.0, -20.0),
-        ),
-        Finding(
-            "energy, beta = 1 against FIFO_mid",
-            0.0,
-            runs.change("energy_j", FAST, "fifo-mid", seeds),
-            "%",
-            (-10.0, 10.0),
-            'printed as "about equal"',
-        ),
-        Finding(
-            "energy, beta = 0 against beta = 1",
-            -10.0,
-            runs.change("energy_j", SAVING, FAST, seeds),
-            "%",
-            (-20.0, -5.0),
-            "depends on the rate, see the remarks",
-        ),
-        Finding(
-            "makespan, beta = 0 against FIFO_mid",
-            -25.0,
-            runs.change("time_s", SAVING, "fifo-mid", seeds),
-            "%",
-            (-50.0, -12.0),
-        ),
-        Finding(
-            "energy of the whole machine, beta = 0 against beta = 1",
-            None,
-            runs.change("machine_energy_j", SAVING, FAST, seeds),
-            "%",
-            note="nodes not in use draw their base power",
-        ),
-    ]
+    """Compare as figure 3 does."""
+    rate, idle = "depends on the rate, see the remarks", "nodes not in use draw their base power"
+    machine = "energy of the whole machine, beta = 0 against beta = 1"
+    rows = (
+        Comparison("makespan, beta = 1 against FIFO_mid", -39.0, "time_s", FAST, same=FASTER),
+        Comparison("energy, beta = 1 against FIFO_mid", 0.0, "energy_j", FAST, same=EQUAL, note=ABOUT_EQUAL),
+        Comparison("energy, beta = 0 against beta = 1", -10.0, "energy_j", SAVING, FAST, SAVES, rate),
+        Comparison("makespan, beta = 0 against FIFO_mid", -25.0, "time_s", SAVING, same=SHORTER),
+        Comparison(machine, None, "machine_energy_j", SAVING, FAST, note=idle),
+    )
+    return [row.finding(runs, plan.seeds) for row in rows]
 
 
 def _table4(runs: PowerResults, plan: PowerSize) -> list[Finding]:
+    """Compare waits and run times with the printed ones."""
     found = []
     columns = (*FIFO, FAST, SAVING)
     for name, unit, field, printed in WAITS:
+        wide = 4.0 if field == "variance" else 2.0
         for policy, paper in zip(columns, printed, strict=True):
-            wide = 4.0 if field == "variance" else 2.0
-            found.append(
-                Finding(
-                    f"{name}, {policy}",
-                    paper,
-                    over_seeds(runs.get_all(field, policy, plan.seeds)),
-                    unit,
-                    (paper / wide, paper * wide),
-                )
-            )
+            got = over_seeds(runs.get_all(field, policy, plan.seeds))
+            found.append(Finding(f"{name}, {policy}", paper, got, unit, (paper / wide, paper * wide)))
     base = runs.get_all("run_s", "fifo-max", plan.seeds)
     for policy, paper in zip(columns, RELATIVE, strict=True):
         ratios = [r / b for r, b in zip(runs.get_all("run_s", policy, plan.seeds), base, strict=True)]
-        found.append(
-            Finding(
-                f"mean run time over FIFO_max's, {policy}",
-                paper,
-                over_seeds(ratios),
-                "",
-                (paper / 2, paper * 2),
-            )
-        )
+        what = f"mean run time over FIFO_max's, {policy}"
+        found.append(Finding(what, paper, over_seeds(ratios), "", (paper / 2, paper * 2)))
     return found
 
 
 def _both_zeros(runs: PowerResults, plan: PowerSize) -> list[Finding]:
-    """beta = 0 as the equation has it, and both ends by genetic search."""
-    genetic, fast, seeds = GENETIC.format(0.0), GENETIC.format(1.0), plan.genetic_seeds
+    """Compare beta = 0 as the equation has it, and both ends by genetic search."""
+    literal, fast = GENETIC.format(0.0), GENETIC.format(1.0)
     note = "one node is best for every job at beta = 0, so the optimum crawls; see the remarks"
-    return [
-        Finding(
-            "makespan, beta = 0 taken literally against FIFO_mid, exact",
-            -25.0,
-            runs.change("time_s", LITERAL, "fifo-mid", plan.seeds),
-            "%",
-            (-50.0, -12.0),
-            note,
-        ),
-        Finding(
-            "makespan, beta = 0 taken literally against FIFO_mid, genetic",
-            -25.0,
-            runs.change("time_s", genetic, "fifo-mid", seeds),
-            "%",
-            (-50.0, -12.0),
-            note,
-        ),
-        Finding(
-            "energy, beta = 0 taken literally against beta = 1, exact",
-            -10.0,
-            runs.change("energy_j", LITERAL, FAST, plan.seeds),
-            "%",
-            (-20.0, -5.0),
-        ),
-        Finding(
-            "energy, beta = 0 taken literally against beta = 1, genetic",
-            -10.0,
-            changes(runs.get_all("energy_j", genetic, seeds), runs.get_all("energy_j", fast, seeds)),
-            "%",
-            (-20.0, -5.0),
-        ),
-        Finding(
-            "makespan, beta = 1 against FIFO_mid, genetic",
-            -39.0,
-            runs.change("time_s", fast, "fifo-mid", seeds),
-            "%",
-            (-60.0, -20.0),
-        ),
-        Finding(
-            "energy, beta = 1 against FIFO_mid, genetic",
-            0.0,
-            runs.change("energy_j", fast, "fifo-mid", seeds),
-            "%",
-            (-10.0, 10.0),
-            'printed as "about equal"',
-        ),
-    ]
+    makespan = "makespan, beta = 0 taken literally against FIFO_mid"
+    energy = "energy, beta = 0 taken literally against beta = 1"
+    fastest = "makespan, beta = 1 against FIFO_mid, genetic"
+    dearest = "energy, beta = 1 against FIFO_mid, genetic"
+    exact, genetic = plan.seeds, plan.genetic_seeds
+    rows = (
+        (exact, Comparison(f"{makespan}, exact", -25.0, "time_s", LITERAL, same=SHORTER, note=note)),
+        (genetic, Comparison(f"{makespan}, genetic", -25.0, "time_s", literal, same=SHORTER, note=note)),
+        (exact, Comparison(f"{energy}, exact", -10.0, "energy_j", LITERAL, FAST, SAVES)),
+        (genetic, Comparison(f"{energy}, genetic", -10.0, "energy_j", literal, fast, SAVES)),
+        (genetic, Comparison(fastest, -39.0, "time_s", fast, same=FASTER)),
+        (genetic, Comparison(dearest, 0.0, "energy_j", fast, same=EQUAL, note=ABOUT_EQUAL)),
+    )
+    return [row.finding(runs, seeds) for seeds, row in rows]
 
 
 def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
-    """Figure 7."""
-    found = []
-    seeds, jobs = plan.second_seeds, {"workload": second_text(plan)}
-    for policy, paper, name in ((FAST, -71.0, "beta = 1"), (SAVING, -68.0, "beta = 0")):
+    """Compare as figure 7 does."""
+    fast, saving = FAST + LIMITED, SAVING + LIMITED
+    note = f"{stand_in} stands in"
+    which = f"{note}; the paper does not say which FIFO"
+    rows = []
+    for policy, paper, name in ((fast, -71.0, "beta = 1"), (saving, -68.0, "beta = 0")):
         for base in ("fifo-max", "fifo-mid"):
-            found.append(
-                Finding(
-                    f"set 2, time of the first 95 %, {name} against {base}",
-                    paper,
-                    runs.change("time_s", policy + LIMITED, base, seeds, **jobs),
-                    "%",
-                    (-85.0, -50.0),
-                    f"{stand_in} stands in; the paper does not say which FIFO",
-                )
-            )
-    found.append(
-        Finding(
-            "set 2, energy, beta = 0 against beta = 1",
-            -14.0,
-            runs.change("energy_j", SAVING + LIMITED, FAST + LIMITED, seeds, **jobs),
-            "%",
-            (-28.0, -7.0),
-            f"{stand_in} stands in",
-        )
-    )
-    return found
+            what = f"set 2, time of the first 95 %, {name} against {base}"
+            rows.append(Comparison(what, paper, "time_s", policy, base, (-85.0, -50.0), which))
+    what = "set 2, energy, beta = 0 against beta = 1"
+    rows.append(Comparison(what, -14.0, "energy_j", saving, fast, (-28.0, -7.0), note))
+    return [row.finding(runs, plan.second_seeds, workload=second_text(plan)) for row in rows]
 
 
 # -- tables and pictures -----------------------------------------------------------------------------------
@@ -234,11 +166,8 @@ def _equations() -> Table:
             s = program.speed(units, cap)
             energy = s * 40.0 / (units * (cap + 10.0))
             rows.append((program.name, units, cap, program.run_s / s, s, energy))
-    return Table(
-        "Equations 4.2 - 4.5 with the values of table 3",
-        ("program", "nodes", "cap, W", "run time, s", "s", "Er"),
-        tuple(rows),
-    )
+    columns = ("program", "nodes", "cap, W", "run time, s", "s", "Er")
+    return Table("Equations 4.2 - 4.5 with the values of table 3", columns, tuple(rows))
 
 
 def _sweep(runs: PowerResults, plan: PowerSize) -> Table:
@@ -246,12 +175,10 @@ def _sweep(runs: PowerResults, plan: PowerSize) -> Table:
     for beta in plan.betas:
         row: list[str | float | int | None] = [beta]
         for field, scale in (("time_s", 1.0), ("energy_j", 1e-3)):
-            row.append(over_seeds(runs.get_all(field, f"parm,beta={beta:g}", plan.seeds)).mean * scale)
-            genetic = GENETIC.format(beta)
+            row.append(runs.mean(field, f"parm,beta={beta:g}", plan.seeds) * scale)
             known = beta in plan.genetic_betas
-            row.append(
-                over_seeds(runs.get_all(field, genetic, plan.genetic_seeds)).mean * scale if known else None
-            )
+            genetic = GENETIC.format(beta)
+            row.append(runs.mean(field, genetic, plan.genetic_seeds) * scale if known else None)
         rows.append(tuple(row))
     seeds = f"exact: {len(plan.seeds)} seeds, genetic: {len(plan.genetic_seeds)}, beta taken literally"
     title = f"Figure 5: sweep of beta ({seeds})"
@@ -293,16 +220,12 @@ def _pictures(runs: PowerResults, plan: PowerSize) -> tuple[Picture, ...]:
 
     def bars(field: str, scale: float) -> Series:
         found = [over_seeds(runs.get_all(field, policy, plan.seeds)) for policy in policies]
-        halves = tuple((e.high - e.mean) * scale for e in found)
-        return Series("job set 1", names, tuple(e.mean * scale for e in found), halves)
+        return Series.of("job set 1", names, found, scale)
 
     def lines(field: str, scale: float) -> tuple[Series, ...]:
-        exact = [over_seeds(runs.get_all(field, f"parm,beta={b:g}", plan.seeds)).mean for b in plan.betas]
-        genetic = [
-            over_seeds(runs.get_all(field, GENETIC.format(b), plan.genetic_seeds)).mean
-            for b in plan.genetic_betas
-        ]
-        middle = over_seeds(runs.get_all(field, "fifo-mid", plan.seeds)).mean * scale
+        exact = [runs.mean(field, f"parm,beta={b:g}", plan.seeds) for b in plan.betas]
+        genetic = [runs.mean(field, GENETIC.format(b), plan.genetic_seeds) for b in plan.genetic_betas]
+        middle = runs.mean(field, "fifo-mid", plan.seeds) * scale
         return (
             Series("exact", plan.betas, tuple(y * scale for y in exact)),
             Series("genetic", plan.genetic_betas, tuple(y * scale for y in genetic)),
@@ -356,7 +279,7 @@ def _remarks(runs: PowerResults, plan: PowerSize) -> tuple[str, ...]:
     over_max, over_mid = (
         runs.change("time_s", FAST + LIMITED, base, second_seeds, **jobs).mean for base in FIFO[:2]
     )
-    wait = over_seeds(runs.get_all("mean_wait", SAVING, plan.seeds)).mean
+    wait = runs.mean("mean_wait", SAVING, plan.seeds)
     return (
         f"The largest gap that the exact solver left open in any decision: {100 * first:.2f} % on set 1 "
         f"({100 * tight:.2f} % in the table of budgets), {100 * second:.2f} % on set 2.",

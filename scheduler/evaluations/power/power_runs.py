@@ -114,6 +114,10 @@ class PowerResults(dict[PowerCase, PowerResult]):
         cases = [PowerCase(policy=policy, seed=seed, **other) for seed in seeds]  # type: ignore[arg-type]
         return [float(getattr(self[case], field)) for case in cases]
 
+    def mean(self, field: str, policy: str, seeds: tuple[int, ...]) -> float:
+        """Average one field over the seeds."""
+        return float(np.mean(self.get_all(field, policy, seeds)))
+
     def change(self, field: str, policy: str, base: str, seeds: tuple[int, ...], **other: object) -> Estimate:
         """In percent, seed by seed."""
         return changes(self.get_all(field, policy, seeds, **other), self.get_all(field, base, seeds, **other))

@@ -13,6 +13,7 @@ from scheduler.evaluations import (
     Finding,
     Picture,
     Progress,
+    Row,
     Scale,
     Series,
     Table,
@@ -39,7 +40,6 @@ from scheduler.evaluations.regions.region_runs import (
 from scheduler.policies.regions.region_sizing import region_bounds
 from scheduler.workloads.generators.kmix import MIXES
 
-Row = tuple[str | float | int | None, ...]
 Long = dict[tuple[str, str], list[StretchResult]]  # by workload and policy
 
 PAPER = "Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi: dynamic execution regions for job scheduling, 2021"
@@ -199,15 +199,9 @@ def _of_inside(results: Sequence[WeekResult], inside: str) -> list[Finding]:
         found.append(Finding(what, None, got, "%", same))
     undivided = over_seeds([_ratio(r.splits[inside, 1, True].apart_h[2]) for r in results])
     divided = over_seeds([_ratio(r.splits[inside, 2, True].spreads_h) for r in results])
-    found += [
-        Finding(
-            f"Figure 8: spread of small jobs over that of large ones, no regions, {inside}",
-            None, undivided, "", (0.0, 0.5),
-        ),
-        Finding(
-            f"Figure 8: the same with 2 regions, {inside}", None, divided, "", (0.5, 2.0),
-        ),
-    ]  # fmt: skip
+    what = f"Figure 8: spread of small jobs over that of large ones, no regions, {inside}"
+    found.append(Finding(what, None, undivided, same=(0.0, 0.5)))
+    found.append(Finding(f"Figure 8: the same with 2 regions, {inside}", None, divided, same=(0.5, 2.0)))
     longest = defaultdict(list)
     for r in results:
         longest[r.week.seed].append(r.splits[inside, 2, True].longest_h)
@@ -216,12 +210,8 @@ def _of_inside(results: Sequence[WeekResult], inside: str) -> list[Finding]:
         name = f"Figures 13 to 15: longest wait, 2 regions, {what} of three mixes, {inside}"
         found.append(Finding(name, paper, got, "h", (paper / 2, paper * 1.5)))
     differ = [len(set(best)) > 1 for best in _best(results, inside, True).values()]
-    found.append(
-        Finding(
-            f"Figure 12: the best number of regions is not the same in three mixes, {inside}",
-            None, over_seeds([100.0 * d for d in differ]), "%", (50.0, 100.0),
-        )
-    )  # fmt: skip
+    what = f"Figure 12: the best number of regions is not the same in three mixes, {inside}"
+    found.append(Finding(what, None, over_seeds([100.0 * d for d in differ]), "%", (50.0, 100.0)))
     return found
 
 
@@ -323,12 +313,12 @@ def _long_table(long: Long) -> Table:
 def _pictures(results: Sequence[WeekResult], long: Long) -> tuple[Picture, ...]:
     counts = tuple("none" if k == 1 else str(k) for k in COUNTS)
     spreads = [
-        _bars(f"{inside}, {'same week' if same else 'another week'}", counts,
+        Series.of(f"{inside}, {'same week' if same else 'another week'}", counts,
               [_spread(results, inside, k, same) for k in COUNTS])
         for inside in INSIDES for same in (True, False)
     ]  # fmt: skip
     small = [
-        _bars(f"{kind}, {inside}", ("up to 31 nodes", "more"),
+        Series.of(f"{kind}, {inside}", ("up to 31 nodes", "more"),
               [_spread_of(results, inside, k, group) for group in (0, 1)])
         for inside in INSIDES for kind, k in (("no regions", 1), ("2 regions", 2))
     ]  # fmt: skip
@@ -338,7 +328,7 @@ def _pictures(results: Sequence[WeekResult], long: Long) -> tuple[Picture, ...]:
     dense = [Series(f"mix {r.week.mix}", ticks, r.densities) for r in first]
     workloads = tuple(dict.fromkeys(workload for workload, _ in long))
     longest = [
-        _bars(name, workloads, [over_seeds([r.longest_h for r in long[w, text]]) for w in workloads])
+        Series.of(name, workloads, [over_seeds([r.longest_h for r in long[w, text]]) for w in workloads])
         for name, text in POLICIES.items()
     ]
     return (
@@ -355,11 +345,6 @@ def _pictures(results: Sequence[WeekResult], long: Long) -> tuple[Picture, ...]:
 def _spread_of(results: Sequence[WeekResult], inside: str, count: int, group: int) -> Estimate:
     splits = [r.splits[inside, count, True] for r in results]
     return over_seeds([(s.apart_h[2] if count == 1 else s.spreads_h)[group] for s in splits])
-
-
-def _bars(name: str, x: Sequence[str], y: Sequence[Estimate]) -> Series:
-    errors = tuple(e.high - e.mean if math.isfinite(e.high) else 0.0 for e in y)
-    return Series(name, tuple(x), tuple(e.mean for e in y), errors)
 
 
 def _remarks(results: Sequence[WeekResult], long: Long) -> tuple[str, ...]:
