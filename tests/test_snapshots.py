@@ -38,7 +38,8 @@ from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import GENERATORS, PREFIX, READERS, load
 from scheduler.workloads.generators import power_set1
 from tenbin.cli import COMMANDS, app
-from tenbin.server.api import JobEnds, make_api, prometheus
+from tenbin.server.api import JobEnds, make_api
+from tenbin.server.descriptions import prometheus
 from tests.support.paths import DATA, ROOT, SHARED_DATA
 from tests.support.records import make_profile
 

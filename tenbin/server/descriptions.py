@@ -1,0 +1,164 @@
+"""Jobs, and the coordinator itself, as the API describes them."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from fastapi import HTTPException
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.entry import Entry, Stage
+from tenbin.server.node_table import node_table
+
+
+def brief(entry: Entry) -> dict[str, Any]:
+    """What a list shows of a job."""
+    return {
+        "id": entry.id,
+        "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
+        "stage": entry.shown.value,
+        "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
+        "user": entry.spec.slurm.user if entry.spec.slurm else None,
+        "held_by_user": entry.held_by_user,
+        "cores": len(entry.cores) or entry.spec.tasks * entry.spec.cores,
+        "submit_s": entry.submit_s,
+        "start_s": entry.start_s,
+        "end_s": entry.end_s,
+        "time_limit_s": time_limit_s(entry),
+        "code": entry.code,
+        "trouble": entry.trouble,
+    }
+
+
+def known(coordinator: Coordinator, job_id: int) -> Entry:
+    """The job, ended or not; 404 if there is none."""
+    entry = coordinator.job_table.entry(job_id)
+    if entry is None:
+        raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
+    return entry
+
+
+def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
+    """Everything that is known of one job; 404 if there is none."""
+    entry = known(coordinator, job_id)
+    reason = None if entry.stage.final else coordinator.why(job_id)
+    return {
+        **brief(entry),
+        "spec": entry.spec.model_dump(mode="json"),
+        "stdout": str(coordinator.folders.output(entry, "stdout")),
+        "stderr": str(coordinator.folders.output(entry, "stderr")),
+        "why": reason.sentence if reason else "",
+        "expected_start_s": reason.expected_start_s if reason else None,
+        "attempt": entry.attempt,
+        "placement": None if entry.placement is None else entry.placement.pool,
+        "region": entry.placement.region or None if entry.placement else None,
+        "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
+        "hosts": hosts(coordinator, entry),
+        "cpus": list(entry.cores),
+        "devices": list(entry.devices),
+        "tasks": coordinator.job_table.tasks(entry),
+        "cap_w": entry.placement.cap_w if entry.placement else None,
+        "signal": entry.signal,
+        "preemptions": entry.preemptions,
+        "migrations": entry.migrations,
+        "failures": entry.failures,
+        "usage": entry.usage,
+        "predicted": entry.predicted,
+        "memory_limit_by": memory_limit_by(coordinator, entry),
+        "from_unrelated_jobs": None if entry.attempt else coordinator.run_times.unproved(entry),
+        "forecasts": [one.told() for one in coordinator.journal.forecasts(job=job_id)],
+        "history": [
+            {"at_s": at, "what": what, "detail": detail}
+            for at, what, detail in coordinator.job_table.history(job_id)
+        ],
+    }
+
+
+def time_limit_s(entry: Entry) -> float | None:
+    """Its limit now; None: it has none."""
+    limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
+    return None if limit_s is None or math.isinf(limit_s) else limit_s
+
+
+def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
+    """What holds a job's memory limit, None if nothing does: "cgroup v1", "cgroup v2" or "looking"."""
+    if entry.usage is not None:
+        found = entry.usage.get("memory_limit_by")
+    elif entry.spec.memory_mb is not None and entry.alive:
+        state = coordinator.folders.state(entry)
+        found = None if state is None else state.memory_limit_by
+    else:
+        found = None
+    return found or None
+
+
+def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
+    """Name the nodes of a job, as journalled when it was placed; none where there is only this machine."""
+    nodes = coordinator.engine.nodes
+    if entry.hosts is not None or nodes is None:
+        return entry.hosts or []
+    return nodes.where(entry)
+
+
+def summary(coordinator: Coordinator) -> dict[str, Any]:
+    """What the coordinator is and does."""
+    counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
+    for entry in coordinator.job_table.entries.values():
+        counts[entry.shown.value] += 1
+    return {
+        "pid": os.getpid(),
+        "home": str(coordinator.journal.store),
+        "policy": coordinator.policy_text,
+        "power": power(coordinator),
+        "memory": memory(coordinator),
+        "jobs": counts,
+        "nodes": node_table(coordinator),
+    }
+
+
+def power(coordinator: Coordinator) -> dict[str, Any] | None:
+    """The budget, and what packages in use come to by their caps, with a cluster's nodes at rest; None where
+    no power is scheduled."""
+    state, caps = coordinator.state, coordinator.engine.caps
+    rest_w = caps.rest_w() if caps is not None else 0.0
+    if state.budget_w is None:
+        return None
+    return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}
+
+
+def memory(coordinator: Coordinator) -> dict[str, float] | None:
+    """What jobs may have together, and what is set aside for them; None where nodes count their own."""
+    total_mb, free_mb = coordinator.memory.total_mb, coordinator.memory.free_mb
+    return None if math.isinf(total_mb) else {"total_mb": total_mb, "set_aside_mb": total_mb - free_mb}
+
+
+def prometheus(coordinator: Coordinator) -> bytes:
+    """The metrics in Prometheus's text format."""
+    registry = CollectorRegistry()
+
+    def gauge(name: str, words: str, label: str) -> Gauge:
+        return Gauge(name, words, [label], registry=registry)
+
+    jobs = gauge("tenbin_jobs", "Jobs that have not ended, by stage", "stage")
+    for stage, count in summary(coordinator)["jobs"].items():
+        jobs.labels(stage).set(count)
+    ended = Counter("tenbin_jobs_ended", "Jobs that have ended, by stage", ["stage"], registry=registry)
+    for stage, count in coordinator.journal.count_ended().items():
+        ended.labels(stage).inc(count)
+    free = gauge("tenbin_free_units", "Free units (cores, or whole nodes), by pool", "pool")
+    units = gauge("tenbin_units", "Units in service, by pool", "pool")
+    for pool in coordinator.state.cluster.pools:
+        free.labels(pool.name).set(coordinator.state.free[pool.name])
+        units.labels(pool.name).set(coordinator.state.in_service[pool.name])
+    if room := memory(coordinator):
+        amounts = gauge("tenbin_memory_bytes", "Memory for jobs, and what is set aside of it", "what")
+        amounts.labels("total").set(room["total_mb"] * 1e6)
+        amounts.labels("set_aside").set(room["set_aside_mb"] * 1e6)
+    if found := power(coordinator):
+        watts = gauge("tenbin_power_watts", "The power budget, and what is allotted of it", "what")
+        watts.labels("budget").set(found["budget_w"])
+        watts.labels("allotted").set(found["allotted_w"])
+    return generate_latest(registry)
