@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from profiles.fits.checkpoint import completed, predictions
 from profiles.models import predict
 from profiles.records import Model
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.style import COLOURS, draw_fit, figure
 
 EXPLANATION = (
     "A job that moves pays for a checkpoint (bring the device's memory to the storage) and a restart (a "
@@ -80,7 +80,10 @@ def _lines(
         wanted = dict(zip(labels, map(str, subject), strict=True))
         for model in models:
             if model.quantity == f"{kind}_s" and model.labels == wanted:
-                tops.append(_fit(fig, model, colour, name))
+                at = np.linspace(0, model.x_max or 1.0, 40).tolist()
+                fit = [predict(model, value) for value in at]
+                draw_fit(fig, at, fit, {"colour": colour, "name": name})
+                tops.append(max(p.high for p in fit))
     shown = 1.3 * max(tops)
     above = int((rows["seconds"] > shown).sum())
     if above:  # a few far outliers must not flatten everything else
@@ -96,34 +99,6 @@ def _lines(
     else:
         fig.update_yaxes(rangemode="tozero")
     return fig
-
-
-def _fit(fig: go.Figure, model: Model, colour: str, name: str) -> float:
-    """The line with its band; returns the band's highest value."""
-    xs = np.linspace(0, model.x_max or 1.0, 40)
-    expected = [predict(model, float(x)) for x in xs]
-    low = [max(p.low, 0.0) for p in expected]
-    high = [p.high for p in expected]
-    fig.add_scatter(
-        x=[*xs, *xs[::-1]],
-        y=[*high, *low[::-1]],
-        fill="toself",
-        fillcolor=colour,
-        opacity=0.15,
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        legendgroup=name,
-    )
-    fig.add_scatter(
-        x=xs,
-        y=[p.value for p in expected],
-        mode="lines",
-        line={"color": colour},
-        showlegend=False,
-        legendgroup=name,
-    )
-    return max(high)
 
 
 def _phases(samples: pd.DataFrame, suffix: str) -> go.Figure | None:

@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from profiles.clusters import BETWEEN, Between, Survey
 from profiles.siblings import Odd, Value, none_odd
-from tenbin.report.style import figure
+from tenbin.report.style import figure, html
 from tenbin.text import number
 
 # Diverging and colour-blind safe: blue is better, orange is worse, white is as the siblings.
@@ -47,7 +47,7 @@ def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Map
         subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
         odd=[str(one) for one in odd],
         none=none_odd(len(survey.nodes)),
-        figures=[f.to_html(full_html=False, include_plotlyjs=False) for f in drawn],
+        figures=[html(fig) for fig in drawn],
         rows=rows,
     )
     return text

@@ -88,10 +88,9 @@ def page(evaluation: Evaluation) -> str:
     from plotly.offline import get_plotlyjs
 
     from tenbin.report.schedule import PAGE
+    from tenbin.report.style import html
 
-    drawn = [
-        draw(picture).to_html(full_html=False, include_plotlyjs=False) for picture in evaluation.pictures
-    ]
+    drawn = [html(draw(picture)) for picture in evaluation.pictures]
     note = " ".join(evaluation.assumptions)
     text: str = PAGE.render(plotly=get_plotlyjs(), parts=[(evaluation.paper, note, drawn)])
     return text

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from profiles.fits.memory import CLOCKS, bandwidths, slowdowns
 from profiles.records import Model
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.style import COLOURS, draw_medians, figure
 
 EXPLANATION = (
     "Each core writes one word in every cache line of an area too large for its caches, so that every "
@@ -43,10 +43,11 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
     for i, (numa, group) in enumerate(windows.groupby("numa", sort=False)):
         colour = COLOURS[i % len(COLOURS)]
         name = "local memory" if numa == "local" else f"node {str(numa).replace('->', ' to node ')}"
-        _dots(fig, group["cores"], group["gbs"], name, colour)
+        _dots(fig, group["cores"], group["gbs"], name=name, colour=colour)
         fitted = [m for m in models if m.quantity == "memory_bandwidth_gbs" and m.labels["numa"] == numa]
         fitted.sort(key=lambda model: int(model.labels["cores"]))
-        _medians(fig, [int(m.labels["cores"]) for m in fitted], fitted, name, colour, line=True)
+        cores = [float(model.labels["cores"]) for model in fitted]
+        _medians(fig, cores, fitted, name=name, colour=colour, mode="lines+markers")
     fig.update_yaxes(rangemode="tozero")
     counts = sorted(windows["cores"].unique())
     fig.update_xaxes(tickvals=counts)
@@ -65,44 +66,30 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
         name = f"{clock} time"
         x, medians = [], []
         for i, (kind, group) in enumerate(pairs):
-            _dots(fig, i + centre + np.linspace(-0.12, 0.12, len(group)), group[clock], name, colour)
+            at = i + centre + np.linspace(-0.12, 0.12, len(group))
+            _dots(fig, at, group[clock], name=name, colour=colour)
             for model in models:
                 if model.labels.get("pair") == kind and model.labels.get("clock") == clock:
                     x.append(i + centre)
                     medians.append(model)
-        _medians(fig, x, medians, name, colour)
+        _medians(fig, x, medians, name=name, colour=colour, mode="markers")
     fig.add_hline(y=1, line={"color": "#888", "dash": "dot", "width": 1})
     names = [f"{kind}<br>CPUs {group['cpus'].iloc[0].replace(',', ' and ')}" for kind, group in pairs]
     fig.update_xaxes(tickvals=list(range(len(pairs))), ticktext=names, range=[-0.6, len(pairs) - 0.4])
     return fig
 
 
-def _dots(fig: go.Figure, x: ArrayLike, y: pd.Series[float], name: str, colour: str) -> None:
+def _dots(fig: go.Figure, x: ArrayLike, y: pd.Series[float], *, name: str, colour: str) -> None:
     """Every single observation, pale, under the legend entry of its median."""
     marker = {"color": colour, "opacity": 0.35, "size": 6}
     fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
 
 
 def _medians(
-    fig: go.Figure, x: list[float], models: list[Model], name: str, colour: str, line: bool = False
+    fig: go.Figure, x: list[float], models: list[Model], *, name: str, colour: str, mode: str
 ) -> None:
-    """The fitted medians at ``x``, with their 95 % intervals (none drawn where unknown)."""
-    medians = [model.coefficients[0] for model in models]
-    fig.add_scatter(
-        x=x,
-        y=[c.value for c in medians],
-        mode="lines+markers" if line else "markers",
-        name=name,
-        legendgroup=name,
-        marker={"color": colour, "size": 10, "symbol": "diamond", "line": {"color": "white", "width": 1}},
-        line={"color": colour},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [None if c.high is None else c.high - c.value for c in medians],
-            "arrayminus": [None if c.low is None else c.value - c.low for c in medians],
-            "color": colour,
-        },
-        customdata=[model.note for model in models],
-        hovertemplate="%{y:.2f}<br>%{customdata}",
-    )
+    """Draw the fitted medians at ``x``."""
+    first = [model.coefficients[0] for model in models]
+    look = {"mode": mode, "name": name, "legendgroup": name, "line": {"color": colour}}
+    notes = {"customdata": [model.note for model in models], "hovertemplate": "%{y:.2f}<br>%{customdata}"}
+    draw_medians(fig, x, [(c.value, c.low, c.high) for c in first], colour, **look, **notes)

@@ -27,6 +27,7 @@ from profiles.records import Profile
 from profiles.store import load, samples
 from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, trust
 from tenbin import text
+from tenbin.report.style import html
 
 
 def write_report(path: Path, output: Path) -> None:
@@ -150,10 +151,4 @@ def _drawing(name: str) -> ModuleType | None:
 
 
 def _html(figure: Any) -> Markup:
-    return Markup(
-        figure.to_html(
-            full_html=False,
-            include_plotlyjs=False,
-            config={"displaylogo": False, "displayModeBar": "hover", "responsive": True},
-        )
-    )
+    return Markup(html(figure, config={"displaylogo": False, "displayModeBar": "hover", "responsive": True}))

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from profiles.fits.power import COLUMNS, sweep
 from profiles.models import knee
 from profiles.records import Model
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.style import COLOURS, draw_fit, figure
 
 EXPLANATION = (
     "Each dot is one short run of a load on all cores under a power cap; its speed is relative to runs "
@@ -38,9 +38,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
 
 
 def _speed_figure(rows: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure:
-    fig = figure(
-        f"Speed under a power cap{suffix}", "cap, sum of all packages, W", "speed, relative to uncapped"
-    )
+    fig = figure(f"Speed under a power cap{suffix}", CAP_AXIS, "speed, relative to uncapped")
     for i, (load, group) in enumerate(sweep(rows).groupby("load")):
         colour = COLOURS[i % len(COLOURS)]
         fig.add_scatter(
@@ -69,29 +67,9 @@ def _speed_figure(rows: pd.DataFrame, models: list[Model], suffix: str) -> go.Fi
 
 
 def _draw_fit(fig: go.Figure, model: Model, colour: str) -> None:
-    x = np.linspace(model.x_min or 0.0, model.x_max or 0.0, 200)
-    predicted = [knee.predict(model, float(cap)) for cap in x]
     load = model.labels["load"]
-    fig.add_scatter(
-        x=[*x, *x[::-1]],
-        y=[*(p.high for p in predicted), *(p.low for p in reversed(predicted))],
-        fill="toself",
-        fillcolor=colour,
-        opacity=0.12,
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        legendgroup=load,
-    )
-    fig.add_scatter(
-        x=x,
-        y=[p.value for p in predicted],
-        mode="lines",
-        name=f"{load}, fit",
-        legendgroup=load,
-        showlegend=False,
-        line={"color": colour, "width": 2},
-    )
+    x = np.linspace(model.x_min or 0.0, model.x_max or 0.0, 200).tolist()
+    draw_fit(fig, x, [knee.predict(model, cap) for cap in x], {"colour": colour, "name": load})
     k = model["knee_w"]
     if k.low is not None and k.high is not None:
         fig.add_scatter(
@@ -106,9 +84,7 @@ def _draw_fit(fig: go.Figure, model: Model, colour: str) -> None:
 
 
 def _power_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
-    fig = figure(
-        f"Power drawn under a cap{suffix}", "cap, sum of all packages, W", "power of the packages, W"
-    )
+    fig = figure(f"Power drawn under a cap{suffix}", CAP_AXIS, "power of the packages, W")
     under = rows[rows["kind"] == "cap"]
     for i, (load, group) in enumerate(under.groupby("load")):
         colour = COLOURS[i % len(COLOURS)]

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from profiles.models import downey
 from profiles.records import Model, Quality
 from profiles.stats import median_interval
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.style import COLOURS, draw_medians, figure
 
 EXPLANATION = (
     "Five small parallel programs after the NAS benchmarks (EP arithmetic only, CG sparse matrix, FT Fourier "
@@ -71,20 +71,15 @@ def _load(fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, shif
     )
     groups = list(runs.groupby("cores"))
     middle = [median_interval(group["run_s"]) for _, group in groups]
-    fig.add_scatter(
-        x=_beside(np.array([float(str(n)) for n, _ in groups]), shift, wide),
-        y=[one / m for m, _, _ in middle],
+    inverse = [(one / m, high and one / high, low and one / low) for m, low, high in middle]
+    draw_medians(
+        fig,
+        _beside(np.array([float(str(n)) for n, _ in groups]), shift, wide).tolist(),
+        inverse,
+        colour,
         mode="markers",
         legendgroup=load,
         showlegend=False,
-        marker={"color": colour, "size": 10, "symbol": "diamond", "line": {"color": "white", "width": 1}},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [None if low is None else one / low - one / m for m, low, _ in middle],
-            "arrayminus": [None if high is None else one / m - one / high for m, _, high in middle],
-            "color": colour,
-        },
         customdata=[
             f"{load.upper()} {size}, {len(group)} runs, {m:.3g} s"
             for (_, group), (m, _, _) in zip(groups, middle, strict=True)

@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from scheduler.model.jobs import Cluster, Placement, Pool
 from scheduler.simulator.trace import Outcome, Segment
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.style import COLOURS, figure, html
 
 MOST_BARS = 5000
 MOST_POINTS = 2000
@@ -35,7 +35,7 @@ def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -
     """One self-contained HTML page with the pictures of each (policy, outcomes)."""
     parts = []
     for title, outcomes in schedules:
-        drawn = [f.to_html(full_html=False, include_plotlyjs=False) for f in figures(outcomes, cluster)]
+        drawn = [html(fig) for fig in figures(outcomes, cluster)]
         parts.append((title, f"{len(outcomes):,} jobs. {EXPLANATION}", drawn))
     text: str = PAGE.render(plotly=get_plotlyjs(), parts=parts)
     return text

@@ -1,8 +1,15 @@
-"""One look for every figure of the report."""
+"""One look for every figure of the report: axes, fits with their bands, medians with their intervals."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import plotly.graph_objects as go
+
+from profiles.models import Prediction
+
+Interval = tuple[float, float | None, float | None]  # value, low, high
 
 # Colour-blind safe (Okabe-Ito), in the order in which a figure should use them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -23,3 +30,47 @@ def figure(title: str, x: str, y: str) -> go.Figure:
     fig.update_xaxes(title_text=x)
     fig.update_yaxes(title_text=y)
     return fig
+
+
+def html(fig: go.Figure, **config: Any) -> str:
+    """Write a figure as a part of a page that has plotly already."""
+    text: str = fig.to_html(full_html=False, include_plotlyjs=False, **config)
+    return text
+
+
+def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look: Mapping[str, Any]) -> None:
+    """Draw a line with its band; ``look`` has ``colour`` and ``name``, which is the legend's group too."""
+    common = {"showlegend": False, "legendgroup": look["name"]}
+    fig.add_scatter(
+        x=[*x, *x[::-1]],
+        y=[*(p.high for p in fit), *(max(p.low, 0.0) for p in reversed(fit))],
+        fill="toself",
+        fillcolor=look["colour"],
+        opacity=0.15,
+        line={"width": 0},
+        hoverinfo="skip",
+        **common,
+    )
+    line = {"color": look["colour"]}
+    fig.add_scatter(
+        x=x, y=[p.value for p in fit], mode="lines", line=line, name=f"{look['name']}, fit", **common
+    )
+
+
+def draw_medians(
+    fig: go.Figure, x: Sequence[float], medians: Sequence[Interval], colour: str, **trace: Any
+) -> None:
+    """Draw medians as diamonds with their intervals, where these are known."""
+    fig.add_scatter(
+        x=x,
+        y=[value for value, _, _ in medians],
+        marker={"color": colour, "size": 10, "symbol": "diamond", "line": {"color": "white", "width": 1}},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [None if high is None else high - value for value, _, high in medians],
+            "arrayminus": [None if low is None else value - low for value, low, _ in medians],
+            "color": colour,
+        },
+        **trace,
+    )
