@@ -52,7 +52,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The names a user's program imports, loaded when they are used."""
+    """Load a name of ``__all__`` when it is used."""
     if name not in __all__:
         raise AttributeError(f"module 'tenbin' has no attribute {name!r}")
     from importlib import import_module

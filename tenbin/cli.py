@@ -77,7 +77,7 @@ class Commands(Mapping[str, Any]):
 
 
 def _nothing() -> None:
-    """What a command does of which only the name and the help are wanted."""
+    """Stand in for a command of which only name and help are needed."""
 
 
 class Group(TyperGroup):

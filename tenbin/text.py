@@ -17,7 +17,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
-    """Three significant digits or whole numbers: 0.00123, 12.3, 45678, 1.20e-07."""
+    """Write three significant digits or whole numbers: 0.00123, 12.3, 45678, 1.20e-07."""
     if value is None:
         return "-"
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
@@ -27,7 +27,7 @@ def number(value: float | None) -> str:
 
 
 def value(coefficient: Coefficient) -> str:
-    """``12.3``; of a number bounded on one side the bound: ``>= 12.3``, or not known."""
+    """Write ``12.3``; of a number bounded on one side the bound: ``>= 12.3``, or not known."""
     from profiles.records import Quality  # an error message, which needs this module too, comes without it
 
     low, high = coefficient.low, coefficient.high
@@ -39,7 +39,7 @@ def value(coefficient: Coefficient) -> str:
 
 
 def value_with_unit(coefficient: Coefficient) -> str:
-    """``12.3 GB/s``, ``>= 12.3 GB/s``, or not known."""
+    """Write ``12.3 GB/s``, ``>= 12.3 GB/s``, or not known."""
     text = value(coefficient)
     if text == "not known":
         return text
@@ -47,7 +47,7 @@ def value_with_unit(coefficient: Coefficient) -> str:
 
 
 def interval(coefficient: Coefficient) -> str:
-    """The 95 % interval: ``12.1 .. 12.6``; a one-sided or unknown one is said so."""
+    """Write the 95 % interval ``12.1 .. 12.6``, one-sided or unknown where it is."""
     low, high = coefficient.low, coefficient.high
     if low is None and high is None:
         return "unknown"
@@ -59,17 +59,17 @@ def interval(coefficient: Coefficient) -> str:
 
 
 def subject(model: Model) -> str:
-    """The labels of a model: ``device=pocl-0 storage=/scratch``."""
+    """Write the labels of a model: ``device=pocl-0 storage=/scratch``."""
     return " ".join(f"{key}={value}" for key, value in model.labels.items())
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere on one line, and harmless to a terminal: other characters as ``\\n``, ``\\x1b``."""
+    """Put text from elsewhere on one line, harmless to a terminal: other characters as ``\\n``, ``\\x1b``."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """Text from elsewhere, harmless to a terminal, its lines kept."""
+    """Make text from elsewhere harmless to a terminal; its lines are kept."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
@@ -90,7 +90,7 @@ def as_json(record: Record) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0.45 s``, ``8.4 s``, ``1:05 min``, ``3:20 h``, from two days on ``12.5 d``; never below zero."""
+    """Write ``0.45 s``, ``8.4 s``, ``1:05 min``, ``3:20 h``, from two days ``12.5 d``; never below 0."""
     seconds = max(seconds, 0.0)
     if seconds < 59.95:
         return f"{number(seconds)} s"
@@ -102,7 +102,7 @@ def duration(seconds: float) -> str:
 
 
 def headline(profile: Profile) -> str:
-    """One line on what a profile is."""
+    """Write one line on what a profile is."""
     marks = [m for m, on in (("EMULATED", profile.emulated), ("interrupted", profile.interrupted)) if on]
     kind = "quick" if profile.settings.quick else "full"
     made = profile.created.astimezone().strftime("%Y-%m-%d %H:%M")
@@ -115,7 +115,7 @@ def headline(profile: Profile) -> str:
 
 
 def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
-    """The inventory as (topic, text) lines."""
+    """Write the inventory as (topic, text) lines."""
     cpu = inventory.cpu
     cores = f"{cpu.cores} core{'s' * (cpu.cores != 1)}, {cpu.threads} thread{'s' * (cpu.threads != 1)}"
     caches = ", ".join(
@@ -162,7 +162,7 @@ def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """A row of bars, the lowest value the lowest bar; a dot where nothing is known."""
+    """Write a row of bars, the lowest value the lowest bar; a dot where nothing is known."""
     known = [value for value in values if value is not None]
     low, span = (min(known), max(known) - min(known)) if known else (0.0, 0.0)
     heights = [None if value is None else (value - low) / (span or 1.0) for value in values]

@@ -173,7 +173,7 @@ def changes(values: Sequence[float], bases: Sequence[float]) -> Estimate:
 
 
 def exactly(value: float) -> Estimate:
-    """A value that no chance enters."""
+    """Wrap a value that no chance enters."""
     return Estimate(value, value, value, 1)
 
 

@@ -75,7 +75,7 @@ READERS = {
 
 
 def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
-    """The workload that ``"FILE,k=v,k=v"`` or ``"generator:NAME,k=v,k=v"`` describes.
+    """Load the workload that ``"FILE,k=v,k=v"`` or ``"generator:NAME,k=v,k=v"`` describes.
 
     ``"READER:FILE"`` reads a file (or, where the reader can, a folder) whose name does not tell what it is.
 
@@ -95,7 +95,7 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
 
 
 def _file(text: str) -> tuple[Any, Path, dict[str, str]]:
-    """Module of the reader, path and parameters of a workload that is a file."""
+    """Find module of the reader, path and parameters of a workload that is a file."""
     reader, sign, rest = text.partition(":")
     named = bool(sign) and reader in READERS
     name = rest if named else text

@@ -181,7 +181,7 @@ def _lay_out(parts: Sequence[Part], header: int) -> int:
 
 
 def _header(program: str, state: dict[str, Any], parts: Sequence[Part], whole: bool = True) -> bytes:
-    """The header; before the data are written an upper bound of it, with the longest numbers there can be."""
+    """Write the header; before the data are written, its longest form."""
     listed = [asdict(part) for part in parts]
     if not whole:
         longest = 0xFFFFFFFF
@@ -194,7 +194,7 @@ def _header(program: str, state: dict[str, Any], parts: Sequence[Part], whole: b
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's."""
+    """Convert a number of numpy to a number of Python."""
     if getattr(value, "shape", None) == ():
         return value.item()
     raise CheckpointError(

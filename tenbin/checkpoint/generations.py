@@ -62,7 +62,7 @@ class Generations:
 
     @classmethod
     def here(cls, path: Path, variables: Mapping[str, str] = os.environ) -> Generations:
-        """As tenbin has told this process.
+        """Take generation, folder and key from the environment, where tenbin has set them.
 
         Raises:
             CheckpointError: what it was told cannot be read.
@@ -79,7 +79,7 @@ class Generations:
 
     @property
     def file(self) -> Path:
-        """Where this process writes."""
+        """Return the path to which this process writes."""
         return self.path if self.generation is None else self._of(self.generation)
 
     def save(
@@ -99,7 +99,7 @@ class Generations:
         self._remove(lambda found: self._mine(found) and found.generation < (self.generation or 0))
 
     def take_up(self, look: Callable[[Path], Content]) -> tuple[Path, Content] | None:
-        """The checkpoint to go on from, and what ``look`` says of it; None: there is none.
+        """Find the checkpoint to go on from, and apply ``look`` to it; None: there is no checkpoint.
 
         It gets this process's name as well: then no old copy can replace it or take it away. One of another
         job, or of none, has only this name from then on.
@@ -118,7 +118,7 @@ class Generations:
         return None
 
     def read(self, path: Path, parts: Sequence[Part], take: Sequence[Transfer]) -> None:
-        """The data of what was taken up.
+        """Read the data of the checkpoint that was taken up.
 
         Raises:
             CheckpointError: as ``checkpoint_file.read``, and ``check``.
@@ -130,7 +130,7 @@ class Generations:
             raise
 
     def clear(self) -> None:
-        """No checkpoint is needed any more.
+        """Remove all checkpoints of this job, because its program has ended.
 
         Raises:
             CheckpointError: as ``check``.
@@ -141,7 +141,7 @@ class Generations:
         self.file.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Whether this process may still write.
+        """See that this process may still write.
 
         Raises:
             CheckpointError: a later attempt has begun (``Superseded``), or the file does not say.
@@ -162,7 +162,7 @@ class Generations:
             )
 
     def newest(self) -> Path | None:
-        """The checkpoint to be taken up; None: there is none. It may be gone when it is opened: ask again.
+        """Find the checkpoint to take up; None: there is none. If it is gone when it is opened, ask again.
 
         Generations are tried upwards: an old copy that writes just now removes the lower one when the higher
         is there, and one of the two is seen.
@@ -184,7 +184,7 @@ class Generations:
         return self.path.with_name(f"{self.path.name}{key}.g{generation}")
 
     def _adopt(self, source: Path) -> Path:
-        """Where to read it: under this process's name, if the file system has second names."""
+        """Give the checkpoint this process's name, if the file system has hard links; return its path."""
         if source == self.file:
             return source
         try:
@@ -200,18 +200,18 @@ class Generations:
         return found.key == (None if self.generation is None else self.key)
 
     def _later(self, found: _Found) -> bool:
-        """Whether it is of this attempt, or of one after it."""
+        """Return True for files of this attempt, or of later attempts."""
         return self._mine(found) and found.generation >= (self.generation or 0)
 
     def _remove(self, which: Callable[[_Found], bool]) -> None:
-        """What cannot be removed stays."""
+        """Remove files; those that cannot be removed stay."""
         for found in self._found():
             if which(found):
                 with suppress(OSError):
                     found.path.unlink()
 
     def _found(self) -> Iterator[_Found]:
-        """What there is under this name, of whatever job and generation."""
+        """List the files under this name, of all jobs and generations."""
         name = re.compile(re.escape(self.path.name) + r"(?:(?:\.([\w-]+))?\.g(\d+))?")
         with suppress(FileNotFoundError):
             for entry in os.listdir(self.path.parent):  # noqa: PTH208

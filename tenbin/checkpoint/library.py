@@ -90,7 +90,7 @@ class Checkpoint:
     # -- what is to survive ---------------------------------------------------------------------------
 
     def buffer(self, name: str, size: int) -> cl.Buffer:
-        """A buffer of so many bytes on the device, kept in every checkpoint; with all that lies within it."""
+        """Make a buffer of ``size`` bytes on the device; every checkpoint has its content."""
         import pyopencl as cl
 
         self._new(name)
@@ -116,7 +116,7 @@ class Checkpoint:
             raise CheckpointError(f"{name} comes after restore(); register everything before it")
 
     def new_queue(self, properties: Any = 0) -> cl.CommandQueue:
-        """One more queue on the device; a checkpoint waits for what is in it as well."""
+        """Make one more queue on the device; a checkpoint waits for its commands too."""
         import pyopencl as cl
 
         queue = cl.CommandQueue(self.context, properties=properties)
@@ -141,11 +141,11 @@ class Checkpoint:
 
     @property
     def asked(self) -> bool:
-        """Whether the program should leave at its next safe point."""
+        """True if the program should leave at its next safe point."""
         return self._asked or self._request.exists()
 
     def safe_point(self) -> None:
-        """Nothing but what is registered matters here: if asked, save and leave.
+        """Save and leave, if the program was asked to; call this where only registered data matter.
 
         Without room for the checkpoint the program says so and goes on; it tries again ten seconds later.
 
@@ -187,7 +187,7 @@ class Checkpoint:
                 self._files.save(self.program, self.state, parts, fill)
 
     def restore(self) -> bool:
-        """Take up the checkpoint, if there is one; whether there was.
+        """Take up the checkpoint, if there is one; return True if there was one.
 
         Raises:
             CheckpointError: it is damaged, of another program or version, or has not what is registered; or a
@@ -208,7 +208,7 @@ class Checkpoint:
         return True
 
     def finish(self) -> None:
-        """The program has come to its end: its checkpoint is removed.
+        """Remove the checkpoint, because the program has come to its end.
 
         Raises:
             CheckpointError: a later attempt to run the job has begun; the checkpoint is that one's.
@@ -247,7 +247,7 @@ class Checkpoint:
             raise CheckpointError("call restore() before the first safe_point() or save()")
 
     def _parts(self) -> list[Part]:
-        """What is registered."""
+        """List what is registered."""
         parts = [Part(name, buffer.size) for name, buffer in self._buffers.items()]
         for name, array in self._arrays.items():
             parts.append(Part(name, array.nbytes, f"array {array.dtype.str} {array.shape}"))
@@ -260,7 +260,7 @@ class Checkpoint:
 
     @contextmanager
     def _device(self, doing: str) -> Iterator[None]:
-        """What the driver says against it becomes a sentence."""
+        """Turn errors of the driver into a CheckpointError."""
         import pyopencl as cl
 
         try:
@@ -295,12 +295,12 @@ class Checkpoint:
         self._note(name, time.perf_counter() - began, size)
 
     def _note(self, name: str, seconds: float, size: int = 0) -> None:
-        """A phase has just ended."""
+        """Record a phase that has just ended."""
         about = {"program": self.program, "device": self.device.name, "at_s": time.time()}
         self.phases.append({"phase": name, "time_s": seconds, "bytes": size, **about})
 
     def _ready(self, size: int) -> None:
-        """From now on it computes; so many bytes are to survive."""
+        """Record that the program computes from now on, with so many bytes in a checkpoint."""
         self._restored = True
         self._note("ready", 0.0, size)
         self._record()
@@ -323,7 +323,7 @@ class Checkpoint:
 
 
 def _find(number: int | str) -> Any:
-    """The device of that number, over all platforms."""
+    """Find the device of that number, counted over all platforms."""
     import pyopencl as cl
 
     found = []

@@ -54,11 +54,11 @@ class Client(Connection):
         return [Job(self, job_id) for job_id in answer["ids"]]
 
     def job(self, job_id: int) -> Job:
-        """A job by its number."""
+        """Return a job by its number."""
         return Job(self, job_id)
 
     def output(self, job_id: int, stream: str = "stdout", start: int = 0) -> bytes:
-        """What a job has written to stdout or stderr, from a byte on; at most 4 MiB at once."""
+        """Read a job's stdout or stderr, from a byte on; at most 4 MiB at once."""
         found: bytes = self.call("GET", f"/jobs/{job_id}/{stream}?start={start}")
         return found
 
@@ -69,7 +69,7 @@ def submit(command: Sequence[str], **needs: Any) -> Job:
 
 
 def job(job_id: int) -> Job:
-    """A job of the coordinator of this user, by its number."""
+    """Return a job of this user's coordinator by its number."""
     return Client().job(job_id)
 
 

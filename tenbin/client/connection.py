@@ -20,7 +20,7 @@ LONGEST_SOCKET_PATH = 90
 
 
 def default_home() -> Path:
-    """``$TENBIN_HOME``, else ``$XDG_STATE_HOME/tenbin/coordinator``, else below ``~/.local/state``."""
+    """Return ``$TENBIN_HOME``, else ``tenbin/coordinator`` in ``$XDG_STATE_HOME`` or ``~/.local/state``."""
     if "TENBIN_HOME" in os.environ:
         return Path(os.environ["TENBIN_HOME"])
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -28,7 +28,7 @@ def default_home() -> Path:
 
 
 def socket_folder(home: Path) -> Path:
-    """Where a coordinator's sockets are: its own folder, or a short one where that is too long a name."""
+    """Return the folder of a coordinator's sockets: its own, or a short one (names are limited)."""
     home = home.absolute()
     if len(str(home)) <= LONGEST_SOCKET_PATH:
         return home
@@ -59,13 +59,13 @@ class Connection:
         self.callbacks = Callbacks(self.ended)
 
     def ended(self, job_ids: Sequence[int], wait_s: float, all: bool = False) -> list[dict[str, Any]]:
-        """Those of the jobs that have ended, as soon as one has, or all; at the latest after ``wait_s``."""
+        """Wait at most ``wait_s`` for the first of the jobs to end, or for all; return those that ended."""
         body = {"ids": list(job_ids), "wait_s": wait_s, "all": all}
         found: list[dict[str, Any]] = self.call("POST", "/wait", body, wait_s + 30)
         return found
 
     def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> Any:
-        """One call of the API; what it answers.
+        """Call the API, and return its answer.
 
         Raises:
             TenbinError: nobody answers, or the answer is an error.
@@ -93,7 +93,7 @@ class Connection:
         return json.loads(content)
 
     def _silence(self, error: Exception, connection: http.client.HTTPConnection, timeout_s: float) -> str:
-        """Why nobody answers: there is a coordinator, and it is busy, or there is none."""
+        """Explain why there is no answer: the coordinator is busy, or there is none."""
         late = isinstance(
             error, TimeoutError | BlockingIOError
         )  # the latter: too many calls stand before this one
@@ -106,7 +106,7 @@ class Connection:
         return f"no coordinator answers at {self.address}; start one with: {start}"
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
-        """A connection, and what to put before every path."""
+        """Open a connection; return it, and the prefix of every path."""
         if not self._url:
             return _UnixConnection(socket_folder(self.home) / "api.sock", timeout_s), ""
         try:
@@ -137,7 +137,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _holder(home: Path) -> int | None:
-    """The process that holds the lock of a coordinator's folder; None: nobody does, or it cannot be said."""
+    """Find the process that holds the lock of a coordinator's folder; None: no process, or unknown."""
     try:
         end = f":{(home / 'lock').stat().st_ino}"
         locks = map(str.split, Path("/proc/locks").read_text().splitlines())
@@ -148,7 +148,7 @@ def _holder(home: Path) -> int | None:
 
 
 def _explain(content: bytes) -> str:
-    """The line that an error answer carries."""
+    """Read the sentence in an error answer."""
     try:
         detail = json.loads(content)["detail"]
     except (ValueError, KeyError, TypeError):

@@ -44,28 +44,28 @@ class Job:
         return self.client.address, self.id
 
     def info(self) -> dict[str, Any]:
-        """Everything that is known of it."""
+        """Return everything that is known of the job."""
         return self._keep(self.client.call("GET", f"/jobs/{self.id}"))
 
     def samples(self) -> list[dict[str, Any]]:
-        """What it has used over time, a row about every second: see the API's ``/jobs/{job_id}/samples``."""
+        """Return what the job has used over time, about a row a second (``GET /jobs/{job_id}/samples``)."""
         found: list[dict[str, Any]] = self.client.call("GET", f"/jobs/{self.id}/samples")
         return found
 
     def done(self) -> bool:
-        """Whether it has ended, however."""
+        """Return True if the job has ended, with success or without."""
         return self._stage() in FINAL
 
     def running(self) -> bool:
-        """Whether it runs (not: waits, or is paused)."""
+        """Return True if the job runs (not if it waits or is paused)."""
         return self._stage() in {"running", "stopping"}
 
     def cancelled(self) -> bool:
-        """Whether it has ended because it was cancelled."""
+        """Return True if the job has ended because it was cancelled."""
         return self._stage() == "cancelled"
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for its end at most so many seconds; its ``info``.
+        """Wait for the end of the job at most ``timeout`` seconds; return its ``info``.
 
         Raises:
             TimeoutError: it has not ended by then.
@@ -80,7 +80,7 @@ class Job:
         return self._final
 
     def result(self, timeout: float | None = None) -> int:
-        """Its exit code, when it has ended, whatever it is.
+        """Wait for the end of the job; return its exit code.
 
         Raises:
             Cancelled: it was cancelled.
@@ -93,7 +93,7 @@ class Job:
         return int(self.wait()["code"])
 
     def exception(self, timeout: float | None = None) -> TenbinError | None:
-        """Why it has no exit code, when it has ended; None if it has one.
+        """Wait for the end of the job; return why it has no exit code, or None if it has one.
 
         Raises:
             Cancelled: it was cancelled.
@@ -109,7 +109,7 @@ class Job:
         return None
 
     def cancel(self) -> bool:
-        """Have it ended, also while it runs; False if it has ended already."""
+        """End the job, also while it runs; return False if it has ended already."""
         try:
             self.client.call("POST", "/cancel", {"ids": [self.id]})
         except TenbinError:
@@ -119,15 +119,15 @@ class Job:
         return True
 
     def suspend(self) -> None:
-        """Pause it."""
+        """Pause the job."""
         self.client.call("POST", "/suspend", {"ids": [self.id]})
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let the job go on."""
         self.client.call("POST", "/resume", {"ids": [self.id]})
 
     def migrate(self, to: str) -> None:
-        """Have it go on on another device or node: checkpoint here, restart there."""
+        """Move the job to another device or node: checkpoint here, restart there."""
         self.client.call("POST", "/migrate", {"ids": [self.id], "to": to})
 
     def add_done_callback(self, callback: Callable[[Job], object]) -> None:
@@ -180,7 +180,7 @@ def wait(
 
 
 def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[Job]:
-    """The jobs in the order in which they end.
+    """Yield the jobs in the order in which they end.
 
     Raises:
         TimeoutError: so many seconds after the first is asked for some have not ended.
@@ -194,7 +194,7 @@ def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[
 
 
 def _ends(jobs: set[Job], deadline: float, all: bool = False) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Each job and what it came to, as they end, or when all have, until the deadline."""
+    """Yield each job and its outcome as the jobs end, or when all have ended, until the deadline."""
     by_client: dict[str, dict[int, Job]] = {}
     for job in jobs:
         by_client.setdefault(job.client.address, {})[job.id] = job

@@ -50,7 +50,7 @@ def predict(model: Model, x: float = 0.0) -> Prediction:
 
 
 def __getattr__(name: str) -> Any:
-    """The types, for annotations: loaded when they are used."""
+    """Load the types that annotations need when they are used."""
     if name == "Prediction":
         return _own("models").Prediction
     if name in ("Coefficient", "Model", "Profile"):

@@ -10,7 +10,7 @@ WRITABLE = "choose a file in a folder you may write"
 
 
 def storage_folder(folder: Path) -> Path:
-    """A ``--storage`` folder without links; one that does not answer as it is, for its reader to say so.
+    """Resolve links in a ``--storage`` folder; a folder that does not answer is reported by its reader.
 
     Raises:
         BadInput: it is no folder.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends a profile as Ctrl-C does: kept, restored, tidy.
+    """Make SIGTERM end a profile as Ctrl-C does: kept, restored, tidy.
 
     SIGINT is set too, because a shell starts background jobs with it ignored.
     """
@@ -29,7 +29,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def progress(of: str = "") -> Iterator[Listener]:
-    """Progress on standard error: a bar on a terminal, a line for each step elsewhere; ``of`` before each."""
+    """Show progress on standard error: a bar on a terminal, a line for each step elsewhere."""
     from tenbin.text import duration
 
     if not sys.stderr.isatty():

@@ -35,7 +35,7 @@ _RESTART = (
 
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
-    """What ``samples`` and ``models`` allow of: checkpoint, restart, phases, migrations, drain."""
+    """Draw checkpoint, restart, phases, migrations and drain, as far as there are samples."""
     samples = completed(samples)
     samples = samples[samples["seconds"].notna()]
     if samples.empty:
@@ -57,7 +57,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
 def _lines(
     samples: pd.DataFrame, models: list[Model], kind: str, title: str, x_title: str
 ) -> go.Figure | None:
-    """Dots, fit and prediction band over the independent variable, one colour a subject."""
+    """Draw dots, fit and prediction band over the independent variable, one colour a subject."""
     labels = ["device"] if kind == "drain" else ["device", "storage"]
     x = "queued_kernels" if kind == "drain" else "memory_mb"
     rows = samples[samples["kind"] == kind].dropna(subset=[x, *labels])
@@ -102,7 +102,7 @@ def _lines(
 
 
 def _phases(samples: pd.DataFrame, suffix: str) -> go.Figure | None:
-    """Stacked medians of the phases at the largest size, above the whole as it was really done."""
+    """Stack medians of the phases at the largest size, above the whole as it was really done."""
     whole = samples[samples["kind"] == "restart"].dropna(subset=["device", "storage", "memory_mb"])
     if whole.empty:
         return None
@@ -153,14 +153,14 @@ def _phase_s(samples: pd.DataFrame, phase: str, device: str, storage: str, size:
 
 
 def _median(rows: pd.DataFrame, **where: Any) -> float:
-    """Median time of the rows with these values; 0 where there are none."""
+    """Return the median time of the rows with these values; 0 where there are none."""
     for column, value in where.items():
         rows = rows[rows[column] == value]
     return float(rows["seconds"].median()) if len(rows) else 0.0
 
 
 def _migrations(samples: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure | None:
-    """Predicted over measured, with the prediction's interval."""
+    """Draw predicted over measured times, with the prediction's interval."""
     rows = predictions(samples, models)
     if rows.empty:
         return None

@@ -35,7 +35,7 @@ td,th{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid #dfe5ea}.so
 
 
 def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Mapping[str, str]) -> str:
-    """One self-contained HTML page; ``kinds``: of each node."""
+    """Write one self-contained HTML page; ``kinds`` has the kind of each node."""
     squares = (pairs_figure(survey, of) for of in BETWEEN)
     drawn = [nodes_figure(values, kinds), *(square for square in squares if square)]
     rows = [(f"node {one.node}", one.reason, one.remedy) for one in survey.refused]
@@ -54,7 +54,7 @@ def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Map
 
 
 def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure:
-    """Every node and quantity, coloured by how far it is off the median of its kind."""
+    """Draw every node and quantity, coloured by the distance from the median of its kind."""
     nodes = sorted({v.node for v in values})
     columns = list(dict.fromkeys(v.column for v in values))
     known = {(v.node, *v.column): v for v in values}
@@ -91,13 +91,13 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
 
 
 def _worse(v: Value, middle: float) -> float:
-    """By how many per cent the value is worse than the median; negative: better."""
+    """Return by how many per cent the value is worse than the median; negative: better."""
     change = 100 * (v.value / middle - 1) if middle else 0.0
     return -change if v.quantity.endswith(HIGHER_IS_BETTER) else change
 
 
 def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
-    """A square of all pairs of nodes; None where none was measured."""
+    """Draw a square of all pairs of nodes; None where none was measured."""
     pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
     if not pairs:
         return None

@@ -15,7 +15,7 @@ VERDICTS = {True: "yes", False: "no", None: ""}
 
 
 def finding_row(finding: Finding) -> tuple[str, ...]:
-    """One line of the table of findings, in the order of ``HEADINGS``."""
+    """Write one line of the table of findings, in the order of ``HEADINGS``."""
     found, unit = finding.tenbin, f" {finding.unit}" if finding.unit else ""
     paper = "-" if finding.paper is None else f"{number(finding.paper)}{unit}"
     difference = "-" if finding.paper is None else f"{found.mean - finding.paper:+.3g}"
@@ -31,14 +31,14 @@ def finding_row(finding: Finding) -> tuple[str, ...]:
 
 
 def interval(estimate: Estimate) -> str:
-    """``12.1 .. 12.6``; nothing for a value without chance or of a single seed."""
+    """Write ``12.1 .. 12.6``; nothing for a value without chance or of a single seed."""
     if estimate.low == estimate.high or not math.isfinite(estimate.low):
         return ""
     return f"{number(estimate.low)} .. {number(estimate.high)}"
 
 
 def to_dict(evaluation: Evaluation) -> dict[str, Any]:
-    """For JSON: no infinities, with the verdicts, and each difference to the paper."""
+    """Convert to JSON: no infinities, with the verdicts, and each difference to the paper."""
     found = asdict(evaluation)
     for finding, entry in zip(evaluation.findings, found["findings"], strict=True):
         entry["tenbin"] = {k: _finite(v) for k, v in finding.tenbin._asdict().items()}
@@ -53,7 +53,7 @@ def _finite(value: float) -> float | None:
 
 
 def markdown(evaluation: Evaluation, command: str, date: str) -> str:
-    """A section of docs/evaluation.md."""
+    """Write a section of docs/evaluation.md."""
     lines = [f"*{evaluation.paper}*", "", f"`{command}`, {date}.", "", "What it rests on:", ""]
     lines += [f"- {sentence}" for sentence in evaluation.assumptions]
     lines += ["", *_grid(HEADINGS, [finding_row(f) for f in evaluation.findings])]
@@ -67,7 +67,7 @@ def markdown(evaluation: Evaluation, command: str, date: str) -> str:
 
 
 def cells(table: Table) -> list[tuple[str, ...]]:
-    """The rows of a table as text."""
+    """Write the rows of a table as text."""
     return [tuple(_cell(value) for value in row) for row in table.rows]
 
 
@@ -84,7 +84,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def page(evaluation: Evaluation) -> str:
-    """One self-contained HTML page with the pictures."""
+    """Write one self-contained HTML page with the pictures."""
     from plotly.offline import get_plotlyjs
 
     from tenbin.report.schedule import PAGE
@@ -97,7 +97,7 @@ def page(evaluation: Evaluation) -> str:
 
 
 def draw(picture: Picture) -> Any:
-    """One figure (plotly's ``Figure``)."""
+    """Draw one figure (plotly's ``Figure``)."""
     from tenbin.report.style import figure
 
     fig = figure(picture.title, picture.x, picture.y)

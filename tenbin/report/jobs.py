@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
-    """Sensitivity to memory and to the network, and phases; those for which there is something."""
+    """Draw sensitivity to memory and to the network, and phases, where there is something to draw."""
     memory = {job.name: curve for job in jobs if (curve := job.sensitivity_by())}
     network = {job.name: job.network.sensitivity for job in jobs if job.network and job.network.sensitivity}
     emulated = " (emulated hosts)" if any(job.network and job.network.emulated for job in jobs) else ""
@@ -41,7 +41,7 @@ def figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
 
 
 def table(jobs: Sequence[JobProfile]) -> list[tuple[str, ...]]:
-    """A row of words for each job, under ``COLUMNS``."""
+    """Write a row of words for each job, under ``COLUMNS``."""
     return [_row(job) for job in jobs]
 
 
@@ -69,7 +69,7 @@ def _row(job: JobProfile) -> tuple[str, ...]:
 
 
 def _on_device(job: JobProfile) -> str:
-    """What it needs of an OpenCL device, in words."""
+    """Write what the job needs of an OpenCL device."""
     words = {
         "device_memory_mb": "",
         "kernels": " kernels",

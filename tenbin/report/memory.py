@@ -24,7 +24,7 @@ EXPLANATION = (
 
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
-    """Bandwidth over cores and slow-down per pair, as far as ``samples`` go."""
+    """Draw bandwidth over cores and slow-down per pair, as far as ``samples`` go."""
     if samples.empty:
         return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
@@ -59,7 +59,7 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
 
 
 def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure:
-    """Two clouds a pair, wall time left and thread time right, each with its dots in order of time."""
+    """Draw two clouds a pair, wall time left and thread time right, each with its dots in order of time."""
     fig = figure(f"Slow-down of one writing core by another{suffix}", "", "time beside / time alone")
     pairs = list(ratios.groupby("pair_kind", sort=False))
     for clock, colour, centre in zip(CLOCKS, COLOURS, (-0.2, 0.2), strict=False):
@@ -80,7 +80,7 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
 
 
 def _dots(fig: go.Figure, x: ArrayLike, y: pd.Series[float], *, name: str, colour: str) -> None:
-    """Every single observation, pale, under the legend entry of its median."""
+    """Draw every single observation, pale, under the legend entry of its median."""
     marker = {"color": colour, "opacity": 0.35, "size": 6}
     fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
 

@@ -21,7 +21,7 @@ EXPLANATION = (
 
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
-    """Time and bandwidth over message size, a line for each set of ranks; none without samples."""
+    """Draw time and bandwidth over message size, a line for each set of ranks; nothing without samples."""
     if samples.empty or "alltoall_s" not in samples:
         return []
     table = _quantiles(samples)
@@ -73,7 +73,7 @@ def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Fi
 
 
 def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
-    """Median lines with a band to the 99th percentile, on logarithmic axes."""
+    """Draw median lines with a band to the 99th percentile, on logarithmic axes."""
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
         names = rows["size"].map(size_name)
         band = {"x": rows["size"], "mode": "lines", "line": {"width": 0}, "legendgroup": name}
@@ -99,7 +99,7 @@ def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None
 
 
 def _levels(fig: go.Figure, table: pd.DataFrame, models: list[Model], quantity: str, scale: float) -> None:
-    """What the profile says, as a dotted line in the set's colour; its interval stands in the legend."""
+    """Draw the profile's values as dotted lines in the set's colour; the legend has their intervals."""
     ends = [table["size"].min(), table["size"].max()]
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
         one = rows.iloc[0]

@@ -47,7 +47,7 @@ def write_report(path: Path, output: Path) -> None:
 
 
 def jobs_beside(path: Path, profile: Profile) -> list[JobProfile]:
-    """The newest job profile of each name, of this kind of node, in the same store; no damaged ones."""
+    """Load the newest job profile of each name, of this kind of node, in the same store; no damaged ones."""
     found = []
     for job in JobStore(path.parents[2]).newest(node_kind(profile.inventory).key).values():
         with suppress(BadInput):
@@ -56,7 +56,7 @@ def jobs_beside(path: Path, profile: Profile) -> list[JobProfile]:
 
 
 def previous(path: Path, profile: Profile) -> Profile | None:
-    """The profile of the same node and kind made before this one, if the store has one that can be read."""
+    """Load the profile of the same node and kind made before this one, if the store has a readable one."""
     for other in sorted(path.parent.parent.glob("[!.]*/profile.json"), reverse=True):
         if other.parent.name >= path.parent.name:
             continue
@@ -75,7 +75,7 @@ def render(
     older: Profile | None,
     jobs: Sequence[JobProfile] = (),
 ) -> str:
-    """The page as one string."""
+    """Write the page as one string."""
     environment = Environment(
         loader=PackageLoader("tenbin.report", "."),
         autoescape=True,
@@ -104,7 +104,7 @@ def render(
 
 
 def _jobs(jobs: Sequence[JobProfile]) -> dict[str, Any] | None:
-    """The job profiles: explanation, pictures, a table; None without any."""
+    """Return explanation, pictures and a table of the job profiles; None without any."""
     if not jobs:
         return None
     from tenbin.report import jobs as drawing
@@ -126,7 +126,7 @@ def _has(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> bool:
 
 
 def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """One probe: its explanation, pictures and coefficients."""
+    """Return explanation, pictures and coefficients of one probe."""
     models = [m for m in profile.models if m.probe == name]
     drawing = _drawing(name)
     try:

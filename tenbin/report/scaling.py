@@ -24,7 +24,7 @@ EXPLANATION = (
 
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
-    """Speed-up over cores, one curve a fitted load; none where no load was timed on several counts."""
+    """Draw speed-up over cores, one curve a fitted load; nothing without runs on several counts."""
     fitted = [model for model in models if model.form == "downey"]
     if samples.empty or not fitted:
         return []
@@ -53,7 +53,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
 
 
 def _load(fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, shift: float, wide: bool) -> None:
-    """Runs, medians and curve of one load; ``shift`` keeps loads apart, as a fraction of the distance."""
+    """Draw runs, medians and curve of one load; ``shift`` keeps loads apart (share of the distance)."""
     load, size = model.labels["load"], model.labels["size"]
     runs = samples[(samples["load"] == load) & (samples["size"] == size)]
     if "verified" in runs:

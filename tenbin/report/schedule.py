@@ -32,7 +32,7 @@ Bar = tuple[Outcome, Segment, int, int]  # on units from (inclusive) to (exclusi
 
 
 def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -> str:
-    """One self-contained HTML page with the pictures of each (policy, outcomes)."""
+    """Write one self-contained HTML page with the pictures of each (policy, outcomes)."""
     parts = []
     for title, outcomes in schedules:
         drawn = [html(fig) for fig in figures(outcomes, cluster)]
@@ -49,7 +49,7 @@ EXPLANATION = (
 
 
 def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[go.Figure]:
-    """A Gantt chart of each pool, utilisation, and power where the pools' power is known."""
+    """Draw a Gantt chart of each pool, utilisation, and power where the pools' power is known."""
     if not outcomes:
         return []
     first = min(outcome.job.submit_s for outcome in outcomes)
@@ -106,7 +106,7 @@ def _hover(outcome: Outcome, segment: Segment) -> str:
 
 
 def lanes(outcomes: Sequence[Outcome], pool: Pool) -> list[Bar]:
-    """Where to draw each segment: its own nodes, or for units without identity the lowest free ones."""
+    """Choose where to draw each segment: its own nodes, or of counted units the lowest free ones."""
     segments = [(s, o) for o in outcomes for s in o.segments if s.placement.pool == pool.name]
     segments = [(s, o) for s, o in segments if s.end_s > s.start_s]
     segments.sort(key=lambda pair: (pair[0].start_s, pair[1].job.id))
@@ -127,7 +127,7 @@ def lanes(outcomes: Sequence[Outcome], pool: Pool) -> list[Bar]:
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The runs with touching ones joined, as a heap."""
+    """Join runs that touch; return them as a heap."""
     runs.sort()
     joined: list[tuple[int, int]] = []
     for low, high in runs:
@@ -140,7 +140,7 @@ def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _take(free: list[tuple[int, int]], placement: Placement) -> list[tuple[int, int]]:
-    """The lowest free units, as runs; takes them out of the heap ``free``."""
+    """Take the lowest free units, as runs, out of the heap ``free``."""
     runs, needed = [], placement.units
     while needed and free:
         low, high = heappop(free)
@@ -170,7 +170,7 @@ def _utilisation(
 
 
 def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
-    """Units in use; on nodes, nodes' worth of the first resource."""
+    """Count units in use; on nodes, nodes' worth of the first resource."""
     if pool.counted:
         return placement.units
     return sum(n * outcome.job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
@@ -193,7 +193,7 @@ def _power(outcomes: Sequence[Outcome], cluster: Cluster, first: float, scale: f
 def means(
     changes: Sequence[tuple[float, float, float]],
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Sum of (start, end, amount) over time, as means over ``MOST_POINTS`` intervals: starts, values."""
+    """Sum (start, end, amount) over time, as means over ``MOST_POINTS`` intervals: starts, values."""
     if not changes:
         return np.empty(0), np.empty(0)
     table = np.array(changes)

@@ -16,7 +16,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def figure(title: str, x: str, y: str) -> go.Figure:
-    """An empty figure in the report's look; ``x`` and ``y`` name quantity and unit ("memory, MB")."""
+    """Make an empty figure in the report's look; ``x`` and ``y`` name quantity and unit ("memory, MB")."""
     fig = go.Figure()
     fig.update_layout(
         template="plotly_white",

@@ -132,7 +132,7 @@ class JobEnds:
 def make_api(
     coordinator: Coordinator, news: JobEnds, stop: Callable[[], None], url: str | None = None
 ) -> FastAPI:
-    """The application over one coordinator; ``stop`` ends the process that serves it, also at ``url``."""
+    """Make the application over one coordinator; ``stop`` ends its server, which is also at ``url``."""
     from importlib.metadata import version
 
     api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
@@ -163,7 +163,7 @@ def make_api(
 
 
 def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
-    """What users do to jobs."""
+    """Add the routes that change jobs."""
 
     def change(what: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -202,13 +202,13 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
 
 def changed(which: Change, left_out: dict[int, str]) -> Changed:
-    """What the answer to a change says."""
+    """Make the answer to a change."""
     ids = dict.fromkeys((*which.ids, *which.where_possible))
     return Changed(ids=[job_id for job_id in ids if job_id not in left_out], left_out=left_out)
 
 
 def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
-    """What users ask about jobs."""
+    """Add the routes that read jobs."""
 
     @api.get("/jobs", responses=OF_VALUES)
     async def jobs(
@@ -270,7 +270,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 async def ends(
     coordinator: Coordinator, news: JobEnds, job_ids: list[int], wait_s: float, all: bool = False
 ) -> list[int]:
-    """Who has ended, as soon as somebody has, or all have."""
+    """Wait until one of the jobs has ended, or all have; return those that have ended."""
     settled, waiting = coordinator.job_table.settled, job_ids.copy()
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
@@ -283,7 +283,7 @@ async def ends(
 
 
 def piece(path: Path, start: int, last: int | None = None) -> bytes:
-    """What a file has from ``start`` on, at most 4 MiB, or its ``last`` bytes; nothing without a file.
+    """Read at most 4 MiB of a file from ``start`` on, or its ``last`` bytes; nothing without a file.
 
     Raises:
         OSError: it cannot be read again (a pipe, a terminal), or not at all.

@@ -15,7 +15,7 @@ from tenbin.server.node_table import node_table
 
 
 def brief(entry: Entry) -> dict[str, Any]:
-    """What a list shows of a job."""
+    """Describe a job as lists show it."""
     return {
         "id": entry.id,
         "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
@@ -34,7 +34,7 @@ def brief(entry: Entry) -> dict[str, Any]:
 
 
 def known(coordinator: Coordinator, job_id: int) -> Entry:
-    """The job, ended or not; 404 if there is none."""
+    """Find a job, ended or not; 404 if there is none."""
     entry = coordinator.job_table.entry(job_id)
     if entry is None:
         raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
@@ -42,7 +42,7 @@ def known(coordinator: Coordinator, job_id: int) -> Entry:
 
 
 def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
-    """Everything that is known of one job; 404 if there is none."""
+    """Describe one job with everything that is known; 404 if there is none."""
     entry = known(coordinator, job_id)
     reason = None if entry.stage.final else coordinator.why(job_id)
     return {
@@ -78,13 +78,13 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
 
 
 def time_limit_s(entry: Entry) -> float | None:
-    """Its limit now; None: it has none."""
+    """Return the job's limit now; None: it has none."""
     limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
     return None if limit_s is None or math.isinf(limit_s) else limit_s
 
 
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
-    """What holds a job's memory limit, None if nothing does: "cgroup v1", "cgroup v2" or "looking"."""
+    """Name what holds a job's memory limit: "cgroup v1", "cgroup v2" or "looking"; None: nothing."""
     if entry.usage is not None:
         found = entry.usage.get("memory_limit_by")
     elif entry.spec.memory_mb is not None and entry.alive:
@@ -104,7 +104,7 @@ def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
 
 
 def summary(coordinator: Coordinator) -> dict[str, Any]:
-    """What the coordinator is and does."""
+    """Describe the coordinator and its work."""
     counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
     for entry in coordinator.job_table.entries.values():
         counts[entry.shown.value] += 1
@@ -120,8 +120,7 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
 
 
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
-    """The budget, and what packages in use come to by their caps, with a cluster's nodes at rest; None where
-    no power is scheduled."""
+    """Return the power budget, and the sum of the caps in use; None where no power is scheduled."""
     state, caps = coordinator.state, coordinator.engine.caps
     rest_w = caps.rest_w() if caps is not None else 0.0
     if state.budget_w is None:
@@ -130,13 +129,13 @@ def power(coordinator: Coordinator) -> dict[str, Any] | None:
 
 
 def memory(coordinator: Coordinator) -> dict[str, float] | None:
-    """What jobs may have together, and what is set aside for them; None where nodes count their own."""
+    """Return the memory for all jobs, and how much is set aside; None where nodes count their own."""
     total_mb, free_mb = coordinator.memory.total_mb, coordinator.memory.free_mb
     return None if math.isinf(total_mb) else {"total_mb": total_mb, "set_aside_mb": total_mb - free_mb}
 
 
 def prometheus(coordinator: Coordinator) -> bytes:
-    """The metrics in Prometheus's text format."""
+    """Write the metrics in Prometheus's text format."""
     registry = CollectorRegistry()
 
     def gauge(name: str, words: str, label: str) -> Gauge:

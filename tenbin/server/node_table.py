@@ -12,7 +12,7 @@ from scheduler.model.jobs import Pool
 
 
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """Each node, or each pool of counted units and the nodes under it: what it has and what is free."""
+    """List each node, or each pool of counted units and the nodes under it, with what is free."""
     table: list[dict[str, Any]] = []
     engine = coordinator.engine
     absent = engine.nodes.absent() if engine.nodes is not None else {}
@@ -43,7 +43,7 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
 def _regions(
     coordinator: Coordinator, pool: Pool, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
-    """The regions of a pool, and where they are."""
+    """List the regions of a pool, and their nodes."""
     used, least, found = coordinator.state.region_used, 1, []
     for region in coordinator.state.regions.get(pool.name, ()) if places else ():
         where = {name: shares[region.name] for name, shares in places.items() if region.name in shares}
@@ -63,10 +63,8 @@ def _regions(
 def _hosts(
     coordinator: Coordinator, nodes: Nodes | None, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
-    """Return the nodes that lie under units without identity."""
-    if nodes is None:
-        return []
-    names, absent = nodes.names(), nodes.absent()
+    """List the nodes that lie under units without identity."""
+    names = coordinator.engine.names()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():
         if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):

@@ -20,7 +20,7 @@ LONGEST_PLACE, LONGEST_FAULT = 100, 300  # characters
 
 
 def refusals(**described: str) -> dict[int | str, dict[str, Any]]:
-    """The answers of these codes (``http_404="There is no such job."``) for the OpenAPI description."""
+    """Describe the answers of these codes (``http_404="There is no such job."``) for OpenAPI."""
     return {
         int(code.removeprefix("http_")): {"description": text, "content": {"application/json": SENTENCE}}
         for code, text in described.items()
@@ -89,7 +89,7 @@ def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _told(error: Mapping[str, Any]) -> str:
-    """One fault; the names of fields may be the client's own text."""
+    """Describe one fault; the names of fields may be the client's own text."""
     loc = error["loc"]
     if error["type"] == "json_invalid":
         return f"the body is no JSON: {error['ctx']['error']}, at character {loc[-1]}"

@@ -150,7 +150,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 
 
 def close_home(home: Path) -> str:
-    """See that only its owner can enter a coordinator's folder, made if need be; what was done, or nothing.
+    """Close a coordinator's folder to all but its owner; return what was done, or nothing.
 
     Raises:
         BadInput: it belongs to somebody else, or is not plainly a coordinator's.
@@ -170,7 +170,7 @@ def close_home(home: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path:
-    """The folder, made if need be; nobody but its owner may be able to write there.
+    """Make a folder in which only its owner may write.
 
     Raises:
         BadInput: it belongs to somebody else, or others may write there.
@@ -183,7 +183,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def listen(address: Path) -> socket.socket:
-    """A listening socket that only its owner may open."""
+    """Open a listening socket that only its owner may use."""
     address.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)

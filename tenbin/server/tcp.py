@@ -26,7 +26,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 def where(text: str) -> tuple[str, int]:
-    """Host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; without a host the loopback address.
+    """Read host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; without a host the loopback address.
 
     Raises:
         BadInput: it is none of these.
@@ -39,7 +39,7 @@ def where(text: str) -> tuple[str, int]:
 
 
 def listen(text: str) -> socket.socket:
-    """A listening socket there; port 0: a free one.
+    """Open a listening socket there; port 0: any free one.
 
     Raises:
         BadInput: that is not possible.
@@ -61,13 +61,13 @@ def listen(text: str) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """How to reach it."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def token_of(home: Path) -> str:
-    """What callers must know, made at the first use.
+    """Return the token that callers must know; the first call makes it.
 
     Raises:
         BadInput: the file can be read by others, or holds no token.
@@ -119,7 +119,7 @@ class Guard:
                 await self._app(scope, receive, send)
 
     def _is_here(self, host: str) -> bool:
-        """Whether the header names this machine: by an address, which no page can rebind, or by its name."""
+        """Return True if the header names this machine, by an address (no page can rebind it) or a name."""
         found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host)
         name = (found[1] or found[2] or "") if found else ""
         try:

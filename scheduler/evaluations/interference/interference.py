@@ -93,7 +93,7 @@ def simulate(case: SharingCase) -> SharingResult:
 
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
-    """The paper's tables, its choice of pairs, and the same over time."""
+    """Compute the paper's tables and its choice of pairs, then simulate the same over time."""
     table, printed = load_pairs(NAME), printed_tables()
     cases = list(dict.fromkeys(_cases(scale)))
     found = dict(zip(cases, run_all(simulate, cases, progress, _say), strict=True))
@@ -222,7 +222,7 @@ def _sensitivity(found: Found, scale: Scale) -> Table:
 
 
 def _steady(found: Found, scale: Scale) -> list[Finding]:
-    """The paper's 3.79 % is what it expects of a queue full of such jobs."""
+    """Compare with 3.79 %, which the paper expects of a queue full of such jobs."""
     findings = []
     for policy, note in ((MATCH, ""), (RULE, LOCKED)):
         mine, base = _values(found, scale, _first(scale, policy, BATCH, None), _turnaround)

@@ -34,7 +34,7 @@ def printed_tables() -> dict[str, Any]:
 
 
 def from_tables(table: PairTable, printed: dict[str, Any]) -> list[Finding]:
-    """What follows from the tables without any choice."""
+    """Derive what follows from the tables without any choice."""
     off = {base: _farthest(table, printed, base) for base in ("mean of 4x2", "table 1")}
     rows = printed["table_7"]["times_s"]
     steps = [earlier <= later for row in rows for earlier, later in pairwise(row)]
@@ -79,7 +79,7 @@ def _ten(table: PairTable) -> list[str]:
 
 
 def _choices(table: PairTable) -> dict[str, Grouping]:
-    """The choices compared, for two jobs of each program."""
+    """List the choices compared, for two jobs of each program."""
     ten = _ten(table)
     pressures = [table.pressures[program] for program in ten]
     rule, counters = by_probes(pressures), by_counters(pressures)

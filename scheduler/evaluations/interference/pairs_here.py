@@ -77,17 +77,17 @@ class MeasuredPairs:
         return self.times.slowdowns(a, b, self.jobs[a].clock)
 
     def measured(self, a: str, b: str) -> float:
-        """The median of ``ratios``."""
+        """Return the median of ``ratios``."""
         return float(np.median(self.ratios(a, b)))
 
     def predicted(self, a: str, b: str) -> float:
-        """By the profiles; 1 where they do not say."""
+        """Predict by the profiles; 1 where they lack a value."""
         network = over_network(tuple(self.jobs.values()))
         found = slowdown_beside(self.jobs[a], [self.jobs[b]], network)
         return 1.0 if found is None else found.value
 
     def bandwidths(self, a: str, b: str) -> float:
-        """A baseline: slowed down alike once their traffic together is more than memprobe's ever was."""
+        """Predict by a baseline: jobs slow down once their traffic together exceeds memprobe's maximum."""
         pressures = [self.jobs[name].pressure_by() for name in (a, b)]
         gbs = [p.equivalent_gbs.value for p in pressures if p and p.equivalent_gbs]
         curve = next((c for c in self.jobs[a].reference if c.clock == self.jobs[a].clock), None)
@@ -162,7 +162,7 @@ def measure(size: PairsSize, hosts: tuple[str, ...], progress: Progress) -> Meas
 def _orders(
     size: PairsSize, hosts: tuple[str, ...], mpi: MpiInstall | None, cores: Sequence[Sequence[int]]
 ) -> dict[str, JobOrder]:
-    """What is to be measured of each kernel."""
+    """Make an order for the job profile of each kernel."""
     start = (
         partial(as_ranks, mpi, cores=[own[0] for own in cores], hosts=hosts, limit_s=LIMIT_S) if mpi else None
     )
@@ -185,12 +185,12 @@ def _orders(
 
 
 def _errors(seen: MeasuredPairs, model: Factor) -> list[float]:
-    """Predicted over measured - 1 in percent of every job beside every one; their runs are in no profile."""
+    """List predicted over measured - 1, in %, of every job beside every job; their runs are in no profile."""
     return [100 * (model(a, b) / seen.measured(a, b) - 1) for a in seen.jobs for b in seen.jobs]
 
 
 def noise_floor(seen: MeasuredPairs) -> list[float]:
-    """The same pair against itself, in %: slow-downs of every other repetition over the others', - 1."""
+    """Compare every other repetition of a pair with the remaining ones, in %."""
     found = []
     for a in seen.jobs:
         for b in seen.jobs:
@@ -200,13 +200,13 @@ def noise_floor(seen: MeasuredPairs) -> list[float]:
 
 
 def group_s(seen: MeasuredPairs, a: str, b: str, factor: Factor) -> float:
-    """How long two jobs that begin together have the node; the longer one ends undisturbed."""
+    """Compute how long two jobs that begin together have the node; the longer one ends undisturbed."""
     slowed = factor(a, b), factor(b, a)
     return together_s({0: seen.alone_s(a), 1: seen.alone_s(b)}, lambda member, others: slowed[member])
 
 
 def choices(seen: MeasuredPairs) -> dict[str, tuple[Pairs, float]]:
-    """Pairs of two jobs of each kernel by each way to choose, and the node seconds measured for them."""
+    """Choose pairs of two jobs of each kernel in each way, with the node seconds measured for them."""
     names = [name for name in seen.jobs for _ in range(2)]
 
     def total(pairs: Pairs, factor: Factor) -> float:

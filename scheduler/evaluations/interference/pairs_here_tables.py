@@ -20,7 +20,7 @@ Chosen = Mapping[str, tuple[Sequence[tuple[str, str]], float]]
 
 
 def assumptions(sessions: int, repetitions: int, hosts: Sequence[str], jobs: Jobs) -> tuple[str, ...]:
-    """What all of it rests on."""
+    """List the assumptions of all figures."""
     where = f"one rank on each of {', '.join(hosts)}" if hosts else "one process on one core, beside another"
     each = f" in each of {sessions} sessions, after the job profiles had gone on" if sessions > 1 else ""
     emulated = any(job.network is not None and job.network.emulated for job in jobs.values())
@@ -36,7 +36,7 @@ def assumptions(sessions: int, repetitions: int, hosts: Sequence[str], jobs: Job
 
 
 def degradations(jobs: Jobs) -> list[Finding]:
-    """The paper's tables 3 and 4 beside what was measured here."""
+    """Set the paper's tables 3 and 4 beside what was measured here."""
     found = []
     for name, job in jobs.items():
         if pressure := job.pressure_by():
@@ -49,7 +49,7 @@ def degradations(jobs: Jobs) -> list[Finding]:
 
 
 def aims(errors: Mapping[str, Sequence[float]], floor: Sequence[float], chosen: Chosen) -> list[Finding]:
-    """Errors of the predictions against their aims, and what the choices lose."""
+    """Compare errors of the predictions with their aims, and list what the choices lose."""
     mine = np.abs(errors["job profiles"])
     median, p95 = float(np.median(mine)), _p95(mine)
     baseline = min(float(np.median(np.abs(found))) for how, found in errors.items() if how != "job profiles")
@@ -79,7 +79,7 @@ def aims(errors: Mapping[str, Sequence[float]], floor: Sequence[float], chosen: 
 
 
 def regret(best_s: float, seconds: float) -> float:
-    """Share of the best choice's throughput that is lost, in percent."""
+    """Return the share of the best choice's throughput that is lost, in percent."""
     return 100 * (1 - best_s / seconds)
 
 
@@ -154,7 +154,7 @@ def picture(
 
 
 def remarks(jobs: Jobs, slowed: Sequence[float], floor: Sequence[float]) -> tuple[str, ...]:
-    """What makes the figures doubtful.
+    """Say what makes the figures doubtful.
 
     Args:
         slowed: errors of predicting no slow-down, in %. floor: those of the same pairs against themselves.

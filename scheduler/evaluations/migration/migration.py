@@ -81,7 +81,7 @@ PARTS = {
 
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
-    """The paper's figures and what lies beyond them."""
+    """Reproduce the paper's figures, and go beyond them."""
     jobs, short_jobs = JOBS[scale]
     loads = LOADS[0::2] if scale == "small" else LOADS
     cases = list(dict.fromkeys(_cases(jobs, short_jobs, loads)))
@@ -163,7 +163,7 @@ def _findings(found: MigrationResults) -> list[Finding]:
 
 
 def _more(found: MigrationResults, mix: SizeMix, factor: float, name: str) -> Estimate:
-    """How much longer a part of the turnaround is with over-estimated costs, in percent of mct's."""
+    """Compute how much longer a part of the turnaround is with over-estimated costs, in percent of mct's."""
     columns = (found.column(mix, "mctbm", factor), found.column(mix, "mctbm"), found.column(mix, "mct"))
     longer = (
         (getattr(a, name) - getattr(b, name)) / base.turnaround_s for a, b, base in zip(*columns, strict=True)
@@ -179,7 +179,7 @@ TABLE_3 = LinearCosts(
 
 
 def migration_s(memory_mb: float, source: str, target: str) -> float:
-    """Equations 2 and 3 with table 3: a checkpoint here and a restart there, nothing to compile."""
+    """Add a checkpoint here and a restart there (equations 2 and 3, table 3); nothing is compiled."""
     job = Job(0, 0.0, memory_mb=memory_mb)
     return TABLE_3.stop_s(job, source) + TABLE_3.restart_s(job, target)
 
@@ -198,7 +198,7 @@ def _cost_findings() -> list[Finding]:
 
 
 def _error_rate(used_mb: float, ratio: float) -> float:
-    """(M_p - M_r) / M_r: predicted from the peak memory (equations 4 and 5), measured with what is in use."""
+    """Compute (M_p - M_r) / M_r (equations 4 and 5): M_p from the peak memory, M_r from the memory in use."""
     return migration_s(ratio * used_mb, "cpu", "gpu") / migration_s(used_mb, "cpu", "gpu") - 1.0
 
 
@@ -219,7 +219,7 @@ def _mean(results: Sequence[MigrationResult], name: str) -> float:
 
 
 def _bars(factor: float) -> list[tuple[str, str, float]]:
-    """(label, policy, factor) of one figure; without migration the costs do not matter."""
+    """List (label, policy, factor) of one figure; without migration the costs do not matter."""
     return [(policy, policy, factor if policy in ("mctm", "mctbm") else 1.0) for policy in FAMILY]
 
 

@@ -43,7 +43,7 @@ class MigrationCase:
         )
 
     def text(self) -> str:
-        """The workload."""
+        """Describe the workload."""
         kind = f"jobs={self.jobs},mix={self.mix.mix},per={self.mix.per}"
         return f"generator:migration,{kind},load={self.offered},factor={self.factor}"
 
@@ -86,7 +86,7 @@ class MigrationResults:
     def column(
         self, mix: SizeMix, policy: str, factor: float = 1.0, offered: float = 0.9
     ) -> list[MigrationResult]:
-        """One result a seed."""
+        """Return one result for each seed."""
         return self._columns[mix, policy, factor, offered]
 
     def turnarounds(
@@ -95,5 +95,5 @@ class MigrationResults:
         return [result.turnaround_s for result in self.column(mix, policy, factor, offered)]
 
     def change(self, mix: SizeMix, policy: str, base: str = "mct", factor: float = 1.0) -> Estimate:
-        """Of the mean turnaround against a base with true costs."""
+        """Compare the mean turnaround with that of a base with true costs."""
         return changes(self.turnarounds(mix, policy, factor), self.turnarounds(mix, base))

@@ -79,7 +79,7 @@ def main_cases(size: LasSize) -> list[LasCase]:
 
 
 def settings(size: LasSize) -> list[tuple[str, LasCase]]:
-    """What is varied, and the simulation; the paper's own values come first."""
+    """List what is varied, and the simulation; the paper's own values come first."""
     machine = size.varied
     rows = [(OWN, LasCase("las", "google", *machine, 0))]
     rows += [(f"L = {v:g}", LasCase(f"las,load-limit={v:g}", "google", *machine, 0)) for v in L]
@@ -89,7 +89,7 @@ def settings(size: LasSize) -> list[tuple[str, LasCase]]:
 
 
 def part(size: LasSize, policy: str, divisor: int) -> LasCase:
-    """A part of the machine, with as many tasks a node."""
+    """Take a part of the machine, with as many tasks a node."""
     return LasCase(policy, "google", size.varied.nodes // divisor, size.varied.tasks // divisor, 0)
 
 
@@ -105,7 +105,7 @@ def overload_case(size: LasSize, policy: str, at: float) -> LasCase:
 
 
 def readings(size: LasSize) -> list[tuple[str, str, LasCase, LasCase]]:
-    """Trace, what is read otherwise, and kairos and las with it."""
+    """List trace, changed reading, and kairos and las with it."""
     rows = []
     for like in LIKES:
         for more in ("", *READINGS[like]):
@@ -117,7 +117,7 @@ def readings(size: LasSize) -> list[tuple[str, str, LasCase, LasCase]]:
 
 
 def trace_cases(size: LasSize) -> list[LasCase]:
-    """Google's own tasks, resampled; nothing where there is no file of them."""
+    """List the simulations of Google's own tasks, resampled; none without a file of them."""
     if size.trace is None or trace_file() is None:
         return []
     return [LasCase(policy, "trace", *size.trace, 0) for policy in POLICIES]

@@ -72,7 +72,7 @@ class UsageSink:
             self._held.extend((segment.start_s, segment.end_s, job.demand[0], job.demand[1]))
 
     def shares(self, nodes: int, capacity: tuple[float, float] = (1.0, 1.0)) -> tuple[float, float]:
-        """Of what the nodes have, each ``capacity``."""
+        """Compute the shares in use of what the nodes have, each ``capacity``."""
         starts, ends, cpu, memory = np.frombuffer(self._held).reshape(-1, 4).T
         begin_s = WARM * self._last_s
         inside = np.clip(np.minimum(ends, self._last_s) - np.maximum(starts, begin_s), 0.0, None)
@@ -90,12 +90,12 @@ class SlowdownSink:
         self._values.append((outcome.end_s - outcome.job.submit_s) / outcome.run_s)
 
     def at(self, points: Floats) -> tuple[float, ...]:
-        """Quantiles."""
+        """Return quantiles."""
         return tuple(np.quantile(np.frombuffer(self._values), points, method="lower").tolist())
 
 
 def simulate(case: LasCase) -> LasFigures:
-    """One simulation."""
+    """Run one simulation."""
     capacity = TRACE_CAPACITY if case.like == "trace" else (1.0, 1.0)
     cluster = Cluster((Pool("node", case.nodes, resources=("cpu", "memory"), capacity=capacity),))
     workload = load(workload_of(case), cluster, case.seed)
@@ -111,14 +111,14 @@ def simulate(case: LasCase) -> LasFigures:
 
 
 def trace_file() -> Path | None:
-    """Google's own tasks, where TENBIN_DATA has them."""
+    """Find Google's own tasks in TENBIN_DATA."""
     folder = os.environ.get("TENBIN_DATA")
     path = Path(folder, TRACE) if folder else None
     return path if path is not None and path.exists() else None
 
 
 def workload_of(case: LasCase) -> str:
-    """Its tasks, as ``workloads.load`` takes them."""
+    """Describe the tasks as ``workloads.load`` takes them."""
     if case.like == "trace":
         spread = f"like=google,closed_load={math.sqrt(2)}"
         return f"generator:resample,trace={trace_file()},{spread},jobs={case.tasks}"

@@ -58,7 +58,7 @@ PAPER = (
 
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
-    """The paper's evaluation."""
+    """Reproduce the paper's evaluation."""
     size = SIZES[scale]
     cases = list(dict.fromkeys(main_cases(size) + varied_cases(size) + trace_cases(size)))
     # The longest first, so that no core is left with one of them at the end.
@@ -97,20 +97,20 @@ def _runs(found: Found, size: LasSize, like: str, policy: str, only: int | None 
 
 
 def _change(found: Found, size: LasSize, like: str, policy: str, field: str) -> Estimate:
-    """Against kairos on the same tasks, in percent."""
+    """Compare with kairos on the same tasks, in percent."""
     runs = _runs(found, size, like, policy)
     bases = _runs(found, size, like, "kairos", len(runs))
     return changes([getattr(r, field) for r in runs], [getattr(b, field) for b in bases])
 
 
 def _preemptions(found: Found, size: LasSize, like: str, policy: str) -> Estimate:
-    """In percent of kairos's."""
+    """Express preemptions in percent of kairos's."""
     change = _change(found, size, like, policy, "preemptions")
     return Estimate(100 + change.mean, 100 + change.low, 100 + change.high, change.n)
 
 
 def _rough(value: float) -> tuple[float, float]:
-    """Half to one and a half times as much."""
+    """Return half to one and a half times as much."""
     low, high = sorted((0.5 * value, 1.5 * value))
     return low, high
 
@@ -158,7 +158,7 @@ def _findings(found: Found, size: LasSize, like: str) -> list[Finding]:
 
 
 def _beyond(found: Found, size: LasSize) -> tuple[Finding, ...]:
-    """What the paper does not tell."""
+    """Add what the paper does not print."""
     rows = []
     for like in LIKES:
         for policy in POLICIES[1:]:

@@ -110,7 +110,7 @@ class PowerResults(dict[PowerCase, PowerResult]):
     """Results by case."""
 
     def get_all(self, field: str, policy: str, seeds: tuple[int, ...], **other: object) -> list[float]:
-        """One field, for each seed."""
+        """Return one field for each seed."""
         cases = [PowerCase(policy=policy, seed=seed, **other) for seed in seeds]  # type: ignore[arg-type]
         return [float(getattr(self[case], field)) for case in cases]
 
@@ -119,12 +119,12 @@ class PowerResults(dict[PowerCase, PowerResult]):
         return float(np.mean(self.get_all(field, policy, seeds)))
 
     def change(self, field: str, policy: str, base: str, seeds: tuple[int, ...], **other: object) -> Estimate:
-        """In percent, seed by seed."""
+        """Compare in percent, seed by seed."""
         return changes(self.get_all(field, policy, seeds, **other), self.get_all(field, base, seeds, **other))
 
 
 def cases_of(plan: PowerSize) -> list[PowerCase]:
-    """All simulations of a plan, some of them twice."""
+    """List all simulations of a plan, some of them twice."""
     seeds = plan.seeds
     cases = [PowerCase(policy, seed=seed) for policy in (*FIFO, FAST, SAVING, LITERAL) for seed in seeds]
     cases += [PowerCase(f"parm,beta={beta:g}", seed=seed) for beta in plan.betas for seed in seeds]
@@ -141,10 +141,10 @@ def cases_of(plan: PowerSize) -> list[PowerCase]:
 
 
 def rate_text(rate: float) -> str:
-    """Job set 1 at this arrival rate."""
+    """Describe job set 1 at this arrival rate."""
     return "power-set1" if rate == 10.0 else f"power-set1,rate_per_s={rate:g}"
 
 
 def second_text(plan: PowerSize) -> str:
-    """Job set 2."""
+    """Describe job set 2."""
     return f"power-set2,jobs={plan.second_jobs},spread={INTREPID_SPREAD:g}"

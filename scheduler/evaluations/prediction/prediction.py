@@ -127,7 +127,7 @@ def _remarks() -> tuple[str, ...]:
 
 
 def path_of(log: str) -> Path:
-    """Where TENBIN_DATA has the log, if it does."""
+    """Return where TENBIN_DATA has the log, if it is there."""
     return Path(os.environ.get("TENBIN_DATA", "/nonexistent"), log)
 
 
@@ -165,18 +165,18 @@ def look(case: LogCase) -> LogFigures:
 def _bounds(
     rows: list[PredictedJob],
 ) -> tuple[list[tuple[PredictedJob, float]], list[tuple[PredictedJob, float]]]:
-    """Each job with its 10 % quantile, and with its 90 % quantile."""
+    """Pair each job with its 10 % quantile, and with its 90 % quantile."""
     return [(row, row.low) for row in rows], [(row, row.high) for row in rows]
 
 
 def waits_of(path: Path) -> dict[int, float]:
-    """How long each job of a log waited, in seconds (field 3); 0 where that is unknown."""
+    """Read how long each job of a log waited, in seconds (field 3); 0 where that is unknown."""
     fields = (line.split() for line in lines_of(path) if line[:1] != ";")
     return {int(f[0]): max(float(f[2]), 0.0) for f in fields if len(f) > 3}
 
 
 def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[PredictedJob]:
-    """What was known of each job when it was submitted."""
+    """Predict each job from what was known when it was submitted."""
     alike, of_user = History(), History()
     ends: list[tuple[float, int, PastRun]] = []
     rows = []
@@ -199,7 +199,7 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Predicte
 
 
 def easy(arrivals: list[Arrival], estimates: list[float], processors: int) -> tuple[float, float]:
-    """Mean wait in hours and mean bounded slowdown when EASY plans by these."""
+    """Return mean wait in hours and mean bounded slowdown when EASY plans by these estimates."""
     cluster = Cluster((Pool("core", processors),))
     jobs = [
         arrival._replace(

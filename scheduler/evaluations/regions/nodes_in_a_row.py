@@ -20,18 +20,18 @@ class NodeRow:
         self.holes = [(0, nodes)]
 
     def widest(self) -> int:
-        """Nodes of the widest hole."""
+        """Return the nodes of the widest hole."""
         return max((width for _, width in self.holes), default=0)
 
     def take(self, nodes: int) -> int:
-        """First node of the first hole that is wide enough (there must be one)."""
+        """Take the first hole that is wide enough (there must be one), and return its first node."""
         i = next(i for i, (_, width) in enumerate(self.holes) if width >= nodes)
         begin, width = self.holes[i]
         self.holes[i : i + 1] = [(begin + nodes, width - nodes)] if width > nodes else []
         return begin
 
     def give(self, begin: int, nodes: int) -> None:
-        """Nodes come free; holes that touch become one."""
+        """Free nodes; holes that touch are joined."""
         end, i = begin + nodes, bisect(self.holes, (begin, 0))
         if i < len(self.holes) and self.holes[i][0] == end:
             end += self.holes.pop(i)[1]
@@ -42,7 +42,7 @@ class NodeRow:
 
 
 def starts_in_a_row(arrivals: Sequence[Arrival], nodes: int, may_pass: bool) -> dict[int, float]:
-    """Start of each job on a row of so many nodes; with ``may_pass`` whoever fits starts."""
+    """Find the start of each job on a row of nodes; with ``may_pass`` a later job that fits starts."""
     row, starts = NodeRow(nodes), dict[int, float]()
     queue: list[Arrival] = []
     ends: list[tuple[float, int, int]] = []  # end, first node, nodes

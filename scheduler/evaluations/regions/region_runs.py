@@ -43,12 +43,12 @@ class JobTimes:
         self._rows.append((job.id, job.units, job.submit_s, outcome.start_s, outcome.end_s))
 
     def columns(self) -> tuple[Floats, ...]:
-        """Number, nodes, submission, start and end, by number."""
+        """Return number, nodes, submission, start and end, by number."""
         return tuple(np.array(sorted(self._rows)).T)
 
 
 def simulate(arrivals: Iterable[Arrival], policy: str, seed: int = 0) -> tuple[Floats, ...]:
-    """Number, nodes, submission, start and end of each job."""
+    """Return number, nodes, submission, start and end of each job."""
     jobs = JobTimes()
     Simulator(MACHINE, arrivals, create(policy, seed), sinks=[jobs]).run()
     return jobs.columns()
@@ -94,18 +94,18 @@ class WeekResult(NamedTuple):
 
 
 def drawn(mix: int, seed: int) -> list[Arrival]:
-    """The jobs of one mix."""
+    """Draw the jobs of one mix."""
     return list(load(f"generator:k-mix,mix={mix}", MACHINE, seed).arrivals)  # type: ignore[arg-type]
 
 
 def layouts_of(arrivals: Iterable[Arrival]) -> dict[int, RegionLayout]:
-    """How these jobs would cut the machine, by number of regions."""
+    """Cut the machine for these jobs, by number of regions."""
     work = [PastWork(a.job.units, a.job.units * a.run_s) for a in arrivals]
     return {count: layout(work, LARGEST, count, NODES) for count in COUNTS}
 
 
 def run_week(week: Week) -> WeekResult:
-    """The week under each of ``INSIDES``, in 1 to 5 regions, with sizes from it and from another."""
+    """Run the week under each of ``INSIDES``, in 1 to 5 regions, with sizes from this week and another."""
     arrivals = drawn(*week)
     own, others = layouts_of(arrivals), layouts_of(drawn(week.mix, week.seed + OTHER_SEED))
     splits = {}
@@ -122,7 +122,7 @@ def run_week(week: Week) -> WeekResult:
 
 
 def _in_regions(arrivals: list[Arrival], cut: RegionLayout, inside: str) -> tuple[Floats, ...]:
-    """Number, nodes, submission, start and end of each job in regions that never move."""
+    """Return number, nodes, submission, start and end of each job in regions that never move."""
     if inside not in IN_A_ROW:
         policy = f"regions,inside={inside},bounds={_text(cut.bounds)},sizes={_text(cut.sizes)}"
         return simulate(arrivals, policy)
@@ -149,7 +149,7 @@ def _split(nodes: Floats, submit: Floats, start: Floats, end: Floats, count: int
 
 
 def _spreads(nodes: Floats, waits: Floats, bounds: tuple[int, ...]) -> tuple[float, ...]:
-    """Longest wait less shortest of each group of sizes."""
+    """Subtract the shortest wait of each group of sizes from its longest."""
     group = np.searchsorted(bounds, nodes)
     return tuple(float(np.ptp(waits[group == i])) if (group == i).any() else 0.0 for i in range(len(bounds)))
 
@@ -163,7 +163,7 @@ def _densities(arrivals: list[Arrival], cut: RegionLayout) -> tuple[float, ...]:
 
 
 def densest(densities: tuple[float, ...], intervals: int) -> float:
-    """The highest mean density of so many intervals in a row."""
+    """Find the highest mean density of so many intervals in a row."""
     return float(np.convolve(densities, np.full(intervals, 1.0 / intervals), "valid").max())
 
 
@@ -195,7 +195,7 @@ class StretchResult(NamedTuple):
 
 
 def run_stretch(case: Stretch) -> StretchResult:
-    """The workload under the policy, and under fcfs to compare each job's start with."""
+    """Run the workload under the policy, and under fcfs to compare each job's start with."""
     arrivals = _arrivals(case.text, case.seed)
     _, nodes, submit, start, end = simulate(arrivals, case.policy, case.seed)
     plain = simulate(arrivals, "fcfs")[3]
@@ -214,13 +214,13 @@ def run_stretch(case: Stretch) -> StretchResult:
 
 
 def _arrivals(text: str, seed: int) -> list[Arrival]:
-    """Generated, or a log's with the times between arrivals stretched to a load of 95 %."""
+    """Generate jobs, or read a log's and stretch the times between arrivals to a load of 95 %."""
     workload: list[Arrival] = list(load(text, MACHINE, seed).arrivals)  # type: ignore[arg-type]
     return workload if text.startswith("generator:") else list(stretched(workload, MACHINE, 0.95))
 
 
 def theta_log() -> Path | None:
-    """The log of Theta, where TENBIN_DATA has it."""
+    """Find the log of Theta in TENBIN_DATA."""
     folder = os.environ.get("TENBIN_DATA")
     path = Path(folder) / THETA if folder else None
     return path if path is not None and path.exists() else None

@@ -100,7 +100,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
 def assemble(
     scale: Scale, results: Sequence[WeekResult], stretches: Sequence[Stretch], ran: Sequence[StretchResult]
 ) -> Evaluation:
-    """Findings, tables and pictures of what was run."""
+    """Make findings, tables and pictures of the results."""
     long: Long = defaultdict(list)
     for stretch, result in zip(stretches, ran, strict=True):
         long[stretch.workload, stretch.policy].append(result)
@@ -220,7 +220,7 @@ def _ratio(spreads_h: Sequence[float]) -> float:
 
 
 def _best(results: Sequence[WeekResult], inside: str, same: bool) -> dict[int, list[int]]:
-    """For each seed the number of regions with the least spread, of each mix."""
+    """Find, for each seed, the number of regions with the least spread, of each mix."""
     best: dict[int, list[int]] = defaultdict(list)
     for r in results:
         best[r.week.seed].append(min(COUNTS, key=lambda k: _widest(r, inside, k, same)))
@@ -241,7 +241,7 @@ def _burst_findings(results: Sequence[WeekResult]) -> list[Finding]:
 
 
 def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """Spearman's, with the interval of Fisher's transformation."""
+    """Compute Spearman's correlation, with the interval of Fisher's transformation."""
     from scipy.stats import spearmanr
 
     rho, n = float(spearmanr(x, y).statistic), len(x)
@@ -252,7 +252,7 @@ def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> Estimate:
 
 
 def _soft_findings(long: Long) -> list[Finding]:
-    """What the paper left open: bursts."""
+    """Compare under bursts, which the paper left open."""
     found = []
     for name in dict.fromkeys(workload for workload, _ in long):
         soft, plain = long[name, "soft-regions"], long[name, "fcfs"]
@@ -348,7 +348,7 @@ def _spread_of(results: Sequence[WeekResult], inside: str, count: int, group: in
 
 
 def _remarks(results: Sequence[WeekResult], long: Long) -> tuple[str, ...]:
-    """What the numbers say, in sentences."""
+    """Say what the numbers show."""
     changed, helped = [], []
     for inside in INSIDES:
         none = [_widest(r, inside, 1) for r in results]

@@ -43,7 +43,7 @@ class Closed:
         self._jobs = 0
 
     def due(self, now: float, ended: Sequence[Job]) -> list[Arrival]:
-        """What is submitted at ``now``, after the jobs ``ended`` left."""
+        """Submit jobs at ``now``, after the jobs ``ended`` left."""
         for job in ended:
             self._count(job, -1)
         submitted: list[Arrival] = []
@@ -69,7 +69,7 @@ class Closed:
 
 
 def capacity(cluster: Cluster) -> tuple[float, ...]:
-    """What the whole cluster has of each resource; of counted pools the units.
+    """Add up what the whole cluster has of each resource; of counted pools the units.
 
     Raises:
         BadInput: its pools have different resources, so that no demand can be held against all of it.
@@ -87,7 +87,7 @@ def capacity(cluster: Cluster) -> tuple[float, ...]:
 
 
 def demand_of(job: Job, counted: bool) -> tuple[float, ...]:
-    """What all units of a job demand of each resource of nodes, or of a counted pool."""
+    """Return what all units of a job demand of each resource of nodes, or of a counted pool."""
     return (float(job.units),) if counted else tuple(job.units * d for d in job.demand)
 
 
@@ -106,7 +106,7 @@ def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
 
 
 def stretched(arrivals: Sequence[Arrival], cluster: Cluster, load: float) -> Iterator[Arrival]:
-    """The arrivals with the times between them stretched so that ``offered_load`` is ``load``.
+    """Stretch the times between the arrivals so that ``offered_load`` is ``load``.
 
     Raises:
         BadInput: they all come at once, or need no time.

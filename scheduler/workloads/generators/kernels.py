@@ -55,7 +55,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """A stream of jobs.
+    """Generate a stream of jobs.
 
     Raises:
         BadInput: the cluster has no nodes with cores alone, or the table cannot be read.

@@ -117,7 +117,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Mixes of jobs for the first class of the cluster.
+    """Generate mixes of jobs for the first class of the cluster.
 
     Raises:
         BadInput: the machine is too small for the largest jobs, or has not the size that a ``mix`` is for.
@@ -161,7 +161,7 @@ def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival
 
 
 def _until_dense(parameters: Parameters, node_s: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
-    """Jobs until their node-time has reached ``node_s``."""
+    """Draw jobs until their node-time has reached ``node_s``."""
     sizes, runs = np.zeros(0, dtype=np.int64), np.zeros(0)
     while float((sizes * runs).sum()) < node_s:
         more = _sizes(parameters, BLOCK, rng)
@@ -172,7 +172,7 @@ def _until_dense(parameters: Parameters, node_s: float, rng: np.random.Generator
 
 
 def _sizes(parameters: Parameters, count: int, rng: np.random.Generator) -> Integers:
-    """Number of nodes of so many jobs."""
+    """Draw the number of nodes of so many jobs."""
     largest = parameters.largest
     if parameters.sizes == "uniform":
         return rng.integers(1, largest + 1, count)
@@ -191,7 +191,7 @@ def _sizes(parameters: Parameters, count: int, rng: np.random.Generator) -> Inte
 
 
 def _run_times(sizes: Integers, largest: int, rng: np.random.Generator) -> Floats:
-    """Seconds, not yet cut at the limit."""
+    """Draw run times in seconds, not yet cut at the limit."""
     medians: Floats = MEDIAN_S * (sizes / largest) ** GROWTH
     return medians * rng.lognormal(0.0, SIGMA, len(sizes))
 
@@ -199,7 +199,7 @@ def _run_times(sizes: Integers, largest: int, rng: np.random.Generator) -> Float
 def _as_printed(
     mix: PrintedMix, nodes: int, dense_s: float, rng: np.random.Generator
 ) -> tuple[Integers, Floats]:
-    """Sizes and run times with exactly the mix's number, mean nodes and largest product, and the density."""
+    """Draw sizes and run times with exactly the mix's number, mean nodes, largest product and density."""
     sizes = _sizes(Parameters(), mix.jobs, rng)
     miss = round(mix.jobs * mix.mean_nodes) - int(sizes.sum())
     while miss:  # draw single jobs again where that brings the mean closer
@@ -221,7 +221,7 @@ def _as_printed(
 
 
 def _submissions(parameters: Parameters, count: int, period_s: float, rng: np.random.Generator) -> Floats:
-    """Ascending times within the period."""
+    """Draw ascending times within the period."""
     times = rng.uniform(0.0, period_s, count)
     if parameters.burst:
         begins = rng.uniform(0.0, period_s - parameters.burst_s, parameters.bursts)

@@ -65,7 +65,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """A stream of jobs by the model.
+    """Generate a stream of jobs by the model.
 
     Raises:
         BadInput: the model needs at least 2 nodes.
@@ -92,7 +92,7 @@ class JobBlock(NamedTuple):
 
 
 def _natural_load(parameters: Parameters, nodes: int, seed: int) -> float:
-    """Load of the very jobs that will be generated, before they are stretched."""
+    """Compute the load of the very jobs that will be generated, before they are stretched."""
     work = span = 0.0
     for block in _blocks(parameters, nodes, seed):
         work += float((block.sizes * block.runs).sum())
@@ -125,7 +125,7 @@ def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[JobBlock]
 
 
 def _sizes(rng: np.random.Generator, nodes: int, count: int) -> Integers:
-    """Number of nodes of ``count`` jobs."""
+    """Draw the number of nodes of ``count`` jobs."""
     top = math.log2(nodes)
     middle = max(top - SIZE_MIDDLE_BELOW_TOP, SIZE_LOW)
     kind = rng.random(count)
@@ -138,7 +138,7 @@ def _sizes(rng: np.random.Generator, nodes: int, count: int) -> Integers:
 
 
 def _run_times(rng: np.random.Generator, sizes: Integers) -> Floats:
-    """Seconds; logarithms above the model's limit are drawn again."""
+    """Draw run times in seconds; logarithms above the model's limit are drawn again."""
     chance = np.clip(MIX_SLOPE * sizes + MIX_OFFSET, 0.0, 1.0)
     logs = np.full(len(sizes), np.inf)
     while True:
@@ -151,7 +151,7 @@ def _run_times(rng: np.random.Generator, sizes: Integers) -> Floats:
 
 
 def _gaps(rng: np.random.Generator, count: int) -> Iterator[Floats]:
-    """Blocks of ``count`` times between arrivals, over the cycle of the day, from midnight on."""
+    """Draw blocks of ``count`` times between arrivals, over the cycle of the day, from midnight on."""
     from scipy.stats import gamma
 
     edges = gamma.cdf(np.arange(HALF_HOURS + 1) + DAY_BEGINS - 0.5, DAY_SHAPE, scale=DAY_SCALE)

@@ -85,13 +85,13 @@ class Parameters:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The sizes that occur."""
+        """Return the sizes that occur."""
         most = min(self.most_units, SMALL_MOST) if self.mix == "small" else self.most_units
         return 2 ** np.arange(most.bit_length(), dtype=np.int64)
 
     @property
     def chances(self) -> NDArray[np.float64]:
-        """The chance of each of the ``sizes``."""
+        """Return the chance of each of the ``sizes``."""
         base = {"small": 1.0, "steep": 0.25, "even": 1.0, "large": 2.0}[self.mix]
         weights = base ** np.arange(len(self.sizes), dtype=np.float64)
         shares: NDArray[np.float64] = weights / weights.sum()
@@ -99,7 +99,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """A stream of jobs for the first two classes of the cluster: the high one, and the low one.
+    """Generate a stream of jobs for the first two classes of the cluster: the high one, and the low one.
 
     Raises:
         BadInput: the cluster has no two counted classes, or they are too small.
@@ -126,7 +126,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
 
 
 def costs_of(parameters: Parameters, cluster: Cluster, factor: float = 1.0) -> LinearCosts:
-    """Checkpoint and restart in proportion to the memory, alike on both classes."""
+    """Make checkpoint and restart cost in proportion to the memory, alike on both classes."""
     each = parameters.cost_s_per_gb / MB_PER_GB
     names = [pool.name for pool in cluster.pools[:2]]
     return LinearCosts(
@@ -137,7 +137,7 @@ def costs_of(parameters: Parameters, cluster: Cluster, factor: float = 1.0) -> L
 
 
 def mean_gap_s(parameters: Parameters, cluster: Cluster) -> float:
-    """Mean time between arrivals: equation 7, with the load where it has to be."""
+    """Compute the mean time between arrivals: equation 7, with the load where it has to be."""
     high, low = cluster.pools[:2]
     work = float(parameters.sizes @ parameters.chances) * parameters.longest_s / 2.0
     speed = 1.0 if parameters.per == "units" else 1.0 / mean_slowness(parameters)
@@ -145,13 +145,13 @@ def mean_gap_s(parameters: Parameters, cluster: Cluster) -> float:
 
 
 def mean_slowness(parameters: Parameters) -> float:
-    """E[1 / acceleration]: mean run time on the high class, over that on the low one."""
+    """Compute E[1 / acceleration]: mean run time on the high class, over that on the low one."""
     least, most = parameters.least_acceleration, parameters.most_acceleration
     return 1.0 / least if least == most else math.log(most / least) / (most - least)
 
 
 def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[list[Arrival]]:
-    """The jobs, many at a time."""
+    """Generate the jobs, many at a time."""
     rng = np.random.default_rng(seed)
     high, low = (pool.name for pool in cluster.pools[:2])
     gap, now, number = mean_gap_s(parameters, cluster), 0.0, 0

@@ -89,7 +89,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """A stream of tasks, or a closed loop.
+    """Generate a stream of tasks, or a closed loop.
 
     Raises:
         BadInput: the nodes of the cluster do not have two resources.
@@ -137,7 +137,7 @@ def _median_s(parameters: Parameters) -> float:
 
 
 def _gap_s(parameters: Parameters, capacity: Floats, whole: Floats, seed: int) -> float:
-    """Mean time between arrivals with which the very tasks that will be generated offer the load."""
+    """Compute the mean time between arrivals with which the very tasks to be generated offer the load."""
     work, span = np.zeros(2), 0.0
     for block in _blocks(parameters, capacity, seed):
         work += block.runs @ block.demands
@@ -147,7 +147,7 @@ def _gap_s(parameters: Parameters, capacity: Floats, whole: Floats, seed: int) -
 
 
 def _tasks(parameters: Parameters, capacity: Floats, gap_s: float | None, seed: int) -> Iterator[Arrival]:
-    """All tasks; without times of arrival in a closed loop, which gives them their own."""
+    """Generate all tasks; without times of arrival in a closed loop, which gives them their own."""
     number, now = 0, 0.0
     for block in _blocks(parameters, capacity, seed):
         submits = np.zeros(len(block.runs)) if gap_s is None else now + np.cumsum(block.gaps) * gap_s
@@ -179,5 +179,5 @@ def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[Tas
 
 
 def _sigma(cv: float) -> float:
-    """Standard deviation of the logarithm of a lognormal variable of that coefficient of variation."""
+    """Convert a coefficient of variation of a lognormal variable to the deviation of its logarithm."""
     return math.sqrt(math.log1p(cv * cv))

@@ -33,7 +33,7 @@ class NasProgram(NamedTuple):
 
     @property
     def speed(self) -> CappedSpeed:
-        """Equations 4.3 - 4.5."""
+        """Return equations 4.3 - 4.5."""
         return CappedSpeed(self.parallelism, self.variance, self.slope_per_w)
 
 
@@ -69,13 +69,13 @@ class Parameters:
 
 
 def machine(nodes: int = 64, budget_w: float | None = 3850.0) -> Cluster:
-    """The cluster of the paper."""
+    """Make the cluster of the paper."""
     pool = Pool("node", nodes, base_w=BASE_W, peak_w=CAPS_W[-1], caps_w=CAPS_W)
     return Cluster((pool,), budget_w)
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """The jobs, for the cluster's first class."""
+    """Generate the jobs, for the cluster's first class."""
     source = (
         f"job set 1 of Huang et al.: {parameters.jobs} jobs, {parameters.rate_per_s:g} a second, seed {seed}"
     )

@@ -64,19 +64,19 @@ class Parameters:
 
 
 def machine(nodes: int = NODES, budget_w: float | None = BUDGET_W) -> Cluster:
-    """The cluster of the paper."""
+    """Make the cluster of the paper."""
     return small_machine(nodes, budget_w)
 
 
 def log() -> Path | None:
-    """Theta's log, if it is there."""
+    """Find Theta's log in TENBIN_DATA."""
     folder = os.environ.get("TENBIN_DATA")
     path = Path(folder, THETA) if folder else None
     return path if path is not None and path.exists() else None
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """The jobs, for the cluster's first class."""
+    """Generate the jobs, for the cluster's first class."""
     nodes = cluster.pools[0].units
     path = None if parameters.source == "lublin" else log()
     if path is None:

@@ -95,7 +95,7 @@ class Parameters:
 
     @property
     def wanted(self) -> DemandSpread:
-        """The spread to be reached."""
+        """Return the spread to be reached."""
         named = LIKE[self.like]
         given = {
             name: getattr(self, name) for name in DemandSpread._fields if getattr(self, name) is not None
@@ -104,7 +104,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """The resampled trace.
+    """Resample the trace.
 
     Raises:
         BadInput: the trace cannot be read or is no stream, or the spread cannot be reached with its jobs.
@@ -171,7 +171,7 @@ def _spread(columns: JobColumns, wanted: DemandSpread, rng: np.random.Generator)
 
 
 def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
-    """The values raised to the power that gives them a coefficient of variation, at the same mean.
+    """Raise the values to the power that gives them a coefficient of variation, at the same mean.
 
     Raises:
         BadInput: no power does.
@@ -201,7 +201,7 @@ def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
 
 
 def correlated(first: Floats, second: Floats, wanted: float, rng: np.random.Generator) -> Floats:
-    """The second values in another order, in which they have a (Pearson) correlation with the first.
+    """Put the second values in an order in which they have a (Pearson) correlation with the first.
 
     Raises:
         BadInput: no order by correlated scores has it.
@@ -239,7 +239,7 @@ def correlated(first: Floats, second: Floats, wanted: float, rng: np.random.Gene
 
 
 def _swapped(first: Floats, second: Floats, wanted: float, rng: np.random.Generator) -> Floats:
-    """The second values after swaps of pairs that bring the correlation closer, until it is close enough."""
+    """Swap pairs of the second values that bring the correlation closer, until it is close enough."""
     x, y = first.tolist(), second.tolist()
     scale = len(x) * float(first.std() * second.std()) or 1.0
     off = correlation(first, second) - wanted
@@ -254,19 +254,19 @@ def _swapped(first: Floats, second: Floats, wanted: float, rng: np.random.Genera
 
 
 def cv(values: Floats) -> float:
-    """Standard deviation (of all, not estimated from a sample) over mean; 0 where all are 0."""
+    """Divide the standard deviation (of all, not estimated from a sample) by the mean; 0 where all are 0."""
     mean = float(values.mean())
     return float(values.std()) / mean if mean > 0 else 0.0
 
 
 def correlation(first: Floats, second: Floats) -> float:
-    """Pearson's; 0 where one does not vary."""
+    """Compute Pearson's correlation; 0 where one does not vary."""
     both = float(first.std() * second.std())
     return float(((first - first.mean()) * (second - second.mean())).mean()) / both if both > 0 else 0.0
 
 
 def _drawn(jobs: list[Arrival], count: int, rng: np.random.Generator) -> list[Arrival]:
-    """Jobs drawn with replacement, arriving one in a second on average."""
+    """Draw jobs with replacement; they arrive one in a second on average."""
     picked = rng.integers(len(jobs), size=count).tolist()
     times = np.cumsum(rng.exponential(1.0, count)).tolist()
     return [
@@ -276,7 +276,7 @@ def _drawn(jobs: list[Arrival], count: int, rng: np.random.Generator) -> list[Ar
 
 
 def _changed(jobs: list[Arrival], before: JobColumns, after: JobColumns) -> Iterator[Arrival]:
-    """The jobs with the new columns; estimates and memory change in proportion."""
+    """Give the jobs their new columns; estimates and memory change in proportion."""
     runs = _factors(before.run_s, after.run_s)
     memories = [1.0] * len(jobs)
     if before.memory is not None and after.memory is not None:

@@ -48,7 +48,7 @@ class Parameters(TaskParameters):
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """The tasks of the table at ``path``.
+    """Read the tasks of the table at ``path``.
 
     Raises:
         BadInput: the file cannot be read, or ends within its compressed data; with ``strict`` also a line
@@ -88,7 +88,7 @@ def _tasks(table: TraceTable, parameters: Parameters) -> Iterator[TraceTask]:
 def _task(  # noqa: PLR0911 (one line a rule)
     created: str, ended: str, count: str, cpu: str, memory: str
 ) -> TraceTask | str:
-    """The task, or why its line cannot be used."""
+    """Return the task, or why its line cannot be used."""
     if not cpu or not memory:
         return "no request in the trace"
     try:

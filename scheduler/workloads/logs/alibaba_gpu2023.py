@@ -49,7 +49,7 @@ class Parameters(TaskParameters):
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """The pods of the list at ``path``.
+    """Read the pods of the list at ``path``.
 
     Raises:
         BadInput: the file cannot be read, or lacks a column. While the arrivals are read: it ends within its
@@ -93,7 +93,7 @@ def _pods(table: TraceTable, heading: list[str], every: int) -> Iterator[TraceTa
 def _pod(
     milli: str, mib: str, gpus: str, gpu_milli: str, created: str, scheduled: str, deleted: str
 ) -> TraceTask | str:
-    """The pod, or why its line cannot be used."""
+    """Return the pod, or why its line cannot be used."""
     try:
         cores, memory_mb = number(milli) / 1000.0, number(mib) * MB_PER_MIB
         shares = number(gpus) * number(gpu_milli) / 1000.0

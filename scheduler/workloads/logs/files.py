@@ -21,12 +21,12 @@ SUBMISSION = attrgetter("job.submit_s")
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """Lines of a plain or compressed file; bytes that are no text become replacement characters."""
+    """Read lines of a plain or compressed file; bytes that are no text become replacement characters."""
     return chain.from_iterable(blocks_of(path))
 
 
 def blocks_of(path: Path) -> Iterator[list[str]]:
-    """The same, many lines at a time: what is done with each costs more than to fetch it then."""
+    """Read many lines at a time: faster than line by line."""
     try:
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
@@ -43,7 +43,7 @@ def blocks_of(path: Path) -> Iterator[list[str]]:
 
 
 def in_order(blocks: Iterable[list[Arrival]], skipped: Counter[str]) -> Iterator[Arrival]:
-    """The arrivals sorted by submission, ties in their order, within a window of ``WINDOW`` jobs."""
+    """Sort the arrivals by submission, ties in their order, within a window of ``WINDOW`` jobs."""
     return chain.from_iterable(_sorted(blocks, skipped))
 
 

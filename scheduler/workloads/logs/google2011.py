@@ -57,7 +57,7 @@ class Parameters(TaskParameters):
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """The tasks of a part file, or of all part files of a folder.
+    """Read the tasks of a part file, or of all part files of a folder.
 
     Raises:
         BadInput: there are no part files in the folder. While the arrivals are read: a file cannot be read,
@@ -140,7 +140,7 @@ def _apply(events: _TaskEvents, event: int, time_us: int) -> None:
 
 
 def _task(events: _TaskEvents, parameters: Parameters) -> TraceTask | str:  # noqa: PLR0911 (one line a rule)
-    """The task, or why it does not count."""
+    """Return the task, or why it does not count."""
     if events.submit_us is None:
         return "no submission in the trace"
     if events.submit_us == 0:

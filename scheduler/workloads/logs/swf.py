@@ -51,7 +51,7 @@ class Parameters:
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """The log at ``path`` (plain or gzip) as a stream.
+    """Read the log at ``path`` (plain or gzip) as a stream.
 
     Raises:
         BadInput: the file cannot be read, or ends within its compressed data; with ``strict`` also a line
@@ -94,14 +94,14 @@ class _Log:
         self._lines = self._taken = 0  # so many so far
 
     def blocks(self) -> Iterator[list[Arrival]]:
-        """The jobs in the order of the lines."""
+        """Read the jobs in the order of the lines."""
         for lines in blocks_of(self._path):
             yield self._jobs(lines)
             if self._taken == self._parameters.limit:
                 return
 
     def _jobs(self, lines: Sequence[str]) -> list[Arrival]:
-        """The jobs on the lines that follow."""
+        """Read the jobs on these lines."""
         limit = self._parameters.limit
         room = INF if limit is None else limit - self._taken
         found: list[Arrival] = []
@@ -120,7 +120,7 @@ class _Log:
         return found
 
     def _arrival(self, fields: list[str]) -> Arrival:
-        """The job on a line.
+        """Read the job on a line.
 
         Raises:
             ValueError: there is none.
@@ -172,7 +172,7 @@ class _Log:
         return made(Arrival, (job, run, EMPTY, None))
 
     def _skip(self, place: int, error: ValueError) -> None:
-        """The line cannot be used.
+        """Count a line that cannot be used.
 
         Raises:
             BadInput: with ``strict``.
@@ -191,7 +191,7 @@ class _Numbers:
         self._gaps: list[tuple[int, int]] = []  # ascending
 
     def is_new(self, number: int) -> bool:
-        """Whether the number has not come before; it has from now on."""
+        """Return True at the first time for each number."""
         if number >= self._next:
             if number > self._next:
                 self._gaps.append((self._next, number))
@@ -213,5 +213,5 @@ def _unusable(job_id: int, submit: float, run: float) -> str:
 
 
 def _number(value: float) -> str:
-    """Without a fraction where there is none."""
+    """Write a number without a fraction where it has none."""
     return str(int(value)) if value == int(value) else repr(round(value, 6))

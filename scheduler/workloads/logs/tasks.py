@@ -71,7 +71,7 @@ class TraceTable:
         self._skipped = skipped
 
     def rows(self, columns: int) -> Iterator[list[str]]:
-        """Fields of the lines that have as many as they should; empty lines do not count."""
+        """Yield the fields of lines that have as many as they should; empty lines do not count."""
         for line, text in enumerate(lines_of(self.path), 1):
             self.line = line
             fields = text.rstrip("\r\n").split(",")
@@ -81,7 +81,7 @@ class TraceTable:
                 self.skip(f"{len(fields)} fields instead of {columns}")
 
     def skip(self, reason: str) -> None:
-        """The line at hand cannot be used.
+        """Count the line at hand as one that cannot be used.
 
         Raises:
             BadInput: with ``strict``.
@@ -93,12 +93,12 @@ class TraceTable:
         self.leave_out(reason)
 
     def leave_out(self, reason: str) -> None:
-        """The line is as it should be, but does not count."""
+        """Count the line at hand as one that is in order, but gives no job."""
         self._skipped[reason] += 1
 
 
 def number(text: str) -> float:
-    """A finite number; ValueError for anything else."""
+    """Read a finite number; ValueError for anything else."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(text)
@@ -106,17 +106,17 @@ def number(text: str) -> float:
 
 
 def chosen(name: str, every: int, count: int = 1) -> int:
-    """How many of ``count`` things of that name are taken, one in ``every`` on average."""
+    """Return how many of ``count`` things of that name are taken, one in ``every`` on average."""
     return (count + crc32(name.encode()) % every) // every
 
 
 def share(thing: str, every: int) -> str:
-    """``"each task"``, ``"about one task in 16"``."""
+    """Write ``"each task"``, ``"about one task in 16"``."""
     return f"each {thing}" if every == 1 else f"about one {thing} in {every}"
 
 
 def arrivals(tasks: Iterable[TraceTask], parameters: TaskParameters) -> Iterator[Arrival]:
-    """The tasks as jobs, in the order of their submission."""
+    """Yield the tasks as jobs, in the order of their submission."""
     ordered = sorted(tasks, key=lambda task: task.submit_s)
     exact, stop = parameters.estimate == "exact", Stop(parameters.stop)
     for position, task in enumerate(islice(ordered, parameters.limit), 1):

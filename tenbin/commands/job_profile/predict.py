@@ -98,7 +98,7 @@ def predict(
 
 
 def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
-    """All that ended under the coordinator of that folder; those of the job profile of that name first."""
+    """List all jobs that ended under that coordinator, after the runs in the job profile of that name."""
     import getpass
 
     from scheduler.coordinator.journal import ended_jobs
@@ -118,7 +118,7 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
 
 
 def _told(history: Any, asked: Any, pools: list[str]) -> list[dict[str, Any]]:
-    """The predictions, a row each; run times by the class of device that it ran on."""
+    """List the predictions, a row each; run times by the class of device that it ran on."""
     from dataclasses import asdict
 
     rows = []

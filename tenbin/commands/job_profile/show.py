@@ -120,7 +120,7 @@ def _summary(row: JobProfile) -> dict[str, object]:
 
 
 def to_measure(job: JobProfile) -> str:
-    """The command that measures the job as it was measured."""
+    """Write the command that measures the job as it was measured."""
     where = f"-n {job.cores}{' --mpi' if job.mpi else ''}"
     if job.hosts:
         where = f"-n {job.ranks} --hosts {','.join(job.hosts)}"
@@ -128,7 +128,7 @@ def to_measure(job: JobProfile) -> str:
 
 
 def print_list(rows: list[JobProfile], here: str) -> None:
-    """The stored job profiles; ``here``: this kind of node."""
+    """Print the stored job profiles; ``here`` is this kind of node."""
     if not rows:
         print("No job profile yet; make one with 'tenbin job profile NAME -- CMD...'.")
         return
@@ -150,7 +150,7 @@ def print_list(rows: list[JobProfile], here: str) -> None:
 
 
 def print_job(job: JobProfile) -> None:
-    """The job profile on the terminal."""
+    """Print a job profile."""
     console = SafeConsole()
     kind = "quick" if job.quick else "full"
     made = job.created.astimezone().strftime("%Y-%m-%d %H:%M")
@@ -193,7 +193,7 @@ def print_job(job: JobProfile) -> None:
 
 
 def unmeasured(job: JobProfile) -> str:
-    """What a quick profile takes for granted, said by its curve."""
+    """Say what a quick profile takes for granted about its curve."""
     curve = job.sensitivity_by()
     at = [f"{level.intensity_percent:.0f}" for level in curve.levels] if curve else ["0", "100"]
     return (

@@ -11,7 +11,7 @@ from tenbin.text import number, printable
 
 
 def account(job: dict[str, Any]) -> str:
-    """What ``GET /jobs/7`` says, in lines for people."""
+    """Write what ``GET /jobs/7`` says in lines for people."""
     lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
@@ -24,7 +24,7 @@ def account(job: dict[str, Any]) -> str:
 
 
 def _asked(job: dict[str, Any]) -> list[str]:
-    """What its owner asked for."""
+    """List what the owner asked for."""
     spec = job["spec"]
     lines = [f"{shlex.join(spec['command'])}, in {spec['folder']}"]
     if spec["priority"]:
@@ -36,7 +36,7 @@ def _asked(job: dict[str, Any]) -> list[str]:
 
 
 def _expected(job: dict[str, Any]) -> list[str]:
-    """What its owner states of its run time; else what earlier runs say of it."""
+    """List the run time that the owner states, else predictions from earlier runs."""
     stated, told = job["spec"]["expect_s"].items(), (job.get("predicted") or {}).get("run_s", {}).items()
     lines = [f"stated by the user to run {number(seconds)} s{_on(device)}" for device, seconds in stated]
     lines += [
@@ -52,13 +52,13 @@ def _on(device: str) -> str:
 
 
 def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
-    """A prediction: its middle, and its 10 and 90 % quantiles."""
+    """Write a prediction: its middle, and its 10 and 90 % quantiles."""
     middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
     return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
 
 
 def _placed(job: dict[str, Any]) -> list[str]:
-    """Why it waits and until when, or where it runs, or ran."""
+    """List why the job waits and until when, or where it runs or ran."""
     lines = [job["why"]] if job["why"] else []
     if job["expected_start_s"]:
         lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
@@ -73,7 +73,7 @@ def _placed(job: dict[str, Any]) -> list[str]:
 
 
 def _place(job: dict[str, Any]) -> str:
-    """The device, or the nodes and cores, of the last attempt."""
+    """Name the device, or the nodes and cores, of the last attempt."""
     nodes = job["hosts"] or ([] if job["devices"] else [f"{job['placement']}{node}" for node in job["nodes"]])
     parts = [f"device {job['placement']}"] if job["devices"] else []
     parts += [", ".join(nodes)] if nodes else []
@@ -82,7 +82,7 @@ def _place(job: dict[str, Any]) -> str:
 
 
 def _used(job: dict[str, Any]) -> list[str]:
-    """What it used, and who held it to its limit."""
+    """List what the job used, and what held its memory limit."""
     lines, used = [], job["usage"]
     if used:
         peak_mb = used["peak_memory_mb"]
@@ -102,7 +102,7 @@ def _used(job: dict[str, Any]) -> list[str]:
 
 
 def _foreseen(forecast: dict[str, Any]) -> str:
-    """A prediction and its outcome."""
+    """Write a prediction and its outcome."""
     kind, to = forecast["kind"], forecast["detail"].get("to")
     said = f"predicted {number(forecast['predicted'])}"
     if forecast["stated"] is not None:

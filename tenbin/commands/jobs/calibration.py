@@ -75,7 +75,7 @@ def calibration(
 def _refit(
     forecasts: list[TrackedPrediction], folder: Path, selector: str, store: Path | None
 ) -> tuple[Profile, Path]:
-    """The new profile, stored, and where.
+    """Fit a new profile and store it; return it with its path.
 
     Raises:
         BadInput: it is another node's, or what was measured does not suffice.

@@ -49,7 +49,7 @@ class Batch:
     waits_for: dict[int, list[int]] = field(default_factory=dict)
 
     def explain(self, refusal: str) -> str:
-        """The coordinator's refusal, with the table that it is about."""
+        """Name the table of the file that the coordinator's refusal is about."""
         found = REFUSED.fullmatch(refusal)
         return f"{self.labels[int(found[1]) - 1]}: {found[2]}" if found else refusal
 
@@ -109,7 +109,7 @@ class _Names:
 
 
 def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
-    """The tables of jobs, the defaults, and the folder that paths in the file start from."""
+    """Read the tables of jobs, the defaults, and the folder that paths in the file start from."""
     try:
         if str(path) == "-":
             text, folder = sys.stdin.read(), Path.cwd()
@@ -135,7 +135,7 @@ def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
 
 
 def _merged(defaults: TomlTable, table: TomlTable) -> dict[str, Any]:
-    """The job's own fields before the defaults; tables (env, expect) entry by entry."""
+    """Put the job's own fields before the defaults; merge tables (env, expect) entry by entry."""
     whole: dict[str, Any] = {key.replace("_", "-"): value for key, value in defaults.items()}
     for name, value in table.items():
         key = name.replace("_", "-")
@@ -145,7 +145,7 @@ def _merged(defaults: TomlTable, table: TomlTable) -> dict[str, Any]:
 
 
 def _specs(table: dict[str, Any], label: str, folder: Path) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The JobSpecs of one table, and whom they wait for."""
+    """Make the JobSpecs of one table, and list the jobs they wait for."""
     spec: dict[str, Any] = {"folder": str(folder)}
     for name, value in table.items():
         if name not in FIELDS:
@@ -207,7 +207,7 @@ def _command(value: Any) -> dict[str, Any]:
 
 
 def _as(kind: type, name: str) -> Callable[[Any], dict[str, Any]]:
-    """A field that is taken as it is, if it is of that type."""
+    """Take a field as it is, if it is of that type."""
 
     def take(value: Any) -> dict[str, Any]:
         if type(value) is not kind:
@@ -218,7 +218,7 @@ def _as(kind: type, name: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def _number_or(words: Callable[[str], float], name: str) -> Callable[[Any], dict[str, Any]]:
-    """A number in the unit of the JobSpec (seconds, MB), or words as on the command line."""
+    """Take a number in the unit of the JobSpec (seconds, MB), or words as on the command line."""
 
     def take(value: Any) -> dict[str, Any]:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -229,7 +229,7 @@ def _number_or(words: Callable[[str], float], name: str) -> Callable[[Any], dict
 
 
 def _range(name: str) -> Callable[[Any], dict[str, Any]]:
-    """A number, or a range in words."""
+    """Take a number, or a range in words."""
 
     def take(value: Any) -> dict[str, Any]:
         if not _whole(value) and not isinstance(value, str):
@@ -296,7 +296,7 @@ SAID_AS = {"memory_mb": "memory", "time_s": "time", "folder": "chdir", "stdout":
 
 
 def show(specs: Iterable[Mapping[str, Any]], waits_for: Mapping[int, list[int]]) -> str:
-    """What would be submitted, a line for each job."""
+    """Write a line for each job that would be submitted."""
     lines = []
     for place, spec in enumerate(specs):
         asked = _checked(spec, f"job {place + 1}").model_dump(mode="json", exclude_defaults=True)

@@ -166,7 +166,7 @@ def logs(
 
 
 def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
-    """After the output of a job that failed: say so, and where its standard error is."""
+    """Say that a job failed, after its output, and where its standard error is."""
     from tenbin.commands.jobs.outcomes import last_error
     from tenbin.text import printable
 
@@ -178,7 +178,7 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
 
 
 def _output(client: Client, job_id: int, stream: str, follow: bool) -> Iterator[bytes]:
-    """What a job has written, and, to ``follow``, goes on to write until it has ended."""
+    """Read what a job has written; with ``follow`` until the job has ended."""
     import time
 
     from tenbin.client.futures import FINAL

@@ -17,7 +17,7 @@ LONGEST_LINE = 500
 
 
 def exit_code(found: dict[str, Any]) -> int:
-    """A job's own exit code; 128 + signal; 125 if it has neither and did not succeed."""
+    """Return a job's own exit code, 128 + signal, or 125 if the job has neither and did not succeed."""
     if found["code"] is not None:
         return int(found["code"])
     if found["signal"]:
@@ -26,12 +26,12 @@ def exit_code(found: dict[str, Any]) -> int:
 
 
 def has_failed(found: dict[str, Any]) -> bool:
-    """True if a job has ended without success, and was not cancelled."""
+    """Return True if a job has ended without success, and was not cancelled."""
     return found["stage"] in FINAL - {"done", "cancelled"}
 
 
 def last_error(client: Client, found: dict[str, Any]) -> str:
-    """The last line that a failed job wrote to stderr; "" if there is none, or the file cannot be read."""
+    """Return the last line that a failed job wrote to stderr; "" without one, or if it cannot be read."""
     if not has_failed(found):
         return ""
     try:

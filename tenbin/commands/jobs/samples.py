@@ -15,7 +15,7 @@ LINES = 25
 
 
 def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
-    """At most ``LINES`` lines, each of the span since the line before; memory is the most within it."""
+    """Make at most ``LINES`` lines, each of the span since the line before; memory is its maximum."""
     metered = any(row["energy_j"] is not None for row in samples)
     columns = ("after", "cores", "memory", "read", "written", "processes", "threads")
     made = table(*columns, *["power"] * metered)
@@ -35,14 +35,14 @@ def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
 
 
 def _from_start(samples: list[dict[str, Any]], start_s: float | None) -> list[dict[str, Any]]:
-    """With a row of nothing used at the job's start."""
+    """Add a row of nothing used at the job's start."""
     if start_s is None or not samples:
         return samples
     return [{**dict.fromkeys(samples[0], 0), "at_s": start_s, "energy_j": None}, *samples]
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first, and then ends of equal numbers of rows, each with the most memory among them."""
+    """Keep the first row, and the last of each group of rows, with the most memory in the group."""
     size = max(-(-(len(rows) - 1) // LINES), 1)
     spans = [rows[begin : begin + size] for begin in range(1, len(rows), size)]
     return rows[:1] + [{**span[-1], "memory_mb": max(row["memory_mb"] for row in span)} for span in spans]

@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
 
     @property
     def ids(self) -> list[int]:
-        """All of them, each once."""
+        """List all of them, each once."""
         return list(dict.fromkeys((*self.named, *self.among)))
 
 
@@ -59,12 +59,12 @@ def _is_number(word: str) -> bool:
 
 
 def _last(client: Client) -> list[int]:
-    """The number of the last job; none before the first."""
+    """Return the number of the last job; empty before the first."""
     return [job["id"] for job in client.call("GET", "/jobs?all=true&limit=1")][-1:]
 
 
 def _range(client: Client, low: int, high: int) -> range:
-    """The jobs from ``low`` to ``high`` that exist; says which do not."""
+    """Return the existing jobs from ``low`` to ``high``, and say which do not exist."""
     if low > high:
         raise BadInput(f"{low}-{high} has no jobs", f"write {high}-{low}")
     last = max(_last(client), default=0)
@@ -85,7 +85,7 @@ def tell_left_out(left_out: Mapping[str, str]) -> None:
 
 
 def ranges(ids: Iterable[int]) -> str:
-    """Numbers as people write them: ``1-3, 7``."""
+    """Write numbers as people do: ``1-3, 7``."""
     parts = []
     for _, group in groupby(enumerate(sorted(ids)), key=lambda pair: pair[1] - pair[0]):
         numbers = [number for _, number in group]

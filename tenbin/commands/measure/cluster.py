@@ -36,7 +36,7 @@ COLUMNS = {
 def profile_nodes(
     nodes: str, settings: Settings, machine: str, report: Path | None, store: Path | None, json: bool
 ) -> None:
-    """``tenbin profile --nodes``."""
+    """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore
     from profiles.store import Store
     from scheduler.engines.slurm.admin import selection, survey
@@ -74,7 +74,7 @@ def _exit_code(made: Survey) -> int:
 
 
 def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]:
-    """The newest survey of a cluster (empty: of any), with its nodes' profiles."""
+    """Load the newest survey of a cluster (empty: of any), with its nodes' profiles."""
     from profiles.clusters import ClusterStore
 
     kept = ClusterStore(store)
@@ -83,7 +83,7 @@ def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]
 
 
 def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], list[Odd], dict[str, str]]:
-    """All values of the nodes, who is odd, and which kind of node each is."""
+    """Return all values of the nodes, the odd nodes, and the kind of each node."""
     from agent.node_profile.node_kind import node_kind
     from profiles.siblings import odd_ones, values
 
@@ -93,7 +93,7 @@ def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], l
 
 
 def write_cluster_report(survey: Survey, profiles: dict[str, Profile], output: Path) -> None:
-    """The page of a cluster.
+    """Write the page of a cluster.
 
     Raises:
         BadInput: it cannot be written.
@@ -104,7 +104,7 @@ def write_cluster_report(survey: Survey, profiles: dict[str, Profile], output: P
 
 
 def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> None:
-    """The nodes side by side, who is odd, the pairs, and what was not measured."""
+    """Print the nodes side by side, the odd ones, the pairs, and what was not measured."""
     every, odd, _ = judged(survey, profiles)
     if json:
         from dataclasses import asdict

@@ -132,7 +132,7 @@ def report(
 
 
 def _file_name(text: str) -> str:
-    """The name of a file in this folder, whatever a profile says that it is called."""
+    """Make the name of a file in this folder from any text in a profile."""
     return "".join(c if c.isprintable() and c != "/" else "_" for c in text)
 
 

@@ -131,7 +131,7 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
 
 
 def _room(known: list[JobProfile]) -> int | None:
-    """Cores of a node, if this one is of the jobs' kind; over hosts, or of another kind, not known."""
+    """Return the cores of a node, if this one is of the jobs' kind; over hosts, or of another kind, None."""
     from agent.node_profile.node_kind import node_kind
     from probes.topology import usable_cores
 
@@ -141,7 +141,7 @@ def _room(known: list[JobProfile]) -> int | None:
 
 
 def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
-    """The sockets of this node, if jobs can be placed on several; else why not."""
+    """Return the sockets of this node if jobs can be placed on several; else the reason."""
     import os
     from pathlib import Path
 
@@ -159,7 +159,7 @@ def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
 
 
 def _placed(one: Suggestion, known: list[JobProfile], sockets: Sockets | None) -> list[dict[str, Any]]:
-    """Each job of each group: the paper's word for its placement, and the CPUs that this is here."""
+    """Return, for each job of each group, the paper's word for its placement, and its CPUs here."""
     from scheduler.model.placements import WORDS
 
     if sockets is None:
@@ -189,7 +189,7 @@ def _print_placements(
 
 
 def _programs(known: list[JobProfile]) -> list[Program]:
-    """What to run: over the hosts that all jobs were measured on, else here."""
+    """List the programs to run: over the hosts that all jobs were measured on, else here."""
     from agent.job_profile.network import cores_of
     from agent.job_profile.pair_trials import program_of
     from probes.mpi.detection import find_mpi
@@ -225,7 +225,7 @@ def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[s
 
 
 def _plain(found: Prediction | None) -> dict[str, float | None] | None:
-    """As JSON knows it: bounds that are not known are null."""
+    """Convert to JSON; bounds that are not known are null."""
     if found is None:
         return None
     known = math.isfinite(found.high)

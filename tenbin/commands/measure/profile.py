@@ -217,7 +217,7 @@ def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
 
 @contextmanager
 def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
-    """Settings that point at an emulated machine while it lives."""
+    """Yield settings that point at an emulated machine while it lives."""
     if not machine:
         yield settings
         return

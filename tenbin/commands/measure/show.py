@@ -64,7 +64,7 @@ def show(
 
 
 def stale(profile: Profile) -> list[str]:
-    """How this machine has changed since the profile was made; empty for another node's profile."""
+    """Say how this machine has changed since the profile was made; nothing for another node's profile."""
     import socket
 
     if profile.emulated or profile.inventory.hostname != socket.gethostname():
@@ -80,7 +80,7 @@ def stale(profile: Profile) -> list[str]:
 
 
 def print_profile(profile: Profile, *, machine: bool = False) -> None:
-    """The profile on the terminal."""
+    """Print a profile."""
     from probes.registry import PROBES
     from profiles.trust import trust
 
@@ -107,7 +107,7 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
 
 
 def _meanings(profile: Profile) -> list[tuple[str, str]]:
-    """What the words and marks of the last column mean, as far as they occur."""
+    """Explain the words and marks of the last column, as far as they occur."""
     from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING
 
     every = [c for model in profile.models for c in model.coefficients]
@@ -116,7 +116,7 @@ def _meanings(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
-    """Text in which a long line goes on under its beginning, not under its heading."""
+    """Lay out text in which a long line goes on under its beginning, not under its heading."""
     table = Table.grid(padding=(0, 1))
     for heading, text in rows:
         table.add_row(Text(f"  {heading}"), Text(text))
@@ -124,7 +124,7 @@ def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _print_models(console: Console, models: list[Model]) -> None:
-    """A line for each coefficient; the subject is the line itself where there is one, else its heading."""
+    """Print a line for each coefficient; a model's subject is its heading, or names its only coefficient."""
     from profiles.trust import ROUNDS_DIFFER
 
     width = max(28, min(44, console.width - 56))

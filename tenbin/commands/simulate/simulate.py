@@ -56,7 +56,7 @@ OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where an
 
 
 def complete_workload(incomplete: str) -> list[str]:
-    """Generators and readers whose names begin so, and files."""
+    """Complete generators, readers and files."""
     from glob import escape, glob
 
     from scheduler.workloads import GENERATORS, PREFIX, READERS
@@ -152,7 +152,7 @@ def simulate(
 
 
 def _substitute(text: str) -> Unstated:
-    """What ``--without-estimate`` names.
+    """Read ``--without-estimate``.
 
     Raises:
         BadInput: it is none of the three.
@@ -171,7 +171,7 @@ def _substitute(text: str) -> Unstated:
 
 
 def _unstated(result: dict[str, Any], choice: str) -> list[str]:
-    """How many jobs state no run time, and what policies took; empty where all state it."""
+    """Say how many jobs state no run time, and what policies took; nothing where all state it."""
     count, all_jobs = result["without_estimate"], result["jobs"] + result["refused"]
     if not count:
         return []
@@ -182,7 +182,7 @@ def _unstated(result: dict[str, Any], choice: str) -> list[str]:
 
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> MeasuredCluster:
-    """What ``PROFILE`` (for every class) and ``CLASS=PROFILE`` say about the machine."""
+    """Read ``PROFILE`` (for every class) and ``CLASS=PROFILE``."""
     from profiles.store import Store
     from scheduler.prediction.profiles import measured_cluster
 
@@ -208,7 +208,7 @@ def _run(
     taken: MeasuredCluster | None,
     substitute: Unstated,
 ) -> tuple[dict[str, Any], OutcomeRecorder, Workload]:
-    """One policy on the whole workload: its figures, and the outcomes if they are kept."""
+    """Run one policy on the whole workload; return its figures, and the outcomes if they are kept."""
     from collections.abc import Iterable
     from dataclasses import replace
     from itertools import islice
@@ -298,7 +298,7 @@ def _print_json(
 
 
 def _left_out(results: list[dict[str, Any]]) -> list[str]:
-    """How many jobs are in no figure, and why; policies are named where they refuse different ones."""
+    """Say how many jobs are in no figure, and why; policies are named where they refuse different ones."""
     first, *others = results
     lines = _reasons("skipped", first["skipped_reasons"])
     if all(other["refused_reasons"] == first["refused_reasons"] for other in others):
@@ -311,7 +311,7 @@ def _left_out(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _reasons(what: str, counts: dict[str, int]) -> list[str]:
-    """A line for each of the most frequent reasons, and one for all others."""
+    """Write a line for each of the most frequent reasons, and one for all others."""
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     if len(ranked) > MOST_REASONS:
         rest = ranked[MOST_REASONS - 1 :]
