@@ -51,6 +51,7 @@ def predict(
             help="Arguments of its program, after --. (default: the last ones)", metavar="[-- ARGS...]"
         ),
     ] = None,
+    *,
     cores: Annotated[
         int | None, typer.Option("--cores", "-n", min=1, help="Its cores in all. (default: as it ran last)")
     ] = None,

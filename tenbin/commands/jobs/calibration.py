@@ -23,6 +23,7 @@ complete_kind = names_in("scheduler.prediction.predictions:UNITS")
 
 
 def calibration(
+    *,
     kind: Annotated[
         str | None, typer.Option(help="Only these: migration, restart, ...", autocompletion=complete_kind)
     ] = None,

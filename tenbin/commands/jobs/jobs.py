@@ -137,6 +137,7 @@ def info(
 
 def logs(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
+    *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     error: Annotated[
         bool, typer.Option("--error", "-e", help="Standard error instead of standard output.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,11 +25,21 @@ OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with 
 OPTION = {"folder": "chdir"}
 
 
+class _Submission(NamedTuple):
+    """The options that are not of the jobs."""
+
+    dry_run: bool
+    wait: bool
+    home: Path | None
+    json: bool
+
+
 def submit(
     context: typer.Context,
     command: Annotated[
         list[str] | None, typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
     ] = None,
+    *,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
@@ -117,10 +127,10 @@ def submit(
 
       tenbin submit --file jobs.toml --dry-run
     """
+    how = _Submission(dry_run, wait, home, json)
     if file is not None or not command:
-        _submit_file(context, command or [], file, dry_run, wait, home, json)
+        _submit_file(context, file, how)
         return
-
     if len(command) == 1 and command[0].endswith(".toml") and Path(command[0]).is_file():
         _refuse_job_file(command[0])
     account, share = account_and_share(user_share) if user_share is not None else ("", None)
@@ -156,7 +166,7 @@ def submit(
         "requeue": requeue,
     }
     specs = [spec] if array is None else [{**spec, "array_index": i} for i in array_indices(array)]
-    _hand_over(specs, {}, dry_run, wait, home, json)
+    _hand_over(specs, {}, how)
 
 
 def _refuse_job_file(path: str) -> None:
@@ -168,15 +178,7 @@ def _refuse_job_file(path: str) -> None:
         raise BadInput(f"{path} is no program", f"tenbin submit --file {path}")
 
 
-def _submit_file(
-    context: typer.Context,
-    command: list[str],
-    file: Path | None,
-    dry_run: bool,
-    wait: bool,
-    home: Path | None,
-    json: bool,
-) -> None:
+def _submit_file(context: typer.Context, file: Path | None, how: _Submission) -> None:
     """All jobs of a file.
 
     Raises:
@@ -195,33 +197,26 @@ def _submit_file(
             raise BadInput(f"{said} with --file: the file says what is run and how", "write it there")
     batch = read(file)
     try:
-        _hand_over(batch.specs, batch.waits_for, dry_run, wait, home, json)
+        _hand_over(batch.specs, batch.waits_for, how)
     except TenbinError as error:
         raise TenbinError(batch.explain(str(error)), error.exit_code) from error
 
 
-def _hand_over(
-    specs: list[dict[str, Any]],
-    waits_for: dict[int, list[int]],
-    dry_run: bool,
-    wait: bool,
-    home: Path | None,
-    json: bool,
-) -> None:
+def _hand_over(specs: list[dict[str, Any]], waits_for: dict[int, list[int]], how: _Submission) -> None:
     """Submit, or only show, and wait if asked to."""
     import json as json_
 
     from tenbin.client.client import Client
     from tenbin.commands.jobs.jobs import wait_for
 
-    if dry_run:
+    if how.dry_run:
         from tenbin.commands.jobs.job_file import show
 
         shown = show(specs, waits_for)  # checks them as well
-        print(json_.dumps({"specs": specs, "waits_for": waits_for}, indent=1) if json else shown)
+        print(json_.dumps({"specs": specs, "waits_for": waits_for}, indent=1) if how.json else shown)
         return
-    client = Client(home)
+    client = Client(how.home)
     ids = [job.id for job in client.submit_all(specs, waits_for=waits_for)]
-    print(json_.dumps({"ids": ids}) if json else "\n".join(map(str, ids)))
-    if wait:
-        raise typer.Exit(wait_for(client, ids, quiet=json))
+    print(json_.dumps({"ids": ids}) if how.json else "\n".join(map(str, ids)))
+    if how.wait:
+        raise typer.Exit(wait_for(client, ids, quiet=how.json))

@@ -34,7 +34,7 @@ COLUMNS = {
 
 
 def profile_nodes(
-    nodes: str, settings: Settings, machine: str, report: Path | None, store: Path | None, json: bool
+    nodes: str, settings: Settings, machine: str, *, report: Path | None, store: Path | None, json: bool
 ) -> None:
     """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore

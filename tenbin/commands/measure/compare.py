@@ -28,6 +28,7 @@ def compare(
     b: Annotated[
         str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector, metavar="B")
     ] = "last",
+    *,
     everything: Annotated[
         bool, typer.Option("--all", help="Also the coefficients that do not differ, or are not known.")
     ] = False,

@@ -99,6 +99,7 @@ def _copy_samples(path: Path, output: Path | None) -> None:
 
 def report(
     which: Selector = "last",
+    *,
     cluster: ClusterOption = False,
     output: Annotated[
         Path | None,

@@ -32,6 +32,7 @@ def pairs(
             metavar="JOB...",
         ),
     ] = None,
+    *,
     per_node: Annotated[
         int, typer.Option("--per-node", min=2, max=8, help="Most jobs that may share a node.")
     ] = 2,

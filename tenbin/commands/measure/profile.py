@@ -52,6 +52,7 @@ def _complete_nodes(incomplete: str) -> list[str]:
 
 
 def profile(
+    *,
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, wider intervals.")] = False,
     only: Annotated[
         str,
@@ -120,7 +121,15 @@ def profile(
         )
     if nodes:
         storage, elsewhere = [], tuple(folder.absolute() for folder in storage or [])
-    settings = _settings(quick, only, storage or [], hosts, meter, set_gpu_limits, seed)
+    settings = _settings(
+        only,
+        storage or [],
+        hosts,
+        quick=quick,
+        meter=meter,
+        set_gpu_limits=set_gpu_limits,
+        seed=seed,
+    )
     if hosts:
         _check_hosts(settings, emulate)
     if report:
@@ -132,7 +141,7 @@ def profile(
 
         with terminated_as_interrupted():
             settings = settings.model_copy(update={"storage": elsewhere})
-            profile_nodes(nodes, settings, emulate, report, store, json)
+            profile_nodes(nodes, settings, emulate, report=report, store=store, json=json)
     with terminated_as_interrupted():
         made = _measure(settings, emulate, Store(store))
     if report:
@@ -151,22 +160,17 @@ def _exit_code(made: Profile) -> int:
     return 0 if made.samples else Unavailable.exit_code
 
 
-def _settings(
-    quick: bool, only: str, storage: list[Path], hosts: str, meter: str, set_gpu_limits: bool, seed: int
-) -> Settings:
+def _settings(only: str, storage: list[Path], hosts: str, **others: bool | str | int) -> Settings:
     from profiles.records import Settings
 
-    if meter not in METERS:
-        raise BadInput(f"--meter: no meter '{meter}'", f"choose from {', '.join(METERS)}")
+    if others["meter"] not in METERS:
+        raise BadInput(f"--meter: no meter '{others['meter']}'", f"choose from {', '.join(METERS)}")
     return Settings.model_validate(
         {
-            "quick": quick,
             "only": tuple(name.strip() for name in only.split(",") if name.strip()),
             "storage": tuple(storage_folder(folder) for folder in storage),
             "hosts": tuple(host.strip() for host in hosts.split(",") if host.strip()),
-            "meter": meter,
-            "set_gpu_limits": set_gpu_limits,
-            "seed": seed,
+            **others,
         }
     )
 

@@ -38,6 +38,7 @@ TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
 
 def show(
     which: Selector = "last",
+    *,
     cluster: ClusterOption = False,
     machine: Annotated[bool, typer.Option("--machine", help="Also what the node is made of.")] = False,
     store: StoreOption = None,

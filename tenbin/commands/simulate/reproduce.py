@@ -44,6 +44,7 @@ def reproduce(
             metavar="EVALUATION",
         ),
     ],
+    *,
     scale: Annotated[
         ScaleChoice,
         typer.Option(
@@ -74,6 +75,7 @@ def reproduce(
       tenbin reproduce migration --scale full --figure migration.html
     """
     from scheduler.evaluations import EVALUATIONS, evaluate
+    from tenbin.report import evaluation as report
 
     if json and markdown:
         raise BadInput("--json and --markdown exclude each other", "give one of them")
@@ -83,25 +85,15 @@ def reproduce(
         result = evaluate(name, scale.value, progress)
     try:
         if figure and result.pictures:
-            from tenbin.report.evaluation import page
-
-            write_output("--figure", figure, page(result))
+            write_output("--figure", figure, report.page(result))
     finally:  # a full disk costs the pictures only
-        _tell(result, name, scale, figure, json, markdown)
-
-
-def _tell(
-    result: Evaluation, name: str, scale: ScaleChoice, figure: Path | None, json: bool, markdown: bool
-) -> None:
-    from tenbin.report import evaluation as report
-
-    if json:
-        print_json({"evaluation": name, **report.to_dict(result)})
-    elif markdown:
-        command = f"tenbin reproduce {name} --scale {scale.value}"
-        print(report.markdown(result, command, date.today().isoformat()), end="")
-    else:
-        _print(result, figure)
+        if json:
+            print_json({"evaluation": name, **report.to_dict(result)})
+        elif markdown:
+            command = f"tenbin reproduce {name} --scale {scale.value}"
+            print(report.markdown(result, command, date.today().isoformat()), end="")
+        else:
+            _print(result, figure)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -68,6 +68,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def simulate(
+    *,
     policy: Annotated[
         list[str],
         typer.Option(
@@ -122,8 +123,6 @@ def simulate(
 
       tenbin simulate -p easy -w trace.swf -c 16xgpu+64xcpu --profile gpu=node7 --profile cpu=last
     """
-    from dataclasses import replace
-
     from scheduler.model.clusters import parse_cluster
 
     machine = parse_cluster(cluster)
@@ -133,19 +132,27 @@ def simulate(
     taken = _measured(profile, machine, store) if profile else None
     if taken is not None:
         machine = taken.cluster
-    errors = SafeConsole(stderr=True)
+    jobs = _Jobs(workload, machine, seed, limit, taken, substitute)
     results, drawn = [], []
     for text in dict.fromkeys(policy):
-        result, record, work = _run(
-            text, workload, machine, seed, limit, gantt is not None, errors, taken, replace(substitute)
-        )
+        result, record, work = _run(text, jobs, SafeConsole(stderr=True), keep=gantt is not None)
         results.append(result)
-        drawn.append((text, record))
+        drawn.append((text, record.outcomes))
     if gantt is not None:
-        _draw(gantt, drawn, machine)
+        from tenbin.report.schedule import page
+
+        write_output("--gantt", gantt, page(drawn, machine))
     notes = taken.notes if taken is not None else None
     if json:
-        _print_json(results, work, cluster, workload, seed, notes, without_estimate)
+        head: dict[str, Any] = {
+            "cluster": cluster,
+            "workload": workload,
+            "source": work.source,
+            "note": work.note,
+        }
+        head |= {"without_estimate": without_estimate, "remarks": dict(work.remarks)}
+        head |= {} if notes is None else {"measured": list(notes)}
+        print_json({**head, "seed": seed, "results": results})
     else:
         told = _unstated(results[0], without_estimate) + _reasons("in the log", work.remarks)
         _print_table(results, work, gantt, (*told, *(notes or ())))
@@ -197,16 +204,19 @@ def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measure
     return measured_cluster(machine, {name: profiles.load(selector) for name, selector in chosen.items()})
 
 
+class _Jobs(NamedTuple):
+    """The jobs to simulate, and the cluster; ``measured`` has its costs where a profile is given."""
+
+    workload: str
+    machine: Cluster
+    seed: int
+    limit: int | None
+    measured: MeasuredCluster | None
+    substitute: Unstated
+
+
 def _run(
-    text: str,
-    workload: str,
-    machine: Cluster,
-    seed: int,
-    limit: int | None,
-    keep: bool,
-    errors: Console,
-    taken: MeasuredCluster | None,
-    substitute: Unstated,
+    text: str, jobs: _Jobs, errors: Console, *, keep: bool
 ) -> tuple[dict[str, Any], OutcomeRecorder, Workload]:
     """Run one policy on the whole workload; return its figures, and the outcomes if they are kept."""
     from collections.abc import Iterable
@@ -220,7 +230,8 @@ def _run(
     from scheduler.simulator.trace import OutcomeRecorder
     from scheduler.workloads import load
 
-    work = load(workload, machine, seed)
+    machine, seed, limit, substitute = jobs.machine, jobs.seed, jobs.limit, replace(jobs.substitute)
+    work = load(jobs.workload, machine, seed)
     metrics, record = Accumulator(machine), OutcomeRecorder()
     arrivals = work.arrivals
     if limit is not None:
@@ -233,14 +244,16 @@ def _run(
         raise BadInput("--without-estimate: this workload reacts to the schedule", "leave it out")
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     with _progress(text, errors) as progress:
-        settings = replace(work.settings if taken is None else work.settings.with_measured(taken), seed=seed)
+        settings = replace(work.settings, seed=seed)
+        if jobs.measured is not None:
+            settings = settings.with_measured(jobs.measured)
         simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks=sinks, progress=progress)
         summary = simulator.run()
     figures = {"policy": text, "without_estimate": substitute.jobs}
     figures |= _figures(metrics.metrics(), summary, work)
     if not figures["jobs"]:
         reasons = "; ".join(_left_out([figures])) or "there is none"
-        what = f"workload {workload}: policy {text} has no job to run ({reasons})"
+        what = f"workload {jobs.workload}: policy {text} has no job to run ({reasons})"
         raise BadInput(what, "choose another workload, cluster or policy")
     return figures, record, work
 
@@ -267,34 +280,6 @@ def _progress(text: str, errors: Console) -> Iterator[Callable[[int, float], Non
         return
     with errors.status(f"{text}: reading") as status:
         yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
-
-
-def _draw(path: Path, drawn: list[tuple[str, OutcomeRecorder]], machine: Cluster) -> None:
-    from tenbin.report.schedule import page
-
-    write_output("--gantt", path, page([(text, record.outcomes) for text, record in drawn], machine))
-
-
-def _print_json(
-    results: list[dict[str, Any]],
-    work: Workload,
-    cluster: str,
-    workload: str,
-    seed: int,
-    measured: Sequence[str] | None,
-    without_estimate: str,
-) -> None:
-    head: dict[str, Any] = {
-        "cluster": cluster,
-        "workload": workload,
-        "source": work.source,
-        "note": work.note,
-        "without_estimate": without_estimate,
-        "remarks": dict(work.remarks),
-    }
-    if measured is not None:
-        head["measured"] = list(measured)
-    print_json({**head, "seed": seed, "results": results})
 
 
 def _left_out(results: list[dict[str, Any]]) -> list[str]:
