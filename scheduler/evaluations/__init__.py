@@ -182,6 +182,7 @@ def run_all(
     cases: Sequence[Case],
     progress: Progress,
     say: Callable[[Case], str] = str,
+    *,
     processes: int | None = None,
 ) -> list[Result]:
     """``work`` of each case, on all cores; the results in the order of the cases.

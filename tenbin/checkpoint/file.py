@@ -47,6 +47,7 @@ def write(
     program: str,
     state: dict[str, Any],
     parts: Sequence[Part],
+    *,
     fill: Sequence[Transfer],
     last_look: Callable[[], None] = lambda: None,
 ) -> None:
@@ -158,7 +159,7 @@ def _write_step(
 
 
 def _read_step(
-    file: direct_io.DirectFile, path: Path, part: Part, place: tuple[int, int], take: Transfer
+    file: direct_io.DirectFile, path: Path, part: Part, place: tuple[int, int], *, take: Transfer
 ) -> direct_io.Step[memoryview]:
     at, size = place
 
@@ -180,7 +181,7 @@ def _lay_out(parts: Sequence[Part], header: int) -> int:
     return first
 
 
-def _header(program: str, state: dict[str, Any], parts: Sequence[Part], whole: bool = True) -> bytes:
+def _header(program: str, state: dict[str, Any], parts: Sequence[Part], *, whole: bool = True) -> bytes:
     """Write the header; before the data are written, its longest form."""
     listed = [asdict(part) for part in parts]
     if not whole:

@@ -92,7 +92,7 @@ class Generations:
         """
         self.check()
         try:
-            write(self.file, program, state, parts, fill, self.check)
+            write(self.file, program, state, parts, fill=fill, last_look=self.check)
         except FileNotFoundError:
             self.check()  # who runs the job now has removed what was being written
             raise

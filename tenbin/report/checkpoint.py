@@ -41,21 +41,19 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     if samples.empty:
         return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
-    memory = "memory, MB"
+    memory, draining = "memory, MB", f"Draining a queue of short kernels{suffix}"
     drawn = [
-        _lines(samples, models, "checkpoint", f"Checkpoint{suffix}", memory),
-        _lines(samples, models, "restart", f"Restart, without compiling{suffix}", memory),
+        _lines(samples, models, "checkpoint", title=f"Checkpoint{suffix}", x_title=memory),
+        _lines(samples, models, "restart", title=f"Restart, without compiling{suffix}", x_title=memory),
         _phases(samples, suffix),
         _migrations(samples, models, suffix),
-        _lines(
-            samples, models, "drain", f"Draining a queue of short kernels{suffix}", "kernels in the queue"
-        ),
+        _lines(samples, models, "drain", title=draining, x_title="kernels in the queue"),
     ]
     return [fig for fig in drawn if fig is not None]
 
 
 def _lines(
-    samples: pd.DataFrame, models: list[Model], kind: str, title: str, x_title: str
+    samples: pd.DataFrame, models: list[Model], kind: str, *, title: str, x_title: str
 ) -> go.Figure | None:
     """Draw dots, fit and prediction band over the independent variable, one colour a subject."""
     labels = ["device"] if kind == "drain" else ["device", "storage"]
@@ -115,12 +113,12 @@ def _phases(samples: pd.DataFrame, suffix: str) -> go.Figure | None:
             one_by_one, done = f"{kind}, one by one<br>{subject}", f"{kind}, as done<br>{subject}"
             order += [one_by_one, done]
             for phase, title in phases:
-                seconds = _phase_s(samples, phase, str(device), str(storage), size)
+                seconds = _phase_s(samples, phase, device=str(device), storage=str(storage), size=size)
                 bars.setdefault(title, []).append((one_by_one, seconds))
             total = _median(samples[samples["kind"] == kind], device=device, storage=storage, memory_mb=size)
             if kind == "restart":  # restarts are recorded without the compilation, which is a phase here
                 bars["compile (cache warm)"].append(
-                    (done, _phase_s(samples, "compile", str(device), "", size))
+                    (done, _phase_s(samples, "compile", device=str(device), storage="", size=size))
                 )
             bars.setdefault("all, copies and storage overlapped", []).append((done, total))
     fig = figure(f"What it consists of, {size:g} MB{suffix}", "time, s (medians)", "")
@@ -142,7 +140,7 @@ def _phases(samples: pd.DataFrame, suffix: str) -> go.Figure | None:
     return fig
 
 
-def _phase_s(samples: pd.DataFrame, phase: str, device: str, storage: str, size: float) -> float:
+def _phase_s(samples: pd.DataFrame, phase: str, *, device: str, storage: str, size: float) -> float:
     if phase == "compile":
         return _median(samples[samples["kind"] == "compile"], device=device, cache="warm")
     rows = samples[(samples["kind"] == "phase") & (samples["phase"] == phase)]

@@ -60,7 +60,7 @@ def _quantiles(samples: pd.DataFrame) -> pd.DataFrame:
 def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
     fig = figure(f"Time of one all-to-all{emulated}", "message from each rank to each other", "time, µs")
     _draw(fig, table, "us", "µs")
-    _levels(fig, table, models, "network_latency_s", 1e6)
+    _levels(fig, table, models, "network_latency_s", scale=1e6)
     return fig
 
 
@@ -68,7 +68,7 @@ def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Fi
     title = f"Bandwidth that each rank reaches{emulated}"
     fig = figure(title, "message from each rank to each other", "bandwidth, GB/s")
     _draw(fig, table, "gbs", "GB/s")
-    _levels(fig, table, models, "network_bandwidth_gbs", 1.0)
+    _levels(fig, table, models, "network_bandwidth_gbs", scale=1.0)
     return fig
 
 
@@ -98,7 +98,7 @@ def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None
     fig.update_layout(legend=below, height=480, margin={"b": 130})
 
 
-def _levels(fig: go.Figure, table: pd.DataFrame, models: list[Model], quantity: str, scale: float) -> None:
+def _levels(fig: go.Figure, table: pd.DataFrame, models: list[Model], quantity: str, *, scale: float) -> None:
     """Draw the profile's values as dotted lines in the set's colour; the legend has their intervals."""
     ends = [table["size"].min(), table["size"].max()]
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):

@@ -36,7 +36,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     fig.add_scatter(x=[1, top], y=[1, top], mode="lines", name="ideal", line=ideal)
     for i, model in enumerate(fitted):
         shift = (i - (len(fitted) - 1) / 2) * 0.025
-        _load(fig, samples, model, COLOURS[i % len(COLOURS)], shift, wide)
+        _load(fig, samples, model, COLOURS[i % len(COLOURS)], shift=shift, wide=wide)
     counts = sorted(samples["cores"].unique())
     if wide:
         fig.update_xaxes(type="log")
@@ -52,7 +52,9 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     return [fig]
 
 
-def _load(fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, shift: float, wide: bool) -> None:
+def _load(
+    fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, *, shift: float, wide: bool
+) -> None:
     """Draw runs, medians and curve of one load; ``shift`` keeps loads apart (share of the distance)."""
     load, size = model.labels["load"], model.labels["size"]
     runs = samples[(samples["load"] == load) & (samples["size"] == size)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -31,6 +32,18 @@ PAGE = Template(
 Bar = tuple[Outcome, Segment, int, int]  # on units from (inclusive) to (exclusive)
 
 
+class TimeAxis(NamedTuple):
+    """Time since ``first_s``, in a unit of ``scale`` seconds."""
+
+    first_s: float
+    scale: float
+    unit: str
+
+    def at(self, times_s: np.ndarray) -> np.ndarray:
+        """Place moments on the axis."""
+        return (times_s - self.first_s) / self.scale
+
+
 def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -> str:
     """Write one self-contained HTML page with the pictures of each (policy, outcomes)."""
     parts = []
@@ -53,11 +66,11 @@ def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[go.Figure]:
     if not outcomes:
         return []
     first = min(outcome.job.submit_s for outcome in outcomes)
-    scale, unit = _scale(max(outcome.end_s for outcome in outcomes) - first)
-    drawn = [_gantt(outcomes, pool, first, scale, unit) for pool in cluster.pools]
-    drawn.append(_utilisation(outcomes, cluster, first, scale, unit))
+    time = TimeAxis(first, *_scale(max(outcome.end_s for outcome in outcomes) - first))
+    drawn = [_gantt(outcomes, pool, time) for pool in cluster.pools]
+    drawn.append(_utilisation(outcomes, cluster, time))
     if any(pool.base_w or pool.peak_w for pool in cluster.pools):
-        drawn.append(_power(outcomes, cluster, first, scale, unit))
+        drawn.append(_power(outcomes, cluster, time))
     return drawn
 
 
@@ -68,14 +81,14 @@ def _scale(span_s: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
-def _gantt(outcomes: Sequence[Outcome], pool: Pool, first: float, scale: float, unit: str) -> go.Figure:
-    fig = figure(f"Schedule of {pool.name}", f"time, {unit}", "unit" if pool.counted else "node")
+def _gantt(outcomes: Sequence[Outcome], pool: Pool, time: TimeAxis) -> go.Figure:
+    fig = figure(f"Schedule of {pool.name}", f"time, {time.unit}", "unit" if pool.counted else "node")
     bars = lanes(outcomes, pool)
     users = {user: i for i, user in enumerate(dict.fromkeys(o.job.user for o, *_ in bars))}
     fig.add_bar(
         orientation="h",
-        base=[(segment.start_s - first) / scale for _, segment, _, _ in bars],
-        x=[(segment.end_s - segment.start_s) / scale for _, segment, _, _ in bars],
+        base=[(segment.start_s - time.first_s) / time.scale for _, segment, _, _ in bars],
+        x=[(segment.end_s - segment.start_s) / time.scale for _, segment, _, _ in bars],
         y=[(low + high - 1) / 2 for *_, low, high in bars],
         width=[0.9 * (high - low) for *_, low, high in bars],
         marker={
@@ -152,10 +165,8 @@ def _take(free: list[tuple[int, int]], placement: Placement) -> list[tuple[int, 
     return runs
 
 
-def _utilisation(
-    outcomes: Sequence[Outcome], cluster: Cluster, first: float, scale: float, unit: str
-) -> go.Figure:
-    fig = figure("Utilisation", f"time, {unit}", "share of units in use")
+def _utilisation(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> go.Figure:
+    fig = figure("Utilisation", f"time, {time.unit}", "share of units in use")
     for pool in cluster.pools:
         changes = [
             (s.start_s, s.end_s, _units(s.placement, o, pool))
@@ -164,7 +175,7 @@ def _utilisation(
             if s.placement.pool == pool.name
         ]
         times, values = means(changes)
-        fig.add_scatter(x=(times - first) / scale, y=values / pool.units, name=pool.name, line_shape="hv")
+        fig.add_scatter(x=time.at(times), y=values / pool.units, name=pool.name, line_shape="hv")
     fig.update_yaxes(range=[0, 1.05])
     return fig
 
@@ -176,15 +187,15 @@ def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
     return sum(n * outcome.job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
 
-def _power(outcomes: Sequence[Outcome], cluster: Cluster, first: float, scale: float, unit: str) -> go.Figure:
-    fig = figure("Power of the units in use", f"time, {unit}", "power, W")
+def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> go.Figure:
+    fig = figure("Power of the units in use", f"time, {time.unit}", "power, W")
     changes = [
         (s.start_s, s.end_s, cluster[s.placement.pool].power_w(s.placement.units, s.placement.cap_w))
         for o in outcomes
         for s in o.segments
     ]
     times, values = means(changes)
-    fig.add_scatter(x=(times - first) / scale, y=values, line_shape="hv", name="power")
+    fig.add_scatter(x=time.at(times), y=values, line_shape="hv", name="power")
     if cluster.budget_w is not None:
         fig.add_hline(y=cluster.budget_w, line={"dash": "dot"}, annotation_text="budget")
     return fig

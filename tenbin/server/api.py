@@ -232,7 +232,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     async def job(
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
-        await ends(coordinator, news, [job_id], wait_s)
+        await ends(coordinator, news, [job_id], wait_s=wait_s)
         return describe(coordinator, job_id)
 
     @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
@@ -260,7 +260,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         responses=OF_JOBS | OF_BODIES,
     )
     async def wait(which: Wait) -> list[dict[str, Any]]:
-        ended = await ends(coordinator, news, which.ids, which.wait_s, which.all)
+        ended = await ends(coordinator, news, which.ids, wait_s=which.wait_s, all=which.all)
         found = [coordinator.job_table.entry(job_id) for job_id in ended]
         if None in found:
             raise HTTPException(404, "there is no such job; see: tenbin jobs")
@@ -268,7 +268,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
 
 async def ends(
-    coordinator: Coordinator, news: JobEnds, job_ids: list[int], wait_s: float, all: bool = False
+    coordinator: Coordinator, news: JobEnds, job_ids: list[int], *, wait_s: float, all: bool = False
 ) -> list[int]:
     """Wait until one of the jobs has ended, or all have; return those that have ended."""
     settled, waiting = coordinator.job_table.settled, job_ids.copy()

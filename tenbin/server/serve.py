@@ -53,6 +53,7 @@ def serve(
     home: Path,
     policy: str,
     machine: Machine,
+    *,
     place: str | None = None,
     tell: Callable[[str], None] = lambda url: None,
 ) -> None:

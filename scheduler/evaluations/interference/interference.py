@@ -181,7 +181,9 @@ def _turnaround(result: SharingResult) -> float:
     return result.turnaround_s
 
 
-def _first(scale: Scale, policy: str, mix: str, load: float | None, knowledge: str = "pairs") -> SharingCase:
+def _first(
+    scale: Scale, policy: str, mix: str, load: float | None, *, knowledge: str = "pairs"
+) -> SharingCase:
     return SharingCase(policy, mix, JOBS[scale], load, 1, knowledge)
 
 
@@ -216,7 +218,7 @@ def _sensitivity(found: Found, scale: Scale) -> Table:
     rows = []
     for policy, knowledge in _variants(scale):
         for mix, load_ratio in VARIED:
-            row = _row(found, scale, _first(scale, policy, mix, load_ratio, knowledge))
+            row = _row(found, scale, _first(scale, policy, mix, load_ratio, knowledge=knowledge))
             rows.append((*row[:2], f"{policy}, knows {knowledge}", *row[3:]))
     return Table("The same with other settings, and by pressures alone", COLUMNS, tuple(rows))
 

@@ -91,21 +91,23 @@ def _say(case: LasCase) -> str:
 Found = dict[LasCase, LasFigures]
 
 
-def _runs(found: Found, size: LasSize, like: str, policy: str, only: int | None = None) -> list[LasFigures]:
+def _runs(
+    found: Found, size: LasSize, like: str, policy: str, *, only: int | None = None
+) -> list[LasFigures]:
     most = seeds(size, like, policy) if only is None else only
     return [found[LasCase(policy, like, *size.main[like], seed)] for seed in range(most)]
 
 
-def _change(found: Found, size: LasSize, like: str, policy: str, field: str) -> Estimate:
+def _change(found: Found, size: LasSize, like: str, policy: str, *, field: str) -> Estimate:
     """Compare with kairos on the same tasks, in percent."""
     runs = _runs(found, size, like, policy)
-    bases = _runs(found, size, like, "kairos", len(runs))
+    bases = _runs(found, size, like, "kairos", only=len(runs))
     return changes([getattr(r, field) for r in runs], [getattr(b, field) for b in bases])
 
 
 def _preemptions(found: Found, size: LasSize, like: str, policy: str) -> Estimate:
     """Express preemptions in percent of kairos's."""
-    change = _change(found, size, like, policy, "preemptions")
+    change = _change(found, size, like, policy, field="preemptions")
     return Estimate(100 + change.mean, 100 + change.low, 100 + change.high, change.n)
 
 
@@ -131,7 +133,7 @@ def _findings(found: Found, size: LasSize, like: str) -> list[Finding]:
     for field in ("p95", "p99"):
         if field in printed:
             value = printed[field]
-            change = _change(found, size, like, "las", field)
+            change = _change(found, size, like, "las", field=field)
             what = f"{name}: {field} slowdown, las against kairos"
             rows.append(Finding(what, value, change, "%", _rough(value)))
     rows.append(
@@ -163,10 +165,10 @@ def _beyond(found: Found, size: LasSize) -> tuple[Finding, ...]:
     for like in LIKES:
         for policy in POLICIES[1:]:
             what = f"{like.title()}-like: {{}}, {policy} against kairos"
-            change = _change(found, size, like, policy, "p999")
+            change = _change(found, size, like, policy, field="p999")
             rows.append(Finding(what.format("p99.9 slowdown"), None, change, "%"))
             if policy != "las":
-                change = _change(found, size, like, policy, "p99")
+                change = _change(found, size, like, policy, field="p99")
                 rows.append(Finding(what.format("p99 slowdown"), None, change, "%"))
                 share = _preemptions(found, size, like, policy)
                 rows.append(Finding(what.format("preemptions"), None, share, "% of kairos's"))
@@ -179,23 +181,23 @@ def _sensitivity_findings(found: Found, size: LasSize) -> tuple[Finding, ...]:
     own = by[OWN]
 
     def versus(
-        what: str, one: LasFigures, other: LasFigures, field: str, same: tuple[float, float]
+        what: str, one: LasFigures, other: LasFigures, field: str, *, same: tuple[float, float]
     ) -> Finding:
         change = changes([getattr(one, field)], [getattr(other, field)])
         return Finding(f"Google-like: {field} slowdown, {what}", None, change, "%", same, "one seed")
 
     least, most = -100.0, 1e4
     rows = [
-        versus("L = 3 against 1.5", by["L = 3"], own, "p99", (-5.0, 5.0)),
-        versus("N = 1 against 8", by["N = 1"], by["N = 8"], "p95", (least, 0.0)),
-        versus("N = 1 against 8", by["N = 1"], by["N = 8"], "p999", (0.0, most)),
-        versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p95", (least, 0.0)),
-        versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p999", (0.0, most)),
+        versus("L = 3 against 1.5", by["L = 3"], own, "p99", same=(-5.0, 5.0)),
+        versus("N = 1 against 8", by["N = 1"], by["N = 8"], "p95", same=(least, 0.0)),
+        versus("N = 1 against 8", by["N = 1"], by["N = 8"], "p999", same=(0.0, most)),
+        versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p95", same=(least, 0.0)),
+        versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p999", same=(0.0, most)),
     ]
     for divisor in (1, *PARTS):
         las, kairos = (found[part(size, policy, divisor)] for policy in ("las", "kairos"))
         what = f"las against kairos, {size.varied.nodes // divisor} nodes"
-        rows.append(versus(what, las, kairos, "p99", (least, 0.0)))
+        rows.append(versus(what, las, kairos, "p99", same=(least, 0.0)))
     return tuple(rows)
 
 

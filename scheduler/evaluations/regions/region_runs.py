@@ -115,7 +115,7 @@ def run_week(week: Week) -> WeekResult:
             for same in (True, False) if count > 1 else (True,):
                 cut = (own if same else others)[count]
                 _, nodes, submit, start, end = _in_regions(arrivals, cut, inside)
-                splits[inside, count, same] = _split(nodes, submit, start, end, count)
+                splits[inside, count, same] = _split(nodes, submit, start, end, count=count)
                 if (inside, count, same) == ("fcfs", 2, True):
                     waits = (tuple(submit), tuple((start - submit) / HOUR_S))
     return WeekResult(week, own, splits, _densities(arrivals, own[2]), waits)
@@ -139,7 +139,7 @@ def _text(numbers: Iterable[int]) -> str:
     return "/".join(map(str, numbers))
 
 
-def _split(nodes: Floats, submit: Floats, start: Floats, end: Floats, count: int) -> Split:
+def _split(nodes: Floats, submit: Floats, start: Floats, end: Floats, *, count: int) -> Split:
     waits = (start - submit) / HOUR_S
     groups = COUNTS if count == 1 else (count,)
     spreads = {k: _spreads(nodes, waits, region_bounds(LARGEST, k)) for k in groups}

@@ -89,15 +89,16 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
         logged = swf.read(path, swf.Parameters(estimate="exact")).arrivals
         assert not hasattr(logged, "due")
         jobs = islice(logged, first, first + parameters.jobs)
+    scale = nodes / THETA_NODES if path else 1.0
     return Workload(
-        _arrivals(jobs, nodes / THETA_NODES if path else 1.0, parameters, nodes, seed),  # type: ignore[arg-type]
+        _arrivals(jobs, parameters, scale=scale, nodes=nodes, seed=seed),  # type: ignore[arg-type]
         f"{parameters.jobs} jobs of {name} seed {seed}",
         note=f"{name} stands in for Intrepid's log",
     )
 
 
 def _arrivals(
-    jobs: Iterator[Arrival], scale: float, parameters: Parameters, nodes: int, seed: int
+    jobs: Iterator[Arrival], parameters: Parameters, *, scale: float, nodes: int, seed: int
 ) -> Iterator[Arrival]:
     rng = np.random.default_rng((seed, 2))
     first_s = None

@@ -74,7 +74,7 @@ def _tasks(table: TraceTable, parameters: Parameters) -> Iterator[TraceTask]:
         if status not in COUNTED[parameters.ends]:
             table.leave_out(f"status {status.lower() or 'unknown'}")
             continue
-        found = _task(created, ended, count, cpu, memory)
+        found = _task(created, ended, count=count, cpu=cpu, memory=memory)
         if isinstance(found, str):
             table.skip(found)
         elif parameters.instances == "units":
@@ -86,7 +86,7 @@ def _tasks(table: TraceTable, parameters: Parameters) -> Iterator[TraceTask]:
 
 
 def _task(  # noqa: PLR0911 (one line a rule)
-    created: str, ended: str, count: str, cpu: str, memory: str
+    created: str, ended: str, *, count: str, cpu: str, memory: str
 ) -> TraceTask | str:
     """Return the task, or why its line cannot be used."""
     if not cpu or not memory:

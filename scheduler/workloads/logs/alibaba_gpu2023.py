@@ -13,7 +13,7 @@ or not in order, and lines with a wrong number of fields or fields that are no n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,17 +83,16 @@ def _pods(table: TraceTable, heading: list[str], every: int) -> Iterator[TraceTa
         if not values[-2]:
             table.leave_out("never scheduled")
             continue
-        pod = _pod(*values)
+        pod = _pod(values)
         if isinstance(pod, str):
             table.skip(pod)
         else:
             yield pod
 
 
-def _pod(
-    milli: str, mib: str, gpus: str, gpu_milli: str, created: str, scheduled: str, deleted: str
-) -> TraceTask | str:
+def _pod(values: Sequence[str]) -> TraceTask | str:
     """Return the pod, or why its line cannot be used."""
+    milli, mib, gpus, gpu_milli, created, scheduled, deleted = values
     try:
         cores, memory_mb = number(milli) / 1000.0, number(mib) * MB_PER_MIB
         shares = number(gpus) * number(gpu_milli) / 1000.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -210,10 +211,11 @@ def up(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         if not daemon:
             typer.echo(f"tenbin: policy {policy}, {_told(machine)}; Ctrl-C stops it, jobs go on")
-        serve(folder, policy, machine, listen, lambda url: None if daemon else _tell_url(url, folder))
+        tell = (lambda url: None) if daemon else partial(_tell_url, folder)
+        serve(folder, policy, machine, place=listen, tell=tell)
 
 
-def _tell_url(url: str, folder: Path) -> None:
+def _tell_url(folder: Path, url: str) -> None:
     typer.echo(f"tenbin: also at {url}, for whoever knows the token in {folder / 'token'}")
 
 
@@ -396,7 +398,7 @@ def _go_into_background(folder: Path) -> None:
             if found["pid"] == pid:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
                 if found["url"]:
-                    _tell_url(found["url"], folder)
+                    _tell_url(folder, found["url"])
                 raise typer.Exit()
         except TenbinError:
             time.sleep(0.02)
