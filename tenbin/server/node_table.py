@@ -1,4 +1,4 @@
-"""What the nodes of a coordinator have, and what is free of it."""
+"""The nodes of a coordinator: what each has, and what is free."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def _regions(
 def _hosts(
     coordinator: Coordinator, nodes: Nodes | None, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
-    """List the nodes that lie under units without identity."""
-    names = coordinator.engine.names()
+    """Return the nodes that lie under units without identity."""
+    if nodes is None:
+        return []
+    names, absent = nodes.names(), nodes.absent()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():
         if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
