@@ -1,12 +1,12 @@
-"""The central queue of tasks that no node holds yet: by the order of arrival, or fair between users.
+"""Central queues of tasks that no node holds yet: by the order of arrival, or fair between users.
 
 Dominant resource fairness (Ghodsi et al., NSDI 2011): a user's dominant share is the largest of its shares of
 the machine's resources, here of what its unfinished tasks on nodes demand, over its weight. The user of least
 dominant share sends next. A user is *entitled* while its dominant share is below its weight's part of the
 weights of all users that have tasks in the system.
 
-A user's weight is the one stated (``Job.share``) by the youngest of its tasks in the system that state one
-(that of the largest number); else the one given to the queue; else 1.
+A user's weight is ``Job.share`` of the task with the largest number among its tasks in the system that state
+a share; else the weight given to the queue; else 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.policies.las.node_las import NodeTask
 
 
 class Fifo:
-    """First come, first served, whosever the tasks are."""
+    """First come, first served, for all users."""
 
     def __init__(self) -> None:
         self._tasks: deque[NodeTask] = deque()
@@ -51,11 +51,11 @@ class Fifo:
 
 
 class FairShare:
-    """The user of least dominant share first; of one user, first come, first served.
+    """The user of least dominant share first; for each user, first come, first served.
 
     Args:
         capacity: of the whole machine.
-        weights: of users whose tasks state none; 1 for those not named.
+        weights: of users whose tasks state none; 1 for other users.
     """
 
     def __init__(self, capacity: Sequence[float], weights: Mapping[str, float]) -> None:
@@ -75,7 +75,7 @@ class FairShare:
     def first(self) -> NodeTask | None:
         if not self._waiting:
             return None
-        # Of equal shares, the task of higher priority, then the one that came first.
+        # Of equal shares, the task of higher priority, then the earlier task.
         firsts = ((user, tasks[0]) for user, tasks in self._waiting.items())
         return min((self.share(user), -task.job.priority, task.id, task) for user, task in firsts)[3]
 

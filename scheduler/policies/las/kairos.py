@@ -3,10 +3,9 @@
 Algorithm: as ``las``, but
 
 - the central queue sends each task to the node with the fewest unfinished tasks, among nodes on which fewer
-  than ``queued`` (Q) tasks wait or are paused; while there is none, the queue waits. It looks at no
-  resources;
-- a node pauses running tasks of longest attained service until there is room, needed or not (none, if all
-  that may give way are too few).
+  than ``queued`` (Q) tasks wait or are paused. Without such a node the queue waits. Resources do not count;
+- a node pauses running tasks of longest attained service until there is room, needed or not. It pauses none
+  if all that may give way are too few.
 
 All resources are checked on the node, so nothing is over-committed.
 Guarantee: a task displaces only tasks that have run longer than it.
@@ -33,8 +32,8 @@ class KairosParameters:
     """Q and W of the papers.
 
     Attributes:
-        queued: no task is sent to a node on which so many wait or are paused.
-        spare_s: a task runs at least so long before it gives way to a paused one.
+        queued: no task is sent to a node on which so many tasks wait or are paused.
+        spare_s: least time that a task runs before it gives way to a paused task.
     """
 
     queued: int = 32

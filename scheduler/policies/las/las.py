@@ -4,31 +4,29 @@ Algorithm (tasks that can be paused, each with a demand of every resource of a n
 
 - Central queue, first come, first served. A task goes to the node on which it fits now and whose free
   resources are most like its demand: the largest sum over the resources of demand * free / capacity^2. If it
-  fits on none, it goes to the node with the least load, unless that is above ``load_limit`` (L); then the
-  queue waits. The load is the norm of what all unfinished tasks of the node demand, as shares of its
+  fits on no node, it goes to the node with the least load. If that load is above ``load_limit`` (L), the
+  queue waits. The load is the norm of the demands of all unfinished tasks of the node, as shares of its
   capacity. A task stays on its node.
-- Each node runs the tasks with the least attained service (see ``scheduler/policies/las/node_las.py``). Who
-gives way is
+- Each node runs the tasks with the least attained service (see ``node_las``). The tasks that give way are
   searched among the ``victims`` (N) candidates of longest attained service, in the order {0}, {1}, {0,1},
-  {2}, ...; a task that started or resumed less than ``spare_s`` (W) ago does not give way to a paused one.
+  {2}, ... A task that started or resumed less than ``spare_s`` (W) ago does not give way to a paused task.
 
-A job of several tasks runs with all of them or with none; its attained service is the time for which it ran
-(see ``scheduler/policies/las/node_las.py``; not in the paper).
+A job of several tasks runs all of them or none; its attained service is the time for which it ran (see
+``node_las``; not in the paper).
 
-``las-prompt`` cures two faults of this. Large new tasks starve before their first start, when no N tasks make
-room for them: with ``thorough`` a new task may displace as many as it needs. And when there is more work than
-the machine can do, paused tasks lift every node above L, and new ones, which are most likely short, wait in
-the queue for old ones to end: ``load_limit=inf`` lets them pass (paused tasks then hold memory without
-bound). Of the ``probe`` least loaded nodes it also takes the first on which the task can start at once.
+``las-prompt`` cures two faults of ``las``. Large new tasks starve before their first start if no N tasks make
+room for them; with ``thorough`` a new task may displace as many as it needs. Under overload paused tasks lift
+every node above L, so new tasks, most likely short, wait for old ones; ``load_limit=inf`` lets them pass
+(paused tasks then hold memory without bound). It also sends a task to the first of the ``probe`` least loaded
+nodes on which the task can start at once.
 
-``las-mq`` has levels of attained service, as has LAS_MQ (Hu et al. 2017): up to ``first_s``, and each
-``factor`` times as long as the one before. A paused task displaces only tasks of a higher level, so tasks of
-like age do not take turns.
+``las-mq`` has levels of attained service like LAS_MQ (Hu et al. 2017): up to ``first_s``, then each level
+``factor`` times as long as the level before. A paused task displaces only tasks of a higher level, so tasks
+of like age do not take turns.
 
-``las-drf`` is fair between users by dominant resource (see ``scheduler/policies/las/fair_queue.py``): the
-queue sends the tasks of the user of least dominant share first, and L binds only users that have at least
-their part of the machine; so a user who submits more than the machine can do fills the queue with its own
-tasks, and others pass.
+``las-drf`` is fair between users by dominant resource (see ``fair_queue``). The queue sends the tasks of the
+user of least dominant share first, and L binds only users that have at least their part of the machine. So
+the tasks of a user who submits too much wait in the queue, and those of others pass.
 
 Guarantee: a task displaces only tasks that have run longer than it.
 Cost: O(nodes) to send a task, O(2^N) to look for victims (O(tasks of the node) more if ``thorough``).
@@ -65,15 +63,14 @@ class LasParameters:
 
     Attributes:
         load_limit: no task is sent to a node of a higher load unless it fits there at once.
-        victims: so many running tasks are considered to make room for one.
-        spare_s: a task runs at least so long before it gives way to a paused one.
+        victims: number of running tasks considered to make room for a task.
+        spare_s: least time that a task runs before it gives way to a paused task.
         thorough: a new task may displace more than ``victims`` tasks, if so many do not make room.
-        probe: so many of the least loaded nodes are asked whether a task that fits nowhere can start there.
-        first_s, factor: levels of attained service; None: as many as there are instants.
-        fair: the user of least dominant share sends first, and load_limit does not bind whoever has less than
-            its part.
-        weights: of users for ``fair``, as ``alice:2/bob:0.5``; 1 for all others; what jobs
-            state (``Job.share``) goes before it.
+        probe: number of least loaded nodes searched for a start at once of a task that fits nowhere.
+        first_s, factor: levels of attained service; factor None: each instant is a level.
+        fair: the user of least dominant share sends first, and load_limit does not bind users below their
+            part.
+        weights: of users for ``fair``, as ``alice:2/bob:0.5``; 1 for all others. ``Job.share`` overrides it.
     """
 
     load_limit: float = 1.5
@@ -171,7 +168,7 @@ class Las(TwoLevel):
             self._load[at] = math.inf
 
     def _choose(self, task: NodeTask, now: float) -> int | None:
-        # One resource after the other, on rows: a hundred times as many nodes cost little more.
+        # One resource after the other, because operations on rows hardly slow down with the number of nodes.
         fits, likeness = self.allowed(task), self._none
         for free, weights, demand in zip(self._free, self._weights, task.demand, strict=True):
             fits = fits & (free >= demand - ROOM)

@@ -1,18 +1,18 @@
-"""Tasks on one node by least attained service: who runs, who is paused, and whom a task may displace.
+"""Running and paused tasks of one node, by least attained service, and the choice of tasks that give way.
 
-Nothing here knows of a policy: `Node` keeps the books of one node, `fewest` and `greedy` choose victims, and
-`settle` is one decision of a node (Yabuuchi and Shinagawa 2019, section 3.5):
+`Node` is the state of one node, `fewest` and `greedy` choose victims, and `settle` is one decision of a node
+(Yabuuchi and Shinagawa 2019, section 3.5):
 
-1. new tasks, in the order in which they came: each starts where it fits, or else displaces running tasks;
+1. new tasks, in the order in which they came: each starts if it fits, or else displaces running tasks;
 2. paused tasks, shortest attained service first: the same, but a task that started or resumed less than W ago
    is spared.
 
-A task only ever displaces tasks with a strictly longer attained service.
+A task only displaces tasks with a strictly longer attained service.
 
-A job of several tasks (not in the paper) runs with all its tasks or with none. Each node holds its *part*,
-the tasks of the job that lie there, as one task of their whole demand; all parts start, pause and resume at
-once and share one attained service. The job is admitted when there is room for every part, made on each node
-by the rules above; a job displaced from one node leaves all its nodes.
+A job of several tasks (not in the paper) runs all its tasks or none. The tasks of the job on a node are its
+*part* there, and count as one task of their whole demand. All parts start, pause and resume at once and share
+one attained service. The job is admitted when every part finds room by the rules above. A job displaced from
+one node leaves all its nodes.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from scheduler.model.actions import Action, Resume, Start, Suspend
 from scheduler.model.costs import Costs
 from scheduler.model.jobs import CHECKPOINT, EPSILON, NEVER, Job, Placement, Pool, instant
 
-TICK_S = 1e-6  # of the grid that events lie on: "longer" is longer by a tick
-ROOM = EPSILON / 2  # less than the engine allows, so that it never refuses what was found to fit
+TICK_S = 1e-6  # step of the grid of time, the least difference of attained service
+ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
 
 
 class NodeTask:
     """A job of one task, or its part on one node: ``units`` tasks that count as one.
 
     Attributes:
-        node: where it is. gang: all parts of the job, itself among them.
+        node: node of the task. gang: all parts of the job, with this one.
         placement: of the whole job.
         served_s: attained service when it last stopped.
-        above_s: what it displaces has attained more than this (its own service, or all of its level).
-        began_s: while it runs: when it would have started had it never been paused. The earlier, the longer
-            is its attained service, and this order of running tasks never changes.
-        ripe_s: while it runs: from when on a paused task may displace it.
-        rank: who goes before whom where nothing else says it.
+        above_s: it displaces only tasks that have attained more (than its own service, or its level).
+        began_s: while it runs: the start of an equal task that was never paused. The order of running tasks
+            by it is that of attained service, and never changes.
+        ripe_s: while it runs: from then on a paused task may displace it.
+        rank: order of otherwise equal tasks.
         order: sort key among running tasks (longest attained first) or paused ones (shortest first).
-        started: whether it ever ran.
+        started: True once it ran.
     """
 
     __slots__ = (
@@ -167,12 +167,12 @@ class Levels(NamedTuple):
 
 
 class NodeRules(NamedTuple):
-    """How a node decides.
+    """Rules by which a node decides.
 
     Attributes:
-        search_new, search_paused: which of the candidates (longest attained first) give way to such a task.
-        spare_s: a task that started or resumed less than this ago does not give way to a paused one (W).
-        levels: a paused task displaces only tasks of a higher level; None: any with longer attained service.
+        search_new, search_paused: choose candidates (longest attained first) that give way to such a task.
+        spare_s: a task that started or resumed less than this ago does not give way to a paused task (W).
+        levels: a paused task displaces only tasks of a higher level; None: any of longer attained service.
     """
 
     search_new: Search
@@ -182,17 +182,16 @@ class NodeRules(NamedTuple):
 
 
 class Node:
-    """The books of one node.
+    """The state of one node.
 
     Attributes:
-        free: what is free of each resource.
-        tasks, unfinished: number of its unfinished tasks, and what they demand.
+        free: free amount of each resource.
+        tasks, unfinished: number of its unfinished tasks, and their demands.
         running: longest attained service first. paused: shortest first. new: in the order they came.
-        stopping: tasks that still hold their share while they are being stopped; the node decides nothing
-            meanwhile.
-        awaits: the part of a job for which tasks are being stopped, here or on others of its nodes; until it
-            runs the node decides nothing else.
-        wake_s: when the node asked to be woken; infinite: never.
+        stopping: tasks that hold their share until they have stopped; the node decides nothing meanwhile.
+        awaits: the part of a job for which tasks are being stopped, here or on other nodes of the job; until
+            the part runs the node decides nothing else.
+        wake_s: requested time of a timer; infinite: none.
     """
 
     __slots__ = (
@@ -241,7 +240,7 @@ class Node:
         task.began_s = works_from_s - task.served_s
         task.order = (task.began_s, task.rank)
         insort(self.running, task, key=ORDER)
-        # Rounded, so that the books do not depend on the order in which tasks came and went.
+        # Rounded, so that the order in which tasks came and went does not matter.
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
     def hold(self, task: NodeTask) -> None:
@@ -280,7 +279,7 @@ def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Actio
         _admit(task, now, costs, rules, actions=actions)
     at = 0
     while at < len(node.paused) and not node.stopping and node.awaits is None:
-        # Tasks that it displaced are longer and so stand behind it: the next is then at this place.
+        # Tasks that it displaced have attained more and stand behind it, so the next task is at this place.
         if not _admit(node.paused[at], now, costs, rules, actions=actions):
             at += 1
     return actions
@@ -296,9 +295,9 @@ def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, action
         victims.update((victim.id, victim) for victim in found)
     for victim in victims.values():
         _displace(victim, now, costs, rules, actions=actions)
-    if any(part.node.stopping for part in task.gang):  # they decide again when these have stopped
+    if any(part.node.stopping for part in task.gang):  # these nodes decide again when the tasks have stopped
         if any(len(other.gang) > 1 for other in (task, *victims.values())):
-            for part in task.gang:  # else another node could take their room, or resume them, meanwhile
+            for part in task.gang:  # so that no other task takes the room, and no node resumes the victims
                 part.node.awaits = part
         return False
     cost = costs.restart_s(task.job, task.placement.pool) if task.started else 0.0
@@ -339,7 +338,7 @@ def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
 def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> None:
     served_s = victim.attained_s(now)
     actions.append(Suspend(victim.id))
-    # Pausing frees at once. How long a checkpoint takes is known only when it is done.
+    # A pause frees the units at once; a checkpoint frees them at its end.
     stops = victim.job.stop is CHECKPOINT or costs.stop_s(victim.job, victim.placement.pool) > 0
     for part in victim.gang:
         node = part.node
@@ -355,11 +354,11 @@ def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, *, a
 def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
     """Compute when the node should look again although nothing has happened; infinite: never.
 
-    A node with tasks that wait looks W, 2W, ... after the start of each running task. Most of these looks
-    find nothing new: a waiting task can only succeed once another running task has become a candidate for it,
-    and all its candidates together free enough; or when the decision just made (``acted``) changed what runs.
-    This is the first of the looks for which that holds; the next one, if a job with tasks on other nodes
-    waits, for which those may have made room.
+    A node with waiting tasks looks W, 2W, ... after the start of each running task. Most of these looks find
+    nothing new. A waiting task succeeds only if another running task has become a candidate for it and all
+    candidates together free enough, or if the decision just made (``acted``) changed the running tasks. The
+    first such look is returned; the next look, if a job with parts on other nodes waits, because those nodes
+    may have made room.
     """
     waiting = (*node.new, *node.paused)
     if not waiting or not node.running:

@@ -1,17 +1,16 @@
 """Policies of two levels: a central queue sends each task to a node, which decides who runs when.
 
-A task stays on its node. A policy says which node that is (``_choose``); everything else is here. The tasks
-of a job are sent together, one after the other, those sent before them counting: to nodes of one class, and
-never more to one node than it could hold at once. They run all or none (see
-``scheduler/policies/las/node_las.py``).
+A task stays on its node, which the policy chooses (``_choose``). The tasks of a job are sent together, one
+after the other, to nodes of one class. Tasks sent before count, and no node gets more than it could hold at
+once. They run all or none (see ``node_las``).
 
-Order within one instant: tasks end; nodes on which something ended or whose timer fired decide, by their
-index, and with them nodes on which their decision started or paused parts of jobs;
-tasks arrive; the central queue sends, first come first served, and a node decides after each task that is
-sent to it. The first task of the queue that cannot be sent holds up the others.
+Order within one instant: tasks end. Nodes on which a task ended or whose timer fired decide, by their index,
+and with them nodes on which these decisions started or paused parts of jobs. Tasks arrive. The central queue
+sends, first come first served, and a node decides after each task that is sent to it. The first task of the
+queue that cannot be sent holds up the others.
 
-Which node a task was sent to before it ever ran is known to this policy alone; when a coordinator starts
-again, and when a node fails or returns, such tasks are sent anew, in the order of submission.
+Only this policy knows the node of a task that was sent but never ran. When a coordinator starts again, and
+when a node fails or returns, such tasks are sent anew, in the order of submission.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class TwoLevel(Policy):
 
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()
-        self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's, and whether it was sent
+        self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's task, and True if it was sent
         self._touched: set[int] = set()
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
@@ -62,7 +61,7 @@ class TwoLevel(Policy):
         self._capacities = np.array([node.capacity for node in self._nodes])
         self._alike = bool((self._capacities == self._capacities[0]).all())
         self._all = np.ones(len(self._nodes), dtype=np.bool_)
-        # While the tasks of one job are sent: how many more of them each node could hold at once.
+        # Only while the tasks of one job are sent: number of further tasks that each node could hold.
         self._room: NDArray[np.int64] | None = None
         self._adopt(view)
         self._tally()
@@ -247,7 +246,7 @@ class TwoLevel(Policy):
                 node.pause(part, self._rules.levels)
                 self._touched.add(node.index)
 
-    # -- books ----------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------
 
     def _adopt(self, view: View) -> None:
         """Take over the tasks that the view shows."""
@@ -271,7 +270,7 @@ class TwoLevel(Policy):
         for job in view.waiting.values():
             self._add(job)
 
-    # -- words ----------------------------------------------------------------------------------------
+    # -- explanations ----------------------------------------------------------------------------------------
 
     def why(self, job: Job, view: View) -> Reason:
         if job.id not in self._tasks:
@@ -279,7 +278,7 @@ class TwoLevel(Policy):
         task, sent = self._tasks[job.id]
         if not sent:
             return Reason(f"waits in the central queue, {self._queue.ahead(task)}: {self._full()}")
-        # Of several nodes, one that has no room for its part.
+        # The first node without room for its part.
         part = next((part for part in task.gang if not covers(part.node.free, part.demand)), task.gang[0])
         node = part.node
         wanted = _share(part.demand, node)

@@ -1,31 +1,32 @@
 """MET, MCT, MCTB, MCTM and MCTBM: each job where it ends first, with backfilling and with migration.
 
-Algorithm: each job gets a plan (``mct_plan``) when it is submitted, on what all jobs before it leave free.
+Algorithm: each job gets a plan (``plan``) when it is submitted, in the units that all jobs before it leave.
 
 1. MCT: the class on which its completion C = W + E is least (equation 1; MET: E alone). It starts there no
    earlier than any start already reserved on the class (first come, first served on each class).
-2. MCTB: or in the first hole of any class in which all of it fits, if it ends earlier there.
-3. MCTM, MCTBM: or in parts. Regions with enough free units are taken in the order of their starts, each cut
-   where one of a better class begins, and the end of MCT's queue takes the rest. A part pays for its restart
-   unless it is the first, and for its checkpoint unless it is the last. MCTM looks only at the ends of the
-   queues (start on a worse class, move when the better one is free), MCTBM at every region.
-4. A plan in parts is kept only if it ends earlier than MCT's (and MCTB's). The printed steps do not ask that
-   (``literal``), and make many jobs later.
-5. ``priced``: a plan is not chosen by its end but by its end + what it takes from others. A unit-second of a
-   class costs (jobs that wait for it) / (its units) seconds: while a class has a queue, whoever holds it
-   for longer delays as many later jobs as wait there now, each by that share of the machine.
-6. A job that ends early gives its time back: when units are free that were given up early, the jobs that
-   wait, for whatever class, and are small enough are planned again in the order of submission (the first
-   ``tries``), which is kept where the job ends earlier. Jobs that run elsewhere are not: where costs are
-   over-estimated they would move again and again, while others wait (at twice the costs +3.1 instead of
-   +1.4 % of mean turnaround, 3,000 jobs of mix (a)). When a plan cannot be kept (a job takes longer, nodes
-   or jobs fail), all are made anew in that order; a late job is then believed to need a tenth of its time
-   so far more, and at least a second, and a late checkpoint as long again. Where units were not free in
-   time no job is stopped again before it has done a tenth of its work where it is: costs believed to be
-   smaller than they are would otherwise have it stopped for nothing again and again.
+2. MCTB: or in the first hole of any class in which the whole job fits, if it ends earlier there.
+3. MCTM, MCTBM: or in parts. Regions with enough free units are taken in the order of their starts. Each is
+   cut where a region of a better class begins, and the end of MCT's queue takes the rest of the job. A part
+   pays for its restart unless it is the first, and for its checkpoint unless it is the last. MCTM considers
+   only the ends of the queues (start on a worse class, move when the better class is free), MCTBM every
+   region.
+4. A plan in parts is kept only if it ends earlier than MCT's (and MCTB's). The printed steps lack this
+   condition (``literal``), and make many jobs later.
+5. ``priced``: a plan is chosen by its end + what it takes from others. A unit-second of a class costs (jobs
+   that wait for it) / (its units) seconds, because a job on a class with a queue delays all jobs that wait
+   there, each by the job's share of the class.
+6. A job that ends early gives its time back. When units are free that were given up early, the first
+   ``tries`` small enough waiting jobs (for any class) are planned again, in the order of submission. The new
+   plan counts if the job ends earlier. Jobs that run elsewhere keep their plans, because over-estimated costs
+   would make them move again and again (at twice the costs +3.1 instead of +1.4 % of mean turnaround, 3,000
+   jobs of mix (a)).
+7. When a plan cannot be kept (a job takes longer, nodes or jobs fail), all plans are made anew in that order.
+   A late job is then believed to need another tenth of its time so far, at least a second, and a late
+   checkpoint as long again. If units were not free in time, no job is stopped again before it has done a
+   tenth of its work in its place, because under-estimated costs would stop it again and again for nothing.
 
-Guarantee: estimates and costs being exact, no job ever changes what was planned for one submitted earlier,
-and no job of MCTB, MCTM or MCTBM ends later than MCT would let it end beside the same earlier jobs.
+Guarantee: with exact estimates and costs, no job changes the plan of an earlier job, and no job of MCTB, MCTM
+or MCTBM ends later than under MCT beside the same earlier jobs.
 Cost: O(plan) work a submission; an early end costs that for each of the tries, and O(jobs).
 Source: Koyama, Sato, Komatsu, Murata, Takizawa, Kobayashi: job scheduling with migration for heterogeneous
 computing systems, 2011. MCT: Maheswaran et al., JPDC 59, 1999.
@@ -54,8 +55,8 @@ from scheduler.policies.mct.plan_state import (
     stays_until,
 )
 
-TRIM_EVERY = 16  # so often what is past is cut off the plans
-ON_TIME_S = 1e-5  # ends that differ by less from their plan are rounding, not news
+TRIM_EVERY = 16  # submissions, after which the past is cut off the plans
+ON_TIME_S = 1e-5  # smaller differences of an end from its plan are rounding
 
 
 class Mct(Policy):
@@ -108,10 +109,10 @@ class Mct(Policy):
             sentence += "; units are free, but earlier jobs have reserved them or it would end later there"
         return Reason(sentence, max(at, view.now))
 
-    # -- what has happened ----------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------
 
     def _note(self, view: View, event: Event) -> None:
-        """Keep the plans in step with an event that is no timer."""
+        """Apply an event that is no timer to the plans."""
         if type(event) is Submitted:
             self._new.append(event.job)
         elif type(event) is Finished:
@@ -138,7 +139,7 @@ class Mct(Policy):
             self._gaps[part.pool] = None
 
     def _enter_given(self, now: float) -> None:
-        """Enter what was given back into the plans: before they are read, because most is past by then.
+        """Release what jobs gave back; as late as before the plans are read, because most is past then.
 
         A plan in parts is a moment longer than the job, whose work is never done in whole moments.
         """
@@ -246,7 +247,7 @@ class Mct(Policy):
         pool_plan.slack_until_s = max(pool_plan.slack_until_s, part.end_s)
 
     def _plan_anew(self, view: View, stint: float = 0.0) -> None:
-        """Make all plans anew (step 6) and after a restart; ``stint`` as in ``RemainingJob``."""
+        """Make all plans anew, in step 7 and after a restart; ``stint`` as in ``RemainingJob``."""
         now = view.now
         self._broken = False
         held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
@@ -260,9 +261,9 @@ class Mct(Policy):
         }
         self._plans: dict[int, PlannedJob] = {}
         self._due = DueQueue()
-        self._gaps: dict[str, None] = {}  # classes on which units that were given up early may be free now
+        self._gaps: dict[str, None] = {}  # classes with units that were given up early and may be free now
         self._new.clear()
-        self._given: list[tuple[Stay, int]] = []  # what ended before its time, with its units
+        self._given: list[tuple[Stay, int]] = []  # parts that ended early, with their units
         for state in in_order(view):
             self._plan_again(view, state, stint)
 
@@ -293,10 +294,10 @@ class Mct(Policy):
             self._pool_plans[part.pool].take(part, job.units)
         self._adopt(planned, (*parts, *more))
 
-    # -- what is due ----------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def _act(self, view: View, stops: Sequence[PlannedJob], starts: Sequence[PlannedJob]) -> list[Action]:
-        """Stop and start what is due; where plans cannot be kept, after all are made anew."""
+        """Stop and start what is due, after new plans if the old ones cannot be kept."""
         stint = 0.0
         if not self._broken:
             actions, behind = self._orders(view, stops, starts)

@@ -1,4 +1,4 @@
-"""Where and when one job runs: the plans of MET, MCT, MCTB, MCTM and MCTBM on free units over time.
+"""Plans of one job for MET, MCT, MCTB, MCTM and MCTBM, on free units over time.
 
 A plan is a list of parts, each a stay on one class. The classes of a job are in its own order, the one on
 which it runs fastest first; indices below are places in that order. Times lie on the grid of
@@ -17,12 +17,12 @@ from scheduler.model.jobs import instant
 from scheduler.model.record import record
 from scheduler.policies.backfill.availability import Availability
 
-MOMENT_S = 1e-6  # the grid of time; even a job of no length needs its units for so long
+MOMENT_S = 1e-6  # step of the grid of time, and least length of a part
 
 
 @record
 class Stay:
-    """A stay on one class; ``stop_s``: when its checkpoint begins (infinite: it runs to its end there)."""
+    """A part: a stay on one class. ``stop_s``: begin of its checkpoint (infinite: the job ends there)."""
 
     pool: str
     start_s: float
@@ -36,11 +36,11 @@ Interval = tuple[float, float]  # an interval in which enough units are free
 
 @dataclass(slots=True)
 class PoolPlan:
-    """One class.
+    """The plan of one class.
 
     Attributes:
-        availability: what is free on it. last_start_s: the last start that is reserved on it.
-        slack_until_s: so far reservations that were given up early may have left gaps.
+        availability: its free units over time. last_start_s: the last start that is reserved on it.
+        slack_until_s: end of the last reservation that was given up early and may have left a gap.
         price: of a unit-second.
     """
 
@@ -72,8 +72,8 @@ class MctParameters:
         backfill: MCTB: a job may fill a hole before the end of a class's queue.
         migrate: MCTM: a job may be cut into parts; with ``backfill``: MCTBM.
         priced: plans are compared with what they take from others (see ``mct``).
-        literal: the printed steps 6 and 7, which do not ask whether a job ends earlier.
-        tries: so many jobs are planned again when units are free early.
+        literal: the printed steps 6 and 7, which keep plans even if the job ends later.
+        tries: number of jobs that are planned again when units are free early.
     """
 
     fastest: bool = False
@@ -96,19 +96,18 @@ class MctParameters:
 
 @dataclass(slots=True)
 class RemainingJob:
-    """What is to be planned of a job: all of it, or what is left of it.
+    """All of a job, or the rest of it, that is to be planned.
 
     Attributes:
         pool_plans: the classes that it can run on, best first.
         run_s, stop_s, restart_s: on each of them, of the whole job.
-        ready_s: from when on it can start anywhere.
-        stoppable: it may be cut into parts. tied: and all of them on one class.
-        stint: share of its work that a part does at least, unless it is the last one.
+        now: time of planning. ready_s: from then on the job can start anywhere.
+        stoppable: it may be cut into parts. tied: all parts must be on one class.
+        stint: least share of its work that a part does, unless it is the last part.
         done: share of its work that is done. begun: a further start is a restart.
-        here: index of the class it runs on now (-1: it does not run). It can stay there at no cost, but
-            must be stopped before it goes on elsewhere: ``ready_s`` counts that.
-        now: when it is planned. works_s: from when on it gets on where it is. stays_s: until when it is not
-            stopped there.
+        here: index of the class it runs on now (-1: it does not run). It can stay there at no cost.
+            ``ready_s`` contains the stop that it needs before it goes on elsewhere.
+        works_s: begin of its progress there. stays_s: until then it is not stopped there.
     """
 
     units: int
@@ -241,8 +240,8 @@ def _gap(regions: Sequence[Interval], length: float, after: float) -> float:
 def _end_of_queue(rest: RemainingJob, k: int, regions: Sequence[list[Interval]]) -> float:
     """Compute W: from when on the units stay free, after all starts reserved on the class.
 
-    The job that runs there already may stay, if nobody has reserved its units. Where ``regions`` are known,
-    they are not looked for again.
+    The job that runs there already may stay, if no other job has reserved its units. Known
+    ``regions`` are not searched for again.
     """
     pool_plan = rest.pool_plans[k]
     if k == rest.here:
@@ -312,7 +311,7 @@ def _split(
                 return rest.moved([*parts, rest.last(k, start, whole)])
         stop = _stop(end, rest.stop_s[k]) if end - rest.stop_s[k] > works else works
         if stop <= works or (not stays and stop - works < rest.stint * run_s):
-            continue  # too short to pay for itself
+            continue  # too short to be worth its costs
         parts.append(Stay(rest.pool_plans[k].name, start, stop, end))
         done, at, begun = done + (stop - works) / run_s, end, True
     after = rest_from if rest_from > at else at

@@ -1,4 +1,4 @@
-"""What the policies of MCT's family keep of each job, and what of a job is still to be planned."""
+"""The plan state of MCT's family: planned jobs, due starts and stops, and the rest of a job to be planned."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scheduler.policies.mct.plan import MOMENT_S, PoolPlan, RemainingJob, Stay
 LATE_SHARE = 0.1
 LATE_LEAST_S = 1.0
 LATE_STOP_S = 0.05
-STINT = 0.1  # share of its work that a job does between two stops at least, once plans could not be kept
+STINT = 0.1  # least share of its work that a job does between two stops, once plans could not be kept
 
 
 @dataclass(slots=True)
 class PlannedJob:
-    """A job and its parts still to come; the first is under way when it runs.
+    """A job and its parts to come, the first of them under way while the job runs.
 
-    ``version`` counts the changes: what was noted of an earlier one is void.
+    ``version`` counts the changes, because due times of earlier versions are void.
     """
 
     job: Job
@@ -42,10 +42,10 @@ class PlannedJob:
 
 
 class DueQueue:
-    """When each job is to be stopped, or started, next.
+    """Due times of the next stop or start of each job.
 
     Attributes:
-        heap: (when, place among those added, version of the plan, job), the first first. After ``collect``
+        heap: (due time, order of addition, version of the plan, job), the first first. After ``collect``
             that one is neither past nor void.
     """
 
@@ -87,7 +87,7 @@ def remaining_job(
     if tied and state is not None and state.phase is not WAITING:
         known = (pool_of(state),)
     times = {name: job.estimate_on(name) for name in pool_plans if name in known}
-    names = sorted(times, key=times.__getitem__)  # of equal ones the better rank comes first
+    names = sorted(times, key=times.__getitem__)  # of equal times the better rank comes first
     stoppable = migrate and job.stop is not NEVER
     counts = stoppable or state is not None
     rest = RemainingJob(
@@ -132,7 +132,7 @@ def in_order(view: View) -> list[JobState]:
 
 
 def _go_on(rest: RemainingJob, planned: PlannedJob, state: JobState) -> None:
-    """Make the rest what is left of a job that may have run already."""
+    """Subtract from the rest what a job that may have run has done already."""
     now = rest.now
     rest.begun = state.served_s > 0.0 or state.phase is not WAITING
     rest.done = state.done_by(now)

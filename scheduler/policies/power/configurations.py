@@ -1,4 +1,4 @@
-"""What a moldable job can run with (units, power cap), and which of that is worth considering."""
+"""Configurations (units, power cap) of a moldable job, and those that are worth considering."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Configurations:
     Attributes:
         caps_w: None: uncapped.
         watts: of all units together.
-        merit: what the objective says of it, before the job's weight.
+        merit: value of the objective, before the job's weight.
     """
 
     units: NDArray[np.int64]
@@ -67,8 +67,7 @@ def _considered(
         some = _considered(speed, least_most, pool, beta=beta, counts=counts, watts_matter=True)
         return some.subset(_undominated(some.units, np.zeros(len(some)), some.merit))
     some = _every(speed, least_most, pool, beta=beta, counts=counts)
-    # Of one number of units, a higher cap that has no more merit is superfluous: seen at once, before all are
-    # compared with all.
+    # For each number of units, higher caps of no more merit are left out first, because it is a quick test.
     merit = some.merit.reshape(-1, len(numbers(*least_most, counts)))
     rising = np.vstack((np.ones(merit.shape[1], bool), merit[1:] > np.maximum.accumulate(merit)[:-1]))
     some = some.subset(rising.ravel())
@@ -102,11 +101,11 @@ def numbers(least: int, most: int, counts: int) -> NDArray[np.int64]:
 def _undominated(units: NDArray[np.int64], watts: Floats, merit: Floats) -> NDArray[np.bool_]:
     """Tell which configurations no other one makes superfluous.
 
-    One does if it needs no more units, no more watts and has at least the merit (of equal ones: if it comes
-    first). This loses no optimum: in any choice that fits, put the dominating configuration in the dominated
-    one's place. It fits, the job still has one configuration, and since its weight is the same for all its
-    configurations and not negative, the objective is no less. "Dominates" is transitive and the first of
-    equals stays, so that each superfluous configuration is dominated by one that stays.
+    A configuration dominates another if it needs no more units and watts and has at least its merit (the
+    first of equals dominates). No optimum is lost: in any choice that fits, put the dominating configuration
+    in the place of the dominated. The choice still fits, and the objective is no less, because a job's weight
+    is not negative and equal for all its configurations. The relation is transitive and the first of equals
+    stays, so that each superfluous configuration is dominated by one that stays.
     """
     no_worse = (
         (units <= units[:, None]) & (watts <= watts[:, None]) & (merit >= merit[:, None])

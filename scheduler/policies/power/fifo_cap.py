@@ -1,13 +1,13 @@
 """First come, first served with a fixed number of units and a fixed power cap: the baselines of paper C.
 
-Algorithm: every job has its configuration from the start. ``min``: the fewest units at the lowest cap.
+Algorithm: every job has a fixed configuration. ``min``: the fewest units at the lowest cap.
 ``max``: the most units it can use, at the lowest cap at which it is as fast as it gets. ``mid``: half as
 many units (for a job of mean parallelism A and at most 2A - 1 units: A), at the cap in the middle between
-these two. Jobs start in the order of their submission while units and watts suffice; one that does not fit
-holds up all behind it. A configuration that the whole machine could not carry is cut: to its units, then to
-as many as the budget carries (but not below the fewest the job needs), then to a lower cap.
-Guarantee: no job starts before one that was submitted earlier; never over the budget; running jobs are left
-alone, so that after a lowered budget nothing starts until enough of them have ended.
+these two. Jobs start in the order of their submission while units and watts suffice. A job that does not fit
+holds up all behind it. A configuration too large for the machine is cut: to its units, then to as many as the
+budget carries (but at least the fewest of the job), then to a lower cap.
+Guarantee: no job starts before an earlier one; the budget is never exceeded by a start. Running jobs do not
+change, so after a lowered budget nothing starts until enough of them have ended.
 Cost: O(1) an event and a start.
 
 Paper: Huang et al. (2014), see ``scheduler.policies.power.parm``: FIFO_min, FIFO_mid, FIFO_max of its section
@@ -29,12 +29,12 @@ from scheduler.policies.base import Policy, Reason, View, behind, units
 from scheduler.policies.power.parm import capped_pool, too_hungry
 
 SAME_SPEED = 1e-9  # relative
-ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the engine allows: it never refuses what was found to fit
+ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the engine allows, so that it never refuses a job that fits
 
 
 @dataclass(frozen=True)
 class FifoCapParameters:
-    """``level``: which configuration every job gets."""
+    """``level``: the configuration of every job."""
 
     level: Literal["min", "mid", "max"] = "mid"
 

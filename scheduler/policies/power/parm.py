@@ -1,7 +1,7 @@
 """Power-capped scheduling with energy in the objective: PARM as Huang et al. (2014) extend it.
 
-Algorithm: after every change (a submission, an end, a new budget, nodes that fail or come back) choose for
-every job whether it runs, on how many units and under which power cap, so that
+Algorithm: after every change (a submission, an end, a new budget, nodes that fail or come back) choose the
+jobs that run, their units and power caps, so that
 
     sum of w * (beta * s + (1 - beta) * Er)
  is greatest while units and watts suffice. s: speed against the fewest units at the lowest cap; Er: energy
@@ -9,16 +9,16 @@ at these over energy of the configuration; w = (remaining time there + time sinc
 Running jobs go on: malleable ones may get another number of units and another cap, moldable ones keep both
 as they started. Solved exactly to within ``gap`` (see ``scheduler.policies.power.multiple_choice_knapsack``).
 
-Guarantee: never over the budget, no running job is stopped; the chosen sum is within ``gap`` of the greatest
-unless the limits of the search are met. Nobody is promised a start; with alpha = 0 a job may wait as long as
+Guarantee: the budget holds, and no running job is stopped. The chosen sum is within ``gap`` of the greatest
+unless the limits of the search are met. No job is promised a start; with alpha = 0 a job may wait as long as
 others are worth more.
 Cost: 50 jobs on 64 nodes some 10 ms a decision, see ``tests/benchmarks/test_parm_speed.py``.
 
 Paper: W. Huang, N. Iwazawa, T. Cao, Y. He, M. Kondo, H. Nakamura: Throughput-oriented job scheduling under
 power constraints considering energy efficiency (IPSJ SIG HPC, 2014), after O. Sarood et al. (SC14). beta = 1
-is performance, beta = 0 energy, as its equation 4.1 and results have it. At beta = 0 one unit is best for
-every job (Er is greatest there), so everybody crawls; ``least_beta`` keeps speed as what decides between
-nearly equal energies. With ``least_beta=0`` the equation is taken literally.
+is performance, beta = 0 energy, as in its equation 4.1 and results. At beta = 0 one unit is best for every
+job (Er is greatest there), so all jobs crawl. ``least_beta`` lets speed decide between nearly equal energies;
+``least_beta=0`` is the literal equation.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from scheduler.policies.base import Policy, Reason, View, units
 from scheduler.policies.power.configurations import Configurations, considered
 from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution, solve
 
-LEAST_WEIGHT_S = 1.0  # remaining time and wait below this count as this: a job of weight 0 would never start
+LEAST_WEIGHT_S = 1.0  # least sum of remaining time and wait, because a job of weight 0 would never start
 
 
 @dataclass(frozen=True)
 class ParmParameters:
-    """What to aim at, and how hard to try.
+    """Objective and limits of the search.
 
     Attributes:
         alpha: 0: throughput only; 1: fairness (weight of long jobs and long waits).
         beta: 1: performance only; 0: energy only.
         least_beta: beta counts as at least this.
-        gap: a choice proven so close to the best (relatively) is good enough.
+        gap: sufficient relative distance of a choice from the best.
         time_limit_s, node_limit: of one decision's branch and bound; the best found by then counts. The
-            time limit makes decisions depend on the machine: it is there for emergencies.
-        unit_choices: so many different numbers of units are considered for a job.
-        depth: so many waiting jobs are considered, in the order of submission; none: all.
+            time limit is for emergencies, because it makes decisions depend on the machine.
+        unit_choices: number of different numbers of units considered for a job.
+        depth: number of waiting jobs considered, in the order of submission; none: all.
     """
 
     alpha: float = 0.5
@@ -80,7 +80,7 @@ class Parm(Policy):
 
     Attributes:
         decisions: problems solved so far. worst_gap: the largest proven gap of any of them.
-        short_w: what the running jobs draw beyond the budget, although they draw as little as they can.
+        short_w: power of the running jobs beyond the budget, although they draw as little as they can.
     """
 
     Parameters = ParmParameters
@@ -166,8 +166,8 @@ class Parm(Policy):
     def options(self, jobs: list[Job], free_units: float, free_watts: float) -> list[Configurations]:
         """List configurations of each job; watts do not count where they can never run short.
 
-        They cannot where all free units together, each under the highest cap that any considered
-        configuration has, draw no more than is free.
+        They cannot if all free units together, each under the highest cap of any configuration, draw no
+        more than is free.
         """
         choices = self.parameters.unit_choices
         tables = [considered(job, self.pool, self.beta, choices, watts_matter=True) for job in jobs]
@@ -221,8 +221,8 @@ class Parm(Policy):
 def changes(running: Sequence[JobState], chosen: Sequence[Placement | None]) -> list[Action]:
     """List actions that bring running jobs to their placements, never over what is allowed in between.
 
-    First every job gives what it is to give (down to the smaller number of units and the lower cap of
-    before and after), then every job takes: after each step no more is held than before or than in the end.
+    First every job gives (down to the smaller number of units and the lower cap of before and after), then
+    every job takes. So after each step no more is held than before or than in the end.
     """
     give: list[Action] = []
     take: list[Action] = []

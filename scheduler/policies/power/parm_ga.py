@@ -4,15 +4,14 @@ Algorithm: the problem is that of ``scheduler.policies.power.parm``; a gene is t
 waits). Each of 100 generations keeps its 20 best as parents and makes 280 children of them: two parents
 chosen at random, two-point crossover, then with probability 90 % a mutation that gives one gene on average a
 random option. A choice that does not fit counts as minus its relative excess. The best ever seen counts; if
-none of them fits, running jobs get their least configuration and nothing starts. All configurations are
-options, as in the paper, also those that others make superfluous (``prune=true`` leaves them out, as ``parm``
-does: an easier search).
-Guarantee: as ``parm``, but nothing is proven about the choice: ``worst_gap`` stays 0 and means nothing.
+none fits, running jobs get their least configuration and nothing starts. As in the paper, options that others
+make superfluous are kept (``prune=true`` leaves them out like ``parm``, for an easier search).
+Guarantee: as ``parm``, but nothing is proven about the choice, and ``worst_gap`` stays 0 without meaning.
 Cost: 30,000 choices valued a decision, a third of a second for 50 jobs.
 
 Paper: Huang et al. (2014), section 5.1: population 300, 20 parents, 100 generations, mutation 90 %,
-multi-point crossover; it does not say how choices that do not fit are treated, what a mutation changes, nor
-how it begins. Operators: DEAP.
+multi-point crossover. The treatment of choices that do not fit, the effect of a mutation and the beginning
+are ours. Operators: DEAP.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class ParmGa(Parm):
         if not problem.fits(problem.start):
             return None
         choice = search(problem, self.parameters, f"{self.seed} {view.now}")
-        if not view.running and not choice.any():  # then nothing else would ever happen
+        if not view.running and not choice.any():  # else there would be no further event
             choice = _first_that_fits(problem)
         value = problem.totals(choice)[0]
         return Solution(choice, value, value, "genetic search")

@@ -1,9 +1,9 @@
-"""Where a machine is cut into regions, and how large they become (Takayama et al. 2021), as pure functions.
+"""Bounds and sizes of regions (Takayama et al. 2021), as pure functions.
 
 Bounds: with k regions for jobs of ``lo`` to ``hi`` units, the i-th takes jobs up to the largest whole b with
-b^k <= lo^(k-i) * hi^i, so that the ratio of the smallest to the largest job is about the same in each.
-Sizes: in proportion to the unit-seconds of each region's jobs; a region that would get no more than twice its
-largest job gets twice its largest job plus one, and the others share the rest, until none is too small.
+b^k <= lo^(k-i) * hi^i. So the ratio of the smallest to the largest job is about the same in each region.
+Sizes: in proportion to the unit-seconds of each region's jobs. A region that would get no more than twice its
+largest job gets twice its largest job plus one. The others share the rest, until none is too small.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class PastWork(NamedTuple):
-    """One job of the past: its units, and the unit-seconds it took (or is believed to take)."""
+    """Work of an earlier job: its units, and its unit-seconds (or the believed ones)."""
 
     units: int
     unit_s: float
@@ -78,7 +78,7 @@ def region_sizes(unit_s: Sequence[float], bounds: Sequence[int], units: int) -> 
     if not any(weights):
         weights = [Fraction(1)] * k
     sizes: dict[int, int] = {}
-    while True:  # ends: what is left is always enough for all that are left, so one of them at least stays
+    while True:  # ends, because the rest is always enough for all remaining regions, so one of them stays
         open_ = [i for i in range(k) if i not in sizes]
         rest, total = units - sum(sizes.values()), sum(weights[i] for i in open_)
         shares = {i: weights[i] * rest / total if total else Fraction(rest, len(open_)) for i in open_}

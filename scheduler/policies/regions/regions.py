@@ -1,22 +1,21 @@
-"""The machine is cut into regions, each for the jobs of some sizes, and cut anew at intervals.
+"""The machine divided into regions, each for jobs of some sizes, and divided anew at intervals.
 
-Algorithm, at the end of each period, from what happened in it:
+Algorithm, at the end of each period, from the jobs of the period:
 
-1. In each region the longest wait less the shortest is compared with ``target_s``. If it is below that in
-   all of them there will be one region fewer, else one more (1 to ``most``). Waits of the jobs that started
-   in the period count, and of waiting ones what they have waited so far; fewer than two jobs are below.
-2. Bounds and sizes follow from the jobs submitted in the period
-(``scheduler/policies/regions/region_sizing.py``). A job weighs
-   its units x the time it ran; if it has not ended, its estimate; if that is unknown, the time it has run.
+1. In each region the longest wait less the shortest is compared with ``target_s``. If it is lower in all
+   regions there will be one region fewer, else one more (1 to ``most``). Waits of started jobs count, and so
+   far those of waiting jobs; with fewer than two jobs a region is lower.
+2. Bounds and sizes follow from the jobs submitted in the period (``region_sizing``). A job weighs its units x
+   the time it ran; if it has not ended, its estimate; if that is unknown, the time it has run.
 
-A job belongs to the region of its size; inside, jobs start by fcfs, EASY or first fit. When regions move,
-running jobs keep their units: those are charged to the region of the job's size as far as there is room, the
-rest to the other regions, and come free for their new owners when the job ends. The first period has one
-region. A job too large for its region cuts the machine anew at once. Periods begin at multiples of
-``interval_s``. After a restart the rule knows of the period's jobs only those that still wait or run.
-Guarantee: no region ever holds more units than it has; jobs of one region never wait for those of another,
-except for those that ran before the regions moved.
-Cost: that of the line inside; O(running + waiting) when regions move.
+A job belongs to the region of its size; inside, jobs start by fcfs, EASY or first fit. When regions change,
+running jobs keep their units. They are charged to the region of the job's size while it has room, then to
+other regions, and are free for their new owners when the job ends. The first period has one region. A job too
+large for its region divides the machine anew at once. Periods begin at multiples of ``interval_s``. After a
+restart the rule knows only those jobs of the period that still wait or run.
+Guarantee: no region holds more units than it has. Jobs of one region never wait for those of another, except
+for those that ran before the regions changed.
+Cost: that of the queues inside; O(running + waiting) when regions change.
 Source: Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi, DEIM 2021. The target is the operator's; 20 h is ours.
 """
 
@@ -41,14 +40,14 @@ CUT = "regions"  # tag of the timer
 
 @dataclass(frozen=True)
 class RegionsParameters(RepartitionParameters):
-    """``inside``: who starts next inside a region; the others: ``RepartitionParameters``."""
+    """``inside``: the queue discipline inside a region; the others: ``RepartitionParameters``."""
 
     inside: Literal["fcfs", "easy", "first-fit"] = "fcfs"
 
 
 @dataclass
 class _RegionQueue:
-    """One region: what is free of it, and who waits for it."""
+    """One region, its free units, and its queue."""
 
     region: Region
     free: int
@@ -56,7 +55,7 @@ class _RegionQueue:
 
 
 class Regions(Policy):
-    """Regions of one counted pool, cut by what the jobs of the last period were."""
+    """Regions of one counted pool, by the jobs of the last period."""
 
     Parameters = RegionsParameters
     suits = frozenset({"counted"})
@@ -110,10 +109,10 @@ class Regions(Policy):
         has = f"{part.free} of {part.region.units} free"
         return Reason(f"waits for {units(job)}{where}: {has}, {turn}", at)
 
-    # -- what happens ---------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def _note(self, view: View, event: Event) -> None:
-        """Keep the lines, the charges and the period's figures up to date."""
+        """Apply the event to queues, charges and the period's figures."""
         if isinstance(event, Submitted):
             self._submitted(view, event.job)
         elif isinstance(event, Finished | Failed):
@@ -167,7 +166,7 @@ class Regions(Policy):
                 yield Start(job.id, Placement(self._pool, job.units, region=part.region.name))
         self._stirred.clear()
 
-    # -- regions move ---------------------------------------------------------------------------------
+    # -- new regions ---------------------------------------------------------------------------------
 
     def _move(self, view: View) -> None:
         self._orders.append(Repartition(self._pool, self._repartitioner.regions()))
@@ -180,15 +179,15 @@ class Regions(Policy):
         self._stirred = set(range(len(regions)))
         self._held: dict[int, tuple[tuple[int, int], ...]] = {}  # running job: (region, units) ...
         numbers = {region.name: index for index, region in enumerate(regions)}
-        guests = []
+        homeless = []
         for state in view.running.values():
             assert state.placement is not None
             index = numbers.get(state.placement.region)
             if index is None:
-                guests.append(state)
+                homeless.append(state)
             else:
                 self._charge(state, [index])
-        for state in guests:
+        for state in homeless:
             home = self._repartitioner.region_of(state.job)
             self._charge(state, [home, *(i for i in range(len(regions)) if i != home)])
         for job in view.waiting.values():

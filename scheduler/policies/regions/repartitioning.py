@@ -1,8 +1,4 @@
-"""When a machine is cut into other regions: what has to be known of a period, and the rule at its end.
-
-See ``scheduler/policies/regions/regions.py`` for the rule in words,
-``scheduler/policies/regions/region_sizing.py`` for bounds and sizes.
-"""
+"""Repartitioning: the figures of a period, and the rule at its end (``regions`` has the rule in words)."""
 
 from __future__ import annotations
 
@@ -27,15 +23,15 @@ WEEK_S, HOUR_S = 7 * 86_400.0, 3600.0
 
 @dataclass(frozen=True)
 class RepartitionParameters:
-    """How to cut the machine.
+    """Rule for the regions of a machine.
 
     Attributes:
-        interval_s: length of a period; the paper takes jobs of 7 days.
-        target_s: the spread of waits that the operator accepts.
-        most: regions there may be.
-        fixed: always so many regions (from the second period on); None: by the rule.
+        interval_s: length of a period; 7 days in the paper.
+        target_s: spread of waits that the operator accepts.
+        most: largest number of regions.
+        fixed: constant number of regions (from the second period on); None: by the rule.
         largest: units of the largest job to expect; None: the largest seen so far.
-        bounds, sizes: cut once, like this, and never again: ``bounds=31/1000,sizes=193/9023``.
+        bounds, sizes: a fixed layout, like ``bounds=31/1000,sizes=193/9023``.
     """
 
     interval_s: float = WEEK_S
@@ -74,18 +70,18 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 class Repartitioner:
-    """Keeps the figures of the current period, and the layout that follows from the last one.
+    """The figures of the current period, and the layout that follows from the last period.
 
-    After a restart it knows of the period's jobs only those that still wait or run. The machine stays cut as
-    it was, unless another layout is given now or the number of units has changed.
+    After a restart it knows only those jobs of the period that still wait or run. The layout stays as it was,
+    unless another layout is given now or the number of units has changed.
 
     Attributes:
-        layout: as the machine is cut now.
-        period_end_s: when to call ``end_period``; infinite when the layout is given for ever.
-        cuts: how often the machine was cut.
+        layout: the present layout.
+        period_end_s: when to call ``end_period``; infinite for a fixed layout.
+        cuts: number of layouts so far.
 
     Raises:
-        BadInput: the layout that is given needs more units than there are.
+        BadInput: the given layout needs more units than there are.
     """
 
     def __init__(self, rule: RepartitionParameters, view: View, pool: str) -> None:
@@ -115,7 +111,7 @@ class Repartitioner:
         """Return the index of the job's region."""
         return region_of(job.units, self.layout.bounds)
 
-    # -- what happens in a period ---------------------------------------------------------------------
+    # -- events of a period ---------------------------------------------------------------------
 
     def submitted(self, job: Job) -> None:
         self._largest = max(self._largest, job.units)
@@ -142,7 +138,7 @@ class Repartitioner:
     # -- the rule -------------------------------------------------------------------------------------
 
     def end_period(self, view: View) -> bool:
-        """Count the regions that there will be, cut, and begin the next period; whether anything changed."""
+        """Choose the number of regions, divide anew, begin the next period; True if anything changed."""
         for job in view.waiting.values():
             self._waited(job, view.now)
         count, changed = self._rule.fixed, False
@@ -157,7 +153,7 @@ class Repartitioner:
         return changed
 
     def cut_anew(self, view: View, count: int) -> bool:
-        """Cut into so many regions, or as many as there can be; whether anything changed."""
+        """Divide into ``count`` regions, or as many as fit; return True if anything changed."""
         new = layout(self._work(view), self._largest, count, self._units)
         if new == self.layout:
             return False

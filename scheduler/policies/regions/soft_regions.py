@@ -1,26 +1,25 @@
-"""Regions that lend their idle units, under a latest start for every job: no job pays for the cutting.
+"""Regions that lend their idle units, under a latest start for every job.
 
 Algorithm, once for every instant at which something changed:
 
 1. Plan: the waiting jobs, in the order of submission, each start as early as they can on the *undivided*
    machine without passing each other, if every job takes as long as its limit. A job's start in this plan
-   is its latest start. Those that can start now do; of the others the first ``depth`` are looked at.
-2. A later job may start now if, beside it, every job can still start when the plan says: its units must be
-   free of running and planned jobs until it ends or until its own planned start, whichever comes first.
-   Jobs whose region holds less than its share (with them) are asked first: they are its owners. Then the
-   others: they borrow what is idle. Both in the order of submission.
+   is its latest start. Jobs that can start now do; of the others the first ``depth`` count in step 2.
+2. A later job may start now if every job can still start at its planned time. So its units must be free of
+   running and planned jobs until it ends or until its own planned start, whichever is earlier. First come
+   the owners, jobs with which their region holds no more than its share. Then come the others, which borrow
+   idle units. Both are in the order of submission.
 
-Regions are cut and sized as in ``scheduler/policies/regions/regions.py``, but are only shares: nothing is
-fenced off, so a burst in one region spreads over what the others leave idle, and a job that is due ignores
-regions.
-Guarantee: when no job takes longer than its limit and no unit fails, a job's latest start never moves back,
-and when a job is submitted it is no later than first come, first served on the undivided machine would start
-it if all jobs took as long as their limits. So where limits are exact no job ever starts later than under
-``fcfs`` without regions. (Proof: at any time from a job's fcfs start on, what runs or is planned before it
-also runs in the fcfs schedule, for all of it started no later than there; so the job fits.)
-While a latest start cannot be said (a job of unknown run time runs), no later job passes.
+Regions follow ``regions`` in bounds and sizes, but they are only shares. A burst in one region spreads over
+idle units of the others, and a job that is due ignores regions.
+Guarantee, while no job takes longer than its limit and no unit fails: a job's latest start never moves back,
+and at its submission it is no later than its start under first come, first served on the undivided machine
+if all jobs took as long as their limits. So with exact limits no job starts later than under ``fcfs`` without
+regions. (Proof: from a job's fcfs start on, all that runs or is planned before it also runs in the fcfs
+schedule, because all of it started no later than there; so the job fits.)
+While a latest start is unknown (a job of unknown run time runs), no later job passes.
 Cost: O((running + waiting) log) a start, and a decision in which one of the waiting jobs would fit.
-Source: own, against the bursts that Takayama et al. (2021) left open; the plan is conservative backfilling's
+Source: ours, for the bursts that Takayama et al. (2021) left open; the plan is conservative backfilling's
 (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001) without holes filled ahead of time.
 """
 
@@ -46,7 +45,7 @@ MOMENT_S = 1e-6
 
 @dataclass(frozen=True)
 class SoftRegionsParameters(RepartitionParameters):
-    """``depth``: so many waiting jobs may pass; the others: ``RepartitionParameters``."""
+    """``depth``: number of waiting jobs that may pass; the others: ``RepartitionParameters``."""
 
     depth: int = 1000
 
@@ -57,7 +56,7 @@ class SoftRegionsParameters(RepartitionParameters):
 
 
 class LatestStart(NamedTuple):
-    """A waiting job, its latest start, and the units that are left then."""
+    """A waiting job, its latest start, and the units left then."""
 
     job: Job
     start_s: float
@@ -71,7 +70,7 @@ class LatestStarts:
         self._free = free
         self._starts = [planned.start_s for planned in later]
         self._start_of = {planned.job.id: planned.start_s for planned in later}
-        # Units only become fewer when a job starts: the fewest before a time are found at one of these.
+        # The fewest units before a time are found at a start, because only starts take units.
         self._fewest = list(accumulate((planned.left for planned in later), min, initial=free))
 
     def lets_pass(self, job: Job, end_s: float) -> bool:
@@ -125,7 +124,7 @@ class SoftRegions(Policy):
         return {planned.job.id: planned.start_s for planned in latest}
 
     def _note(self, view: View, event: Event) -> None:
-        """Keep the period's figures, and cut anew at its end."""
+        """Apply the event to the period's figures, and divide anew at the period's end."""
         repartitioner = self._repartitioner
         if isinstance(event, Submitted):
             repartitioner.submitted(event.job)

@@ -1,1 +1,4 @@
-"""Policies that let jobs share nodes by what they are predicted to do to each other."""
+"""Policies that let jobs share nodes, by their predicted slow-downs.
+
+``sharing`` is their base, ``pairing`` has the rules that group jobs, ``pairs`` suggests groups of profiles.
+"""

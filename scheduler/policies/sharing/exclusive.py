@@ -1,10 +1,10 @@
 """Whole nodes for each job, first come, first served.
 
-Algorithm: jobs start in the order of their submission, packed on whole nodes that nobody else uses, each as
-soon as there are enough. A job that does not fit holds up all jobs behind it.
+Algorithm: jobs start in the order of their submission, packed on whole nodes of their own, each as soon as
+there are enough. A job that does not fit holds up all jobs behind it.
 Guarantee: no job starts before one that was submitted earlier.
 Cost: O(nodes) an instant.
-Paper: the base that Konishi et al. (2008) compare sharing with (their placement 4x2).
+Paper: the baseline of Konishi et al. (2008), their placement 4x2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler.policies.sharing.sharing import Places, SharedStart, pool_of, ref
 
 
 class Exclusive(Policy):
-    """Nobody shares."""
+    """Whole nodes for each job."""
 
     promises = frozenset({"in-order", "no-delay"})
     suits = frozenset({"sharing"})

@@ -1,28 +1,27 @@
-"""Jobs share nodes so that the least is lost by the slow-downs predicted: a minimum-weight perfect matching.
+"""Sharing of nodes with the least predicted loss, by a minimum-weight perfect matching.
 
 Algorithm: once for every instant at which something changed, among the first ``depth`` waiting jobs.
 
 1. Prices. A linear program (``pairing.least_time``) over the work left of these jobs and of those on shared
-   nodes says how much of a set of nodes a second of each program's work deserves. A program that others
-   like to have beside them (it disturbs little) is cheap: its company is what is scarce. This is where
-   unequal lengths enter: what counts is how much work there is of each program, not how many jobs.
-2. Weights. A choice for a set of nodes costs what the set is worth less what gets done on it: 1 - sum(price
-   / predicted factor); a job alone on whole nodes the part of a set that they are (1 / ``most``, or all of
-   it if the job does not fill whole nodes) - price; a set with a share left costs that of those on it if
-   nobody joins. If all jobs could have nodes to be spread on for themselves, nodes are worth nothing and
-   programs all the same: then the sum of the speeds counts.
+   nodes prices a second of each program's work in sets of nodes. A program that disturbs little is cheap,
+   because its company is scarce. Unequal lengths enter here, because the work of each program counts and
+   not the number of its jobs.
+2. Weights. Jobs on a set of nodes cost the value of the set less that of their progress: 1 - sum(price /
+   predicted factor). A job alone on whole nodes costs their part of a set (1 / ``most``, or all of it if the
+   job does not fill whole nodes) - price. A set with a share left keeps its cost if no job joins. If there
+   are nodes for all jobs to be spread alone, nodes are free and programs equal, so the sum of speeds counts.
 3. Matching. The groups (waiting jobs, up to ``most``; one with a set that has a share left; one alone) of
    least cost in all that hold each job once, with the placement of each. Joining costs ``order`` more for
    each earlier job that waits.
-4. Joins start first, then groups in the order of their oldest job. A job whose group finds no room takes,
-   if anything is free for it, what costs least: whole nodes, or a share left by the matching, where more
-   gets done with it than without it. It waits for a better partner only while nothing else is free.
+4. Joins start first, then groups in the order of their oldest job. A job whose group finds no room takes the
+   cheapest free place: whole nodes, or a share left by the matching if total progress grows with the job. It
+   waits for a better partner only while no place is free.
 
-Guarantee: at most ``passes`` later jobs start before a job. While there are nodes for all, jobs share only
-where more is predicted to get done than apart. Jobs of a program nobody measured are alone.
+Guarantee: at most ``passes`` later jobs start before a job. While there are nodes for all, jobs share only if
+more progress is predicted than apart. Jobs of programs without measurement are alone.
 Cost: two programs solved by HiGHS an instant in which anything is free, about 10 ms for 16 jobs in pairs.
-Paper: ours, for what Konishi et al. (2008) leave open: placement, unequal lengths, short queues, more than
-two.
+Paper: ours, for the questions that Konishi et al. (2008) leave open: placement, unequal lengths, short
+queues, groups of more than two.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class MatchParameters(SharingParameters):
     """Parameters of ``match``.
 
     Attributes:
-        most: jobs on a node, at most.
-        order: what a job must save more, as a share of a set of nodes, for each waiting job that it passes by
-            joining; 0.003 makes passing a whole window cost what there is to save in the paper's tables.
+        most: largest number of jobs on a node.
+        order: additional saving, as a share of a set of nodes, for each waiting job that joining passes;
+            with 0.003 passing a whole window costs as much as the paper's tables can save.
     """
 
     most: int = 2
@@ -61,7 +60,7 @@ class MatchParameters(SharingParameters):
 
 
 class Prices(NamedTuple):
-    """What nodes and progress are worth in one decision.
+    """Prices of nodes and progress in one decision.
 
     Attributes:
         factor: predicted factor of (program, binding, those beside it).
@@ -95,7 +94,7 @@ class Prices(NamedTuple):
 
 
 class Match(Sharing):
-    """The least predicted loss in all."""
+    """Sharing with the least predicted total loss."""
 
     Parameters = MatchParameters
     parameters: MatchParameters
@@ -199,7 +198,7 @@ class Match(Sharing):
 
 
 class _Cached:
-    """Slow-downs, each asked once in a decision."""
+    """Slow-downs, computed once a decision."""
 
     def __init__(self, slowdowns: Slowdowns) -> None:
         self.factor = cache(slowdowns.factor)

@@ -1,13 +1,13 @@
-"""Pairs of jobs on the same nodes, chosen by what each does to a probe.
+"""Pairs of jobs on the same nodes, chosen by the pressure of each on a probe.
 
 Algorithm: once for every instant at which something changed, among the first ``depth`` waiting jobs. A job
-that has its nodes half for itself gets the partner from the other end of the order of pressure on memory;
-the others are paired from both ends inwards (``pairing.by_probes``), spread over twice as many nodes. A
-pair is left out where one presses on the network and the other communicates much, unless nobody else is
-left: then one lies near to the network card and one far. A job without partner runs on half of twice as
-many nodes if they are empty, so that a later one can join; else on whole nodes, as does one of a pair for
-which there is no room, and any job of a program whose pressure nobody measured. Joins start first, then
-pairs in the order of their earlier job.
+that has its nodes half for itself gets the partner from the other end of the order of pressure on memory.
+The others are paired from both ends inwards (``pairing.by_probes``), spread over twice as many nodes. A pair
+is excluded if one presses on the network and the other communicates much, unless no other job is left; then
+one lies near to the network card and one far. A job without partner runs on half of twice as many nodes if
+they are empty, so that a later job can join; else on whole nodes. Jobs of a pair without room, and jobs of
+programs without measured pressure, run on whole nodes too. Joins start first, then pairs in the order of
+their earlier job.
 Guarantee: at most ``passes`` later jobs start before a job.
 Cost: O(depth^2 + running jobs + nodes) an instant.
 Paper: Konishi, Nomura, Matsuba, Ishikawa: Efficient Scheduling for Cluster of NUMA Parallel Computers
@@ -33,8 +33,8 @@ class PairParameters(SharingParameters):
     """Parameters of ``pair``.
 
     Attributes:
-        by: what the order is made of: "probes" (the paper's proposal), "counters" (mean memory accesses,
-            which the paper compares with; nobody is left out), "chance" (nobody knows anything).
+        by: basis of the order: "probes" (the paper's proposal), "counters" (mean memory accesses, the paper's
+            comparison, without exclusions), "chance" (no knowledge).
         high_percent: pressure on the network (near core) that is high.
         talks_percent: share of time in communication that is large.
     """

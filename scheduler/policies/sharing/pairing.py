@@ -1,7 +1,7 @@
-"""Who shares nodes with whom: the paper's rule, every pairing, and the best partition into groups.
+"""Groups of jobs that share nodes: by the paper's rule, all pairings, and the best partition.
 
-All are pure functions over a list of programs (one entry a job), whose places in it name the jobs. A choice
-is a list of ``JobGroup``s, each job in exactly one.
+All are pure functions over a list of programs (one entry a job), in which the index names the job. A
+``Grouping`` holds each job in exactly one ``JobGroup``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Grouping = list["JobGroup"]
 
 
 class JobGroup(NamedTuple):
-    """Jobs on the same nodes, by place in the list, and the binding of each; one job: alone."""
+    """Jobs on the same nodes, by index, and the binding of each; a single job is alone."""
 
     members: tuple[int, ...]
     bindings: tuple[str, ...]
@@ -36,8 +36,8 @@ def excluded(a: Pressure, b: Pressure, high: float = HIGH_PERCENT, talks: float 
 def by_probes(pressures: Sequence[Pressure]) -> Grouping:
     """Pair least with most pressure on memory, unless communication excludes them (the paper's rule).
 
-    Excluded with everybody left: the first candidate all the same, one near and one far. Of an odd number the
-    middle one is alone.
+    If all candidates are excluded, the first is taken nevertheless, one near and one far. Of an odd number
+    the middle one is alone.
     """
     groups = ends_inwards(
         [p.memory_percent for p in pressures], lambda a, b: excluded(pressures[a], pressures[b])
@@ -54,7 +54,7 @@ def by_counters(pressures: Sequence[Pressure]) -> Grouping:
 def ends_inwards(keys: Sequence[float], forbidden: Callable[[int, int], bool]) -> list[tuple[int, ...]]:
     """Pair jobs from both ends of the order of ``keys`` inwards; of an odd number the middle is alone.
 
-    A partner that is forbidden is passed over for the next; if all are, the first is taken all the same.
+    Forbidden partners are skipped; if all are forbidden, the first is taken.
     """
     left = sorted(range(len(keys)), key=lambda job: keys[job])
     groups: list[tuple[int, ...]] = []
@@ -145,7 +145,7 @@ def _pairings(programs: tuple[str, ...]) -> set[tuple[tuple[str, str], ...]]:
 def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) -> Grouping:
     """Choose groups of at most ``most`` jobs and their bindings with the least total loss.
 
-    Nobody shares at a predicted loss: being alone is among the choices.
+    No job shares at a predicted loss, because being alone is among the choices.
     """
     options = {
         members: best_bindings([programs[m] for m in members], slowdowns)

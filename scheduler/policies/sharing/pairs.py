@@ -1,7 +1,7 @@
-"""Which jobs of a list should share a node, by their job profiles: the paper's rule, and the best matching.
+"""Suggestions of jobs that should share a node, by their job profiles.
 
-A job alone has the node for its run time; those that share it have it until all have ended. Jobs that were
-measured over hosts share these, and the network between them; the time is that of all the hosts together.
+A job alone holds the node for its run time; sharing jobs hold it until all have ended. Jobs that were
+measured over hosts share the hosts and the network between them, and the time is that of all hosts together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler.prediction.profiles import pressure_of
 
 @dataclass(frozen=True)
 class Direction:
-    """What one job is predicted to suffer beside another; None: not measured."""
+    """Predicted slow-down of one job beside another; None: not measured."""
 
     job: str
     beside: str
@@ -30,13 +30,13 @@ class Direction:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Groups of jobs, by name, and what they gain.
+    """Groups of jobs, by name, and their gain.
 
     Attributes:
-        groups: several names each, or one that is better alone.
-        alone_s, paired_s: how long they have the node: one after the other; in these groups.
-        excluded: pairs that the paper's rule passed over, because of the network.
-        bindings: how the paper's rule places the jobs of each group.
+        groups: several names each, or one name of a job that is better alone.
+        alone_s, paired_s: how long they hold the node one after the other, and in these groups.
+        excluded: pairs that the paper's rule skipped because of the network.
+        bindings: placement of the jobs of each group by the paper's rule.
     """
 
     rule: str

@@ -1,8 +1,8 @@
-"""What policies that let jobs share nodes have in common: places, the order of starts, a bound on passing.
+"""Base of policies that let jobs share nodes: places, the order of starts, a bound on passing.
 
 Nodes are divided into ``most`` equal shares. A job runs *packed* on whole nodes of its own, or takes a share
 of each node of a *set* of ``most`` times as many. Jobs share whole sets only, so that a job has the same
-neighbours on all of its nodes; where a set has a share left, a waiting job may join.
+neighbours on all of its nodes. A waiting job may join a set with a share left.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from scheduler.policies.base import Policy, Reason, View
 
 
 class Shape(NamedTuple):
-    """How many nodes a job takes, and how many of its units lie on each (the last may hold fewer)."""
+    """Number of nodes of a job, and of its units on each (the last may hold fewer)."""
 
     nodes: int
     each: int
 
 
 class NodeSet(NamedTuple):
-    """Nodes that jobs share, and these jobs in the order of their starts."""
+    """Nodes that jobs share, and the jobs in the order of their starts."""
 
     nodes: tuple[int, ...]
     residents: tuple[JobState, ...]
 
     @property
     def binding(self) -> str:
-        """How a job lies that joins."""
+        """Binding of a job that joins."""
         placement = self.residents[0].placement
         assert placement is not None
         return BESIDE[placement.binding]
 
 
 class SharedStart(NamedTuple):
-    """Jobs that are to start together, their bindings, and whose set they join (None: empty nodes)."""
+    """Jobs to be started together, their bindings, and the set that they join (None: empty nodes)."""
 
     jobs: tuple[Job, ...]
     bindings: tuple[str, ...]
@@ -90,8 +90,7 @@ def refusal(job: Job, cluster: Cluster) -> str:
 
 
 class Places:
-    """What is left to take: empty nodes, and of all sets (``shared``) those in service with a share left
-    (``sets``)."""
+    """Free places: empty nodes, and of all sets (``shared``) those in service with room (``sets``)."""
 
     def __init__(self, view: View, pool: Pool, most: int) -> None:
         self.pool, self.most = pool, most
@@ -150,8 +149,8 @@ class SharingParameters:
     """Parameters of a policy that lets jobs share nodes.
 
     Attributes:
-        depth: so many waiting jobs are looked at, in the order of submission.
-        passes: so many later jobs may start before a job; then it comes first, wherever there is room.
+        depth: number of waiting jobs considered, in the order of submission.
+        passes: number of later jobs that may start before a job; then it comes first on any free place.
     """
 
     depth: int = 16
@@ -163,9 +162,9 @@ class SharingParameters:
 
 
 class Sharing(Policy):
-    """Carries out who is to share with whom, oldest first; a subclass says who.
+    """Policy that starts the groups that a subclass chooses, oldest first.
 
-    How often a job was passed is known here alone; whoever begins anew counts the later jobs that still run.
+    Only this object knows how often a job was passed. After a restart the later jobs that still run count.
     """
 
     suits = frozenset({"sharing"})
