@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine, scaling_of
 from scheduler.engines.local.packages import Packages
+from scheduler.engines.options import Asked
 from scheduler.jobs.sizes import CORE, Unit, memory_text
 from scheduler.model.costs import FREE
 from scheduler.model.jobs import Cluster, Pool
@@ -48,6 +51,26 @@ class LocalMachine(Machine):
     @property
     def emulated(self) -> str:
         return self.packages.emulated if self.packages is not None else ""
+
+
+@contextmanager
+def find(asked: Asked) -> Iterator[LocalMachine]:
+    """Find the cores, devices or packages of this machine that jobs get; an emulated machine ends with it."""
+    from agent.emulation.persistent import standing_node
+    from scheduler.engines.local.capped import capped_packages
+
+    cores, nodes, memory_mb = (asked.own[name] for name in ("cores", "nodes", "memory"))
+    emulated = standing_node(asked.emulate, asked.home) if asked.emulate else nullcontext(Path("/sys"))
+    with emulated as sysfs:
+        if asked.devices:
+            machine = devices_of_machine(asked.policy, asked.profile, asked.home)
+        elif asked.power_budget_w is not None:
+            machine = capped_packages(
+                asked.policy, asked.power_budget_w, nodes, asked.profile, sysfs, asked.emulate
+            )
+        else:
+            machine = divide(asked.policy, cores, nodes, asked.profile)
+        yield with_memory(machine, memory_mb)
 
 
 def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None = None) -> LocalMachine:

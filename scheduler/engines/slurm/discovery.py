@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine
+from scheduler.engines.options import Asked
 from scheduler.engines.slurm.admin import rights
 from scheduler.engines.slurm.admin.kinds import kind_of as kind_of_nodes
 from scheduler.engines.slurm.client import parse
@@ -49,6 +51,36 @@ class SlurmMachine(Machine):
     @property
     def rest_w(self) -> float:
         return self.site.power.rest_w if self.site.power is not None else 0.0
+
+
+@contextmanager
+def find(asked: Asked) -> Iterator[SlurmMachine]:
+    """Find the nodes of a partition, as ``slurm_cluster`` does, with all that the options ask for."""
+    own = asked.own
+    machine = slurm_cluster(
+        asked.policy,
+        asked.home,
+        own["partition"],
+        own["unit"],
+        own["lease"],
+        own["take_over"],
+        own["gate"],
+        asked.devices,
+        asked.profile,
+    )
+    if own["set_down"]:
+        machine = setting_down(machine)
+    if own["partitions"] is not None:
+        from scheduler.engines.slurm.nodes.partition_check import partitioned
+
+        machine = partitioned(machine, asked.policy, own["partitions"], asked.home)
+    if asked.power_budget_w is not None:
+        from scheduler.engines.slurm.nodes.power_caps import capped_nodes
+
+        machine = capped_nodes(
+            machine, asked.home, asked.policy, asked.power_budget_w, asked.profile, asked.emulate
+        )
+    yield machine
 
 
 def slurm_cluster(

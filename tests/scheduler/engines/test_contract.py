@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal import Journal
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.discovery import divide
+from scheduler.engines.options import Asked
+from scheduler.engines.registry import ENGINES, find, options
+from scheduler.engines.registry import check as check_options
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
 from scheduler.policies.registry import POLICIES, PolicyEntry
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
+from tests.support import echo_engine
 from tests.support.scripted_policy import Scripted, Told
 
 SHORT_S, LONG_S = 1.0, 3.0
@@ -143,3 +148,24 @@ def test_slurm(scenario: str, lab: object, tmp_path: Path) -> None:
     machine = slurm_cluster("scripted", tmp_path / "home", None, None, 30.0)
     with coordinator_on(machine, tmp_path / "home") as coordinator:
         check(coordinator, scenario, tmp_path)
+
+
+def test_an_engine_is_one_folder_and_one_line(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENGINES, "echo", "tests.support.echo_engine")
+    own = {option.name: option.default for engine in ENGINES for option in options(engine)}
+    asked = Asked("scripted", tmp_path / "home", own=own)
+    check_options("echo", asked, profiled=False)
+    with find("echo", asked) as machine, coordinator_on(machine, tmp_path / "home") as coordinator:
+        check(coordinator, scenario, tmp_path)
+    given = Asked("scripted", tmp_path / "home", own={**own, "cores": 1})
+    with pytest.raises(BadInput, match="--cores with --engine echo: it is of this machine"):
+        check_options("echo", given, profiled=False)
+    with pytest.raises(BadInput, match="--echoes is of the echo engine"):
+        check_options("local", Asked("easy", tmp_path, own={**own, "echoes": 1}), profiled=False)
+
+
+def test_the_echo_engine_is_small() -> None:
+    files = Path(echo_engine.__file__).parent.glob("*.py")
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 120

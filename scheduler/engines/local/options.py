@@ -1,0 +1,31 @@
+"""Options of ``tenbin up`` for this machine."""
+
+from __future__ import annotations
+
+from profiles.errors import BadInput
+from scheduler.engines.options import Asked, Megabytes, Option
+
+OF = "this machine"
+OPTIONS = (
+    Option("cores", int, "Use so many cores. (default: all that this process may use)", least=1),
+    Option("nodes", int, "Split the machine into so many nodes, for policies that place.", least=1),
+    Option(
+        "memory", Megabytes, "Memory for all jobs together: 20G. (default: all that this process may use)"
+    ),
+)
+
+
+def check(asked: Asked, *, profiled: bool) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        BadInput: they are given together.
+    """
+    budget_w = asked.power_budget_w
+    given = {f"--{name}": asked.own[name] for name in ("cores", "nodes")} | {"--power-budget": budget_w}
+    for name, value in given.items():
+        if asked.devices and value is not None:
+            what = f"{name} with --devices: devices are scheduled"
+            raise BadInput(f"{what}, not {name[2:]}", "give one of them")
+    if budget_w is not None and asked.own["cores"] is not None:
+        raise BadInput("--cores with --power-budget: jobs get whole packages", "say how many by --nodes")

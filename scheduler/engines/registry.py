@@ -1,0 +1,63 @@
+"""The engines that ``tenbin up`` can start; an engine is one folder and one line here.
+
+The folder has a module ``options`` with ``OPTIONS`` (its own options), ``OF`` (what they are of, for the
+message to somebody who gives them to another engine) and ``check``, and a module ``discovery`` with
+``find(asked)``, a context manager that gives a ``common.machine.Machine``.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from profiles.errors import BadInput
+from scheduler.engines.options import Asked, Option
+
+if TYPE_CHECKING:
+    from scheduler.engines.common.machine import Machine
+
+ENGINES = {
+    "local": "scheduler.engines.local",
+    "slurm": "scheduler.engines.slurm",
+}
+DEFAULT = "local"
+
+
+def options(engine: str) -> tuple[Option, ...]:
+    """Return the options that only this engine has."""
+    found: tuple[Option, ...] = _module(engine, "options").OPTIONS
+    return found
+
+
+def check(engine: str, asked: Asked, *, profiled: bool) -> None:
+    """Refuse options of other engines, and options that do not go together.
+
+    Args:
+        asked: with the values of the options of all engines. profiled: a profile is named, not yet loaded.
+
+    Raises:
+        BadInput: names the options.
+    """
+    if asked.emulate and asked.power_budget_w is None:
+        raise BadInput("--emulate is of power caps", "add --power-budget")
+    for other in ENGINES.keys() - {engine}:
+        of = _module(other, "options").OF
+        for option in options(other):
+            if asked.own[option.name] == option.default:
+                continue
+            if other == DEFAULT:
+                raise BadInput(f"{option.flag} with --engine {engine}: it is of {of}", "leave it out")
+            raise BadInput(f"{option.flag} is of {of}", f"add --engine {other}")
+    _module(engine, "options").check(asked, profiled=profiled)
+
+
+def find(engine: str, asked: Asked) -> AbstractContextManager[Machine]:
+    """Find the resources of an engine; what is emulated lasts until the context ends."""
+    found: AbstractContextManager[Machine] = _module(engine, "discovery").find(asked)
+    return found
+
+
+def _module(engine: str, name: str) -> ModuleType:
+    return import_module(f"{ENGINES[engine]}.{name}")

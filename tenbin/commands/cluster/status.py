@@ -1,0 +1,69 @@
+"""``tenbin down`` and ``status``: a coordinator that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tenbin.commands.options import HomeOption, JsonOption
+
+
+def down(
+    let_go: Annotated[
+        bool,
+        typer.Option("--let-go", help="Leave the jobs of plain sbatch that wait to Slurm's own scheduler."),
+    ] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop the coordinator. Jobs that run go on; the queue is kept for the next ``tenbin up``.
+
+    Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by
+    themselves then.
+    """
+    import os
+    import time
+
+    from tenbin.client.client import Client
+
+    client = Client(home)
+    found = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
+    pid, guests = found["pid"], found["guests"]
+    for _ in range(200 if client.address == str(client.home) else 0):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.02)
+    text = f"stopped (pid {pid})"
+    if guests and let_go:
+        text += f"; {guests} jobs of sbatch are left to Slurm"
+    elif guests:
+        text += f"; {guests} jobs of sbatch wait for tenbin up, and start by themselves if it does not come"
+    _print({"pid": pid, "guests": guests}, json, text)
+
+
+def status(home: HomeOption = None, json: JsonOption = False) -> None:
+    """Say whether the coordinator runs, by which policy, and what it has to do."""
+    from scheduler.jobs.sizes import memory_text
+    from tenbin.client.client import Client
+
+    found = Client(home).call("GET", "/status")
+    counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
+    also = f", {found['url']}" if found["url"] else ""
+    text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
+    if memory := found["memory"]:
+        given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
+        text += f"\n{given} of {total} of memory set aside for jobs"
+    if power := found["power"]:
+        text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
+    _print(found, json, text)
+
+
+def _print(found: Any, as_json: bool, text: str) -> None:
+    import json
+
+    from tenbin.text import say
+
+    say(json.dumps(found, indent=1) if as_json else text)
