@@ -1,4 +1,4 @@
-"""The papers' own evaluations, run again: what each printed, what tenbin gets, on which stand-ins.
+"""The papers' own evaluations, run again: printed numbers beside tenbin's, with stand-ins and assumptions.
 
 Each is one file here with ``evaluate(scale, progress) -> Evaluation``, and one line in ``EVALUATIONS``.
 ``small`` shows the findings in about a minute; ``full`` is the paper's own size over at least five seeds.
@@ -77,7 +77,7 @@ class Finding:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the mean lies in ``same``; None if there is nothing to agree with."""
+        """Compare the mean with ``same``; None if there is nothing to agree with."""
         return None if self.same is None else self.same[0] <= self.tenbin.mean <= self.same[1]
 
 
@@ -120,7 +120,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``tenbin reproduce`` prints and draws.
+    """The output of ``tenbin reproduce``.
 
     Attributes:
         paper: authors, title, year.
@@ -185,7 +185,7 @@ def run_all(
     *,
     processes: int | None = None,
 ) -> list[Result]:
-    """``work`` of each case, on all cores; the results in the order of the cases.
+    """Run ``work`` for each case, on all cores; return the results in the order of the cases.
 
     ``work`` must be a function of a module. An interrupt ends the processes, and so does our own end.
     """

@@ -1,4 +1,4 @@
-"""Where jobs come from: logs in files, and generators.
+"""Workloads: job logs in files, and generators.
 
 Each is one file here and one line in ``GENERATORS`` or ``READERS``. A reader has
 ``read(path, parameters) -> Workload``, a generator ``generate(parameters, cluster, seed) -> Workload``; both

@@ -1,1 +1,1 @@
-"""What OpenCL programs import to be stopped and moved: ``tenbin.Checkpoint`` and its files."""
+"""Checkpoints of OpenCL programs, so that tenbin can stop and move them: ``tenbin.Checkpoint``, its files."""

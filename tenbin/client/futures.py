@@ -151,7 +151,7 @@ class Job:
 
 
 class DoneAndNotDone(NamedTuple):
-    """What ``wait`` has seen."""
+    """The result of ``wait``."""
 
     done: set[Job]
     not_done: set[Job]

@@ -61,21 +61,21 @@ class Submission(BaseModel):
 
 
 class Ids(BaseModel):
-    """Which jobs."""
+    """Jobs by number."""
 
     model_config = ConfigDict(extra="forbid")
     ids: list[int]
 
 
 class Wait(Ids):
-    """Which jobs, and how long for the first of them to end, or all."""
+    """Jobs, and the longest time to wait for the first of them to end, or all."""
 
     wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
     all: bool = False
 
 
 class Change(Ids):
-    """Which jobs are to be changed, all or none.
+    """Jobs to change, all or none.
 
     ``where_possible``: more jobs. Those that have ended, or that the request does not apply to, are left out;
     the answer names each with the reason.
@@ -86,13 +86,13 @@ class Change(Ids):
 
 
 class Move(Change):
-    """Which jobs, and to which class of device or node."""
+    """Jobs to move, and the class of device or node."""
 
     to: Name
 
 
 class Output(Response):
-    """What a job has written: any bytes."""
+    """The output of a job: any bytes."""
 
     media_type = "application/octet-stream"
 

@@ -94,7 +94,7 @@ def _choices(table: PairTable) -> dict[str, Grouping]:
 
 
 def _same_pairs(choice: Grouping, programs: Sequence[str], expected: dict[tuple[str, str], int]) -> int:
-    """How many of the jobs are in pairs that the paper names."""
+    """Count the jobs in pairs that the paper names."""
     left, same = dict(expected), 0
     for group in choice:
         a, b = sorted(programs[member] for member in group.members)

@@ -44,7 +44,7 @@ Factor = Callable[[str, str], float]
 
 @dataclass(frozen=True)
 class PairsSize:
-    """How much is run: kernels and their classes, seconds of a run at least, repetitions of each pair.
+    """The extent of a run: kernels and their classes, least seconds of a run, repetitions of each pair.
 
     Attributes:
         repetitions, budget_s: of one session; no further repetition of a job profile is begun after the time.

@@ -1,4 +1,4 @@
-"""What ``pairs_here`` found, as numbers, tables and a picture."""
+"""Numbers, tables and a picture of the pairs measured on this machine."""
 
 from __future__ import annotations
 

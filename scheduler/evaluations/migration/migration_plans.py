@@ -1,4 +1,4 @@
-"""How many plans in parts the printed steps of paper A keep although the job ends later than under MCT."""
+"""Counts of plans in parts that end later than under MCT but that the printed steps of paper A keep."""
 
 from __future__ import annotations
 

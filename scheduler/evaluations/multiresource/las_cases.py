@@ -1,4 +1,4 @@
-"""Which simulations the evaluation ``multiresource`` consists of."""
+"""The simulations of the evaluation ``multiresource``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NodesAndTasks(NamedTuple):
 
 @dataclass(frozen=True)
 class LasSize:
-    """How much is simulated: machines and seeds for each trace, and for what has one seed only.
+    """The extent of the simulations: machines and seeds for each trace, and for cases of one seed.
 
     ``further_seeds``: for Alibaba's tasks under the policies that are not the paper's. ``trace``: for
     Google's own tasks, where there is a file of them; None: they are left out.

@@ -45,7 +45,7 @@ class LasCase(NamedTuple):
 
 
 class LasFigures(NamedTuple):
-    """What came out of one."""
+    """The results of one simulation."""
 
     p50: float
     p95: float

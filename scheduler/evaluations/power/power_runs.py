@@ -35,7 +35,7 @@ class PowerCase(NamedTuple):
 
 
 class PowerResult(NamedTuple):
-    """What it gave; ``time_s`` and ``energy_j`` until the first 95 % of the jobs are done for set 2."""
+    """The results of a case; of set 2 ``time_s`` and ``energy_j`` until 95 % of the jobs are done."""
 
     time_s: float
     energy_j: float
@@ -79,7 +79,7 @@ def simulate(case: PowerCase) -> PowerResult:
 
 
 class PowerSize(NamedTuple):
-    """What is run at a scale."""
+    """The extent of the runs at a scale."""
 
     seeds: tuple[int, ...]
     betas: tuple[float, ...]

@@ -24,7 +24,7 @@ from scheduler.workloads import Workload
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate.
+    """The jobs to generate.
 
     Attributes:
         jobs: how many.

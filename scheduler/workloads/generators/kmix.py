@@ -71,7 +71,7 @@ MIXES = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate.
+    """The mixes to generate.
 
     Attributes:
         mix: 1, 2 or 3: a mix with the printed figures of that one, for 9216 nodes; None: any mix like them.

@@ -38,7 +38,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate.
+    """The jobs to generate.
 
     Attributes:
         jobs: how many.

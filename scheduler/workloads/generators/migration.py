@@ -41,7 +41,7 @@ BLOCK = 4096
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate; the defaults are the paper's, where it says.
+    """The jobs to generate; the defaults are the paper's, where it has them.
 
     Attributes:
         jobs: how many.

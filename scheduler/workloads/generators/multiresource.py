@@ -53,7 +53,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate.
+    """The tasks to generate.
 
     Attributes:
         like: the trace whose figures the tasks have.

@@ -48,7 +48,7 @@ PROGRAMS = (
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate.
+    """The jobs to generate.
 
     Attributes:
         jobs: how many.

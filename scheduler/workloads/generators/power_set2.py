@@ -40,7 +40,7 @@ LOAD = 0.9
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to generate.
+    """The jobs to generate.
 
     Attributes:
         jobs: how many.

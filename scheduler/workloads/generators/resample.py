@@ -56,7 +56,7 @@ LIKE = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """What to take, and what to make of it.
+    """The trace to resample, and its new spread.
 
     Attributes:
         trace: a log or trace, with its own parameters after semicolons: ``trace=FILE;every=16``.
@@ -138,7 +138,7 @@ def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workloa
 
 @dataclass
 class JobColumns:
-    """What is changed of all jobs; the demands are None where the jobs state fewer."""
+    """The columns that change; the demands are None where the jobs state fewer."""
 
     run_s: Floats
     cpu: Floats | None = None

@@ -35,7 +35,7 @@ PER_CORE = 100.0
 
 @dataclass(frozen=True)
 class Parameters(TaskParameters):
-    """How to read the table: see ``TaskParameters``.
+    """Options for the table, besides ``TaskParameters``.
 
     Attributes:
         ends: which tasks count: those that terminated, or failed ones as well.

@@ -45,7 +45,7 @@ NEEDED = (
 
 @dataclass(frozen=True)
 class Parameters(TaskParameters):
-    """How to read the list: see ``TaskParameters``."""
+    """Options for the list: ``TaskParameters``."""
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:

@@ -1,4 +1,4 @@
-"""What readers of files share: lines of plain or compressed files, and arrivals put in order."""
+"""Lines of plain or compressed files, and arrivals put in order."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ PARTS = "part-*.csv*"
 
 @dataclass(frozen=True)
 class Parameters(TaskParameters):
-    """How to read the trace: see ``TaskParameters``.
+    """Options for the trace, besides ``TaskParameters``.
 
     Attributes:
         ends: which tasks count: those that finished, or any that ended.

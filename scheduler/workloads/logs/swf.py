@@ -37,7 +37,7 @@ MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^
 
 @dataclass(frozen=True)
 class Parameters:
-    """How to read a log.
+    """Options for a log.
 
     Attributes:
         estimate: "requested" (the user's limit), "exact" (the run time itself) or "none".
@@ -77,11 +77,11 @@ def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
 
 
 class _Unusable(ValueError):
-    """Why there is no job on a line."""
+    """The reason why a line has no job."""
 
 
 class _Log:
-    """What is read of a log, many lines at a time."""
+    """A log that is read many lines at a time."""
 
     def __init__(
         self, path: Path, parameters: Parameters, skipped: Counter[str], remarks: Counter[str]
@@ -184,7 +184,7 @@ class _Log:
 
 
 class _Numbers:
-    """Which job numbers came before: all below ``_next`` but those in the gaps (first, one past the last)."""
+    """The job numbers so far: all below ``_next`` but those in the gaps (first, one past the last)."""
 
     def __init__(self) -> None:
         self._next = 0

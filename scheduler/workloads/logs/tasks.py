@@ -1,4 +1,4 @@
-"""What readers of task traces (comma-separated tables of data centres) share.
+"""Task traces: comma-separated tables of data centres.
 
 The tasks that count are gathered (a few hundred bytes each), sorted by their submission and numbered from 1.
 Run times are not known to a scheduler unless ``estimate=exact``; the tasks may be paused and resumed
@@ -24,7 +24,7 @@ from scheduler.workloads.logs.files import lines_of
 
 @dataclass(frozen=True)
 class TaskParameters:
-    """How to read a trace of tasks.
+    """Options for a trace of tasks.
 
     Attributes:
         every: about one task in so many, chosen by a hash of the task's name: the same ones however the trace

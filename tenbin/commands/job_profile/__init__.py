@@ -1,1 +1,1 @@
-"""Commands for job profiles: what a program presses with and suffers from."""
+"""Commands for job profiles: how much a program slows others down, and others slow the program."""

@@ -40,14 +40,14 @@ BudgetOption = Annotated[
 ]
 complete_kernel = names_in("agent.job_profile.kernels:KERNELS")
 app = typer.Typer(
-    help="Job profiles: what a program presses with, and suffers from, when it shares a node.",
+    help="Job profiles: how much a program slows others down on a shared node, and others slow the program.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 
 def profile(
-    name: Annotated[str, typer.Argument(help="What to call it, for --job-profile and tenbin pairs.")],
+    name: Annotated[str, typer.Argument(help="Name of the profile, for --job-profile and tenbin pairs.")],
     command: Annotated[
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
     ],
@@ -75,12 +75,12 @@ def profile(
     scale: Annotated[
         str | None,
         typer.Option(
-            help="Also how it speeds up over so many cores (or ranks over the hosts): 1,2,4; {n} in the "
-            "command is the count."
+            help="Also measure the speed-up over these counts of cores (or of ranks over the hosts): 1,2,4; "
+            "{n} in the command is the count."
         ),
     ] = None,
     caps: Annotated[
-        bool, typer.Option("--caps", help="Also its run time and energy under power caps (root; RAPL).")
+        bool, typer.Option("--caps", help="Also measure run time and energy under power caps (root; RAPL).")
     ] = False,
     emulate: Annotated[
         str,
@@ -219,7 +219,8 @@ def examples(
         bool, typer.Option("--full", help="Full profiles, three minutes and more each, not quick ones.")
     ] = False,
     scale: Annotated[
-        str | None, typer.Option(help="Also how they speed up over so many ranks (tenbin's MPI): 1,2.")
+        str | None,
+        typer.Option(help="Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of a run, about.")] = 5.0,
     store: StoreOption = None,

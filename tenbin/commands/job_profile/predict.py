@@ -40,7 +40,7 @@ def predict(
     name: Annotated[
         str,
         typer.Argument(
-            help="Its job profile, its --name, or the file name of its program.",
+            help="A job profile, a job's --name, or the file name of its program.",
             autocompletion=complete_program,
             metavar="NAME",
         ),
@@ -48,14 +48,16 @@ def predict(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Arguments of its program, after --. (default: the last ones)", metavar="[-- ARGS...]"
+            help="Arguments of the program, after --. (default: those of its last run)",
+            metavar="[-- ARGS...]",
         ),
     ] = None,
     *,
     cores: Annotated[
-        int | None, typer.Option("--cores", "-n", min=1, help="Its cores in all. (default: as it ran last)")
+        int | None,
+        typer.Option("--cores", "-n", min=1, help="Cores of the job in all. (default: as in its last run)"),
     ] = None,
-    user: Annotated[str, typer.Option(help="Whose job: for names that are new. (default: you)")] = "",
+    user: Annotated[str, typer.Option(help="Owner of the job, for names that are new. (default: you)")] = "",
     home: HomeOption = None,
     store: StoreOption = None,
     json: JsonOption = False,

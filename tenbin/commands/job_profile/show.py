@@ -46,7 +46,7 @@ JobArgument = Annotated[
 
 
 def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False) -> None:
-    """Show a job profile: what it needs alone, what it presses with, what it suffers from."""
+    """Show a job profile: needs alone, pressure on others, sensitivity to others."""
     from agent.node_profile.node_kind import node_kind
     from profiles.job_store import JobStore
 

@@ -27,7 +27,9 @@ def calibration(
     kind: Annotated[
         str | None, typer.Option(help="Only these: migration, restart, ...", autocompletion=complete_kind)
     ] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the last so many predictions.")] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only this many predictions, the last ones.")
+    ] = None,
     refit: Annotated[
         bool, typer.Option("--refit", help="Fit checkpoint costs anew from jobs, into a new profile.")
     ] = False,

@@ -37,7 +37,7 @@ REFUSED = re.compile(r"job (\d+) of \d+: (.*)", re.DOTALL)  # as the coordinator
 
 @dataclass
 class Batch:
-    """What a file asks for.
+    """The jobs of a file.
 
     Attributes:
         specs: each a JobSpec. labels: where each is from, for messages.

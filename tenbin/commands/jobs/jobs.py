@@ -62,7 +62,8 @@ Which = Annotated[
 def jobs(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
     limit: Annotated[
-        int, typer.Option(min=1, help="At most so many, the last ones; those that run are always shown.")
+        int,
+        typer.Option(min=1, help="Show at most this many, the last ones; jobs that run are always shown."),
     ] = SHOWN,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -105,7 +106,7 @@ def jobs(
 def info(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     samples: Annotated[
-        bool, typer.Option("--samples", "-s", help="What it used over time, second by second.")
+        bool, typer.Option("--samples", "-s", help="Also cores, memory, I/O and power over time.")
     ] = False,
     home: HomeOption = None,
     json: JsonOption = False,

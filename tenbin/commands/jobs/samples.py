@@ -1,4 +1,4 @@
-"""What a job used over time, as a table."""
+"""Table of a job's resource use over time."""
 
 from __future__ import annotations
 

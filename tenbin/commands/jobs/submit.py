@@ -44,7 +44,7 @@ def submit(
         Path | None,
         typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
     ] = None,
-    name: Annotated[str, typer.Option(help="For people.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the job, for people.")] = "",
     tasks: Annotated[
         str, typer.Option("--tasks", "-n", help="How many tasks: 4, or 1-4, from which the policy chooses.")
     ] = "1",
@@ -57,7 +57,10 @@ def submit(
         str | None, typer.Option(help="How fast so many tasks (or nodes) are: 1=1,2=1.9,4=3.5.")
     ] = None,
     load: Annotated[
-        str, typer.Option(help="What bounds it, compute or memory: by which measured curves it is sized.")
+        str,
+        typer.Option(
+            help="What limits the job, compute or memory: chooses the measured curves for its size."
+        ),
     ] = "compute",
     memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
     time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
@@ -79,7 +82,8 @@ def submit(
         ),
     ] = "",
     checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="It uses tenbin.Checkpoint: it can be stopped and moved.")
+        bool,
+        typer.Option("--checkpoint", help="The job uses tenbin.Checkpoint, and can be stopped and moved."),
     ] = False,
     priority: Annotated[
         int, typer.Option(help="Jobs of a higher priority come before those that wait already.")
@@ -87,13 +91,13 @@ def submit(
     user_share: Annotated[
         str | None,
         typer.Option(
-            help="NAME or NAME=WEIGHT: whom the job counts as, and that one's weight while it has not ended, "
-            "under a policy that shares between users (las-drf).",
+            help="NAME or NAME=WEIGHT: account of the job, and its weight until the job has ended, "
+            "for policies that share between users (las-drf).",
             metavar="NAME[=WEIGHT]",
         ),
     ] = None,
     after: Annotated[
-        list[int] | None, typer.Option(help="Only after this job has succeeded; repeatable.")
+        list[int] | None, typer.Option(help="Start only after this job has succeeded; repeatable.")
     ] = None,
     array: Annotated[
         str | None, typer.Option(help="One job for each number: 1-10, 0-20:5; TENBIN_ARRAY_INDEX names it.")
@@ -107,11 +111,15 @@ def submit(
     ] = None,
     output: Annotated[str, typer.Option(help="File for standard output.")] = "",
     error: Annotated[str, typer.Option(help="File for standard error.")] = "",
-    requeue: Annotated[bool, typer.Option(help="Run it again if it is lost with its supervisor.")] = True,
+    requeue: Annotated[
+        bool, typer.Option(help="Run the job again if it is lost with its supervisor.")
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check, and print what would be submitted.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit with its code.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the job; exit with its code.")
+    ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Subject(StrEnum):
-    """What is examined."""
+    """The thing to examine."""
 
     LOCAL = "local"
     SLURM = "slurm"

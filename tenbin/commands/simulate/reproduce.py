@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ScaleChoice(StrEnum):
-    """How much of the paper's evaluation to run."""
+    """The size of an evaluation."""
 
     small = "small"
     full = "full"

@@ -99,7 +99,7 @@ def simulate(
     ] = None,
     store: StoreOption = None,
     seed: Annotated[int, typer.Option(help="Of generators and policies.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only this many jobs, the first ones.")] = None,
     without_estimate: Annotated[
         str,
         typer.Option(
