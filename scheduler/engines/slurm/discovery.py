@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,14 +14,14 @@ from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.options import Asked
-from scheduler.engines.slurm.admin import rights
-from scheduler.engines.slurm.admin.kinds import kind_of as kind_of_nodes
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.client.rights import own_rights
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.external.needs import Shape
 from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
+from scheduler.engines.slurm.nodes.node_kinds import node_kind_of
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.jobs import Cluster, Pool
@@ -163,11 +162,9 @@ def setting_down(machine: SlurmMachine) -> SlurmMachine:
         BadInput: this user may not.
     """
     site = machine.site
-    config = site.slurm.config()
-    user, uid = getpass.getuser(), os.getuid()
-    level, why = rights.admin_level(site.slurm, config, user)
-    if not rights.steers_nodes(user, uid, rights.slurm_user(config), level):
-        what = f"--set-down: {user} may not set nodes down" + (f" ({why})" if why else "")
+    rights = own_rights(site.slurm, site.slurm.config())
+    if not rights.steers_nodes:
+        what = f"--set-down: {rights.user} may not set nodes down{rights.because}"
         raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
     return replace(machine, site=replace(site, set_down=True))
 
@@ -179,10 +176,9 @@ def _may_steer(slurm: Slurm) -> None:
         BadInput: one of them lacks.
     """
     config = slurm.config()
-    user, uid = getpass.getuser(), os.getuid()
-    level, why = rights.admin_level(slurm, config, user)
-    if not rights.steers_all(user, uid, rights.slurm_user(config), level):
-        what = f"--take-over: {user} may not steer other users' jobs" + (f" ({why})" if why else "")
+    rights = own_rights(slurm, config)
+    if not rights.steers_jobs:
+        what = f"--take-over: {rights.user} may not steer other users' jobs{rights.because}"
         raise BadInput(what, "see: tenbin doctor --engine slurm")
     if "lua" not in config.get("JobSubmitPlugins", "").split(","):
         remedy = "write it by tenbin slurm-config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
@@ -240,7 +236,7 @@ def _shared(
         raise BadInput(
             f"policy {policy}: a node has {cores} cores, too few for {most} jobs", "choose another policy"
         )
-    kind = kind_of_nodes(found, home / f"kinds-{partition}.json")
+    kind = node_kind_of(found, home / f"kinds-{partition}.json")
     memory_mb = min(node.memory_mb for node in found)
     known = [ClusterNode(node.name, cores, memory_mb) for node in found]
     hosts = remember(home / f"nodes-{partition}-shared.json", known)

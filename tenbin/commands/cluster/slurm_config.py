@@ -62,7 +62,7 @@ def slurm_config(
         return
     if partition is not None:
         raise BadInput("--partition is of --job-submit", "leave it out")
-    from scheduler.engines.slurm.admin.lines import conf, node_lines
+    from scheduler.engines.slurm.admin.slurm_conf import conf, node_lines
     from tenbin.commands.measure.cluster import judged, known
 
     survey, profiles = known(cluster, store)
@@ -107,7 +107,7 @@ def _job_submit(lease: Path, partition: str | None, output: Path | None, json: b
 
 
 def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
-    from scheduler.engines.slurm.admin.lines import existing
+    from scheduler.engines.slurm.admin.slurm_conf import existing
     from scheduler.engines.slurm.client.tools import Slurm
 
     try:

@@ -39,12 +39,12 @@ def profile_nodes(
     """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore
     from profiles.store import Store
-    from scheduler.engines.slurm.admin import selection, survey
+    from scheduler.engines.slurm.admin import node_selection, survey
     from scheduler.engines.slurm.client.tools import Slurm
 
     kept, slurm = ClusterStore(store), Slurm()
     partitions = slurm.partitions()
-    chosen = selection.named(nodes, slurm.nodes(), partitions)
+    chosen = node_selection.named(nodes, slurm.nodes(), partitions)
     kept.prepare()
 
     def tell(line: str) -> None:

@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from profiles.errors import Unavailable
+from scheduler.engines.slurm.client.node_programs import clean_environment
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.tools import Slurm, error_of
 
 GRANT_S = 20  # nodes that were idle a moment ago
 ENDS_S = 10.0
-
-
-def environment() -> dict[str, str]:
-    """The caller's, without what it says of another job of Slurm's, around it."""
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    conf = os.environ.get("SLURM_CONF")
-    return outside | ({"SLURM_CONF": conf} if conf else {}) | {"LC_ALL": "C.UTF-8"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def held(slurm: Slurm, nodes: Sequence[SlurmNode], partition: str, limit_s: floa
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=clean_environment(),
         start_new_session=True,
     )
     assert holder.stdin and holder.stdout and holder.stderr
@@ -101,22 +94,3 @@ def _end(holder: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
     for stream in (holder.stdout, holder.stderr):
         if stream:
             stream.close()
-
-
-def explained(errors: Sequence[str], code: int) -> tuple[str, str]:
-    """Why a node could not be measured, and the remedy, from what srun and Python have said."""
-    said = "\n".join(errors)
-    words = [line for line in errors if line.strip()]
-    last = words[-1].removeprefix("srun: error: ") if words else f"exit code {code}"
-    same = f"install the same tenbin there, at the same path as here ({sys.prefix})"
-    for sign, what, remedy in (
-        ("No module named", "it has no tenbin in {python}", same),
-        ("No such file or directory", "it has no {python}", same),
-        ("Permission denied", "this user may not run {python} there", same),
-        ("Unable to confirm allocation", "its slurmd does not know the job", "see its slurmd's log"),
-        ("onnection", "its slurmd does not answer", "restart slurmd there"),
-        ("Node failure", "it was lost while it was measured", "see: sinfo -R"),
-    ):
-        if sign in said:
-            return f"{what.format(python=sys.executable)} ({last})", remedy
-    return f"it refused the probe ({last})", "try there by hand: tenbin profile --quick"

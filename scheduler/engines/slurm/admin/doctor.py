@@ -1,32 +1,37 @@
-"""Whether this Slurm can be steered by tenbin, how far, and what would change that.
+"""``tenbin doctor --engine slurm``: how far tenbin can steer this Slurm, and the remedy for each obstacle.
 
-Nothing is changed; a job of a second looks at each node.
+The checks change nothing in Slurm. Each node is asked by a job of a second.
 """
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from agent.doctor.finding import Finding, limited, missing, ok
 from profiles.errors import Unavailable
-from scheduler.engines.slurm.admin import reach, rights, settings
+from scheduler.engines.slurm.admin import config_checks, node_checks
 from scheduler.engines.slurm.client.parse import OLDEST, SlurmNode
+from scheduler.engines.slurm.client.rights import Rights, own_rights
 from scheduler.engines.slurm.client.tools import Slurm
 
 TOOLS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun", "salloc")
 TRIED = {(22, 5)}  # versions on which tenbin's tests run
 INSTALL = "install Slurm's tools (Debian: apt install slurm-client), or: module load slurm"
+DEEDS = (  # with the rank that they take
+    ("submit, pin, requeue and cancel jobs of one's own", 0),
+    ("suspend and resume jobs, steer other users' jobs (tenbin up --take-over), reservations", 1),
+    ("set dead nodes down, so that their jobs need not wait for SlurmdTimeout; make partitions", 2),
+)
+TITLES = ("a plain user", "an operator", "an administrator")  # by rank
 
 
 def examine(slurm: Slurm, folder: Path) -> list[Finding]:
-    """All findings: tools, controller, rights, settings, nodes; what cannot be asked is ``missing``.
+    """Check tools, controller, rights, settings and nodes.
 
     Args:
-        folder: where the coordinator keeps its jobs, which nodes should see.
+        folder: where the coordinator keeps its jobs; the nodes should see it.
     """
     findings = list(_tools(slurm))
     if any(finding.state == "missing" for finding in findings):
@@ -39,20 +44,17 @@ def examine(slurm: Slurm, folder: Path) -> list[Finding]:
             missing("slurm", f"the controller cannot be asked ({error.what})", "", _remedy(error)),
         ]
     findings.append(ok("slurm", f"cluster {config['ClusterName']} answers", config.get("SLURM_CONF", "")))
-    uid = os.getuid()
-    name = _name(uid)
-    level, why = rights.admin_level(slurm, config, name)
-    findings += rights.check(name, uid, rights.slurm_user(config), level, why)
-    findings += settings.check(config)
+    findings += check_rights(own_rights(slurm, config))
+    findings += config_checks.check(config)
     try:
         nodes = slurm.nodes()
     except Unavailable as error:
         return [*findings, missing("nodes", f"they cannot be seen ({error.what})", "", _remedy(error))]
-    return [*findings, *_nodes(nodes), *reach.check(nodes, folder), *_mpi(slurm)]
+    return [*findings, *_nodes(nodes), *node_checks.check(nodes, folder), *_mpi(slurm)]
 
 
 def usable(findings: list[Finding]) -> bool:
-    """Whether there is a Slurm that answers."""
+    """Tell if there is a Slurm that answers."""
     return not any(f.topic == "slurm" and f.state == "missing" for f in findings)
 
 
@@ -91,11 +93,23 @@ def _remedy(error: Unavailable) -> str:
     )
 
 
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+def check_rights(rights: Rights) -> Iterator[Finding]:
+    """Tell what the user may do, and what takes more rights."""
+    user = rights.user
+    if rights.unlimited:
+        who = "root" if rights.uid == 0 else f"SlurmUser ({user})"
+        yield ok("rights", f"{who}: everything, for every user")
+        return
+    may = "; ".join(deed for deed, needed in DEEDS if needed <= rights.rank)
+    yield ok("rights", f"{user} is {TITLES[rights.rank]}: may {may}")
+    lacking = "; ".join(deed for deed, needed in DEEDS if needed > rights.rank)
+    if not lacking:
+        return
+    grant, why = f"sacctmgr modify user {user} set adminlevel=Administrator", rights.why_unknown
+    remedy = f"as an administrator: {grant}"
+    if why:
+        remedy = f"run the coordinator as {rights.slurm_user} or root, or set up slurmdbd and then: {grant}"
+    yield limited("rights", f"{user} may not {lacking}", why or "Slurm's database gives no more", remedy)
 
 
 def _nodes(nodes: list[SlurmNode]) -> Iterator[Finding]:

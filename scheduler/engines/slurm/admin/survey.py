@@ -26,9 +26,10 @@ from profiles.clusters import Refused, Survey
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
 from profiles.records import Absent, Profile, Settings
-from scheduler.engines.slurm.admin import exchange
-from scheduler.engines.slurm.admin.allocation import Allocation, environment, explained, held
-from scheduler.engines.slurm.admin.selection import Partitions, groups, sorted_out
+from scheduler.engines.slurm.admin import node_network
+from scheduler.engines.slurm.admin.allocation import Allocation, held
+from scheduler.engines.slurm.admin.node_selection import Partitions, groups, sorted_out
+from scheduler.engines.slurm.client.node_programs import clean_environment, step_failure
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.tools import Slurm
 
@@ -119,7 +120,7 @@ def _group(
     steps = plan(settings)
     limit_s = sum(step.limit_s for step in steps)
     exchanges = not machine and (not settings.only or "network" in settings.only) and len(nodes) > 1
-    most_s = limit_s + 4 * exchange.expected_s(len(nodes), settings.quick) + 120
+    most_s = limit_s + 4 * node_network.expected_s(len(nodes), settings.quick) + 120
     try:
         with held(slurm, nodes, partition, most_s) as allocation:
             visits = [Visit(allocation, node, settings, machine, tell) for node in nodes]
@@ -147,10 +148,10 @@ def _exchange(
 ) -> None:
     mpi = found.profiles[nodes[0].name].inventory.mpi
     assert mpi
-    expected_s = exchange.expected_s(len(nodes), settings.quick)
+    expected_s = node_network.expected_s(len(nodes), settings.quick)
     tell(f"all-to-all between {len(nodes)} nodes (about {expected_s:.0f} s)")
 
-    everyone = exchange.Exchange(allocation, mpi.library, settings, found.hear, lambda: found.interrupted)
+    everyone = node_network.Exchange(allocation, mpi.library, settings, found.hear, lambda: found.interrupted)
     thread = threading.Thread(target=everyone.measure, args=[nodes], daemon=True)
     thread.start()
     _watched([thread], allocation, found, 4 * expected_s + 120)
@@ -197,7 +198,7 @@ class Visit:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env=environment(),
+            env=clean_environment(),
             start_new_session=True,  # Ctrl-C goes to it through Slurm
         )
         self.thread = threading.Thread(target=self._listen, daemon=True)
@@ -214,7 +215,8 @@ class Visit:
         code = self._process.wait()
         reader.join(timeout=1.0)
         if self.profile is None and not self.trouble:
-            self.trouble, self.remedy = explained(errors, code)
+            failure = step_failure(errors, code)
+            self.trouble, self.remedy = failure.what, failure.remedy
 
     def _hear(self, event: Event) -> None:
         match event["event"]:

@@ -6,12 +6,18 @@ share of the node's cores.
 
 from __future__ import annotations
 
+import re
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
 from scheduler.model.jobs import Placement
+
+
+def gres_type(device: str) -> str:
+    """Turn the name of a device into a type of generic resource: ``nvidia_h100_80gb``."""
+    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from profiles.files import write_whole
 from profiles.inventory import OpenCLDevice
 from profiles.records import Profile
 from profiles.store import Store
-from scheduler.engines.slurm.admin.asking import ask
-from scheduler.engines.slurm.admin.lines import gres_type
+from scheduler.engines.slurm.client.node_programs import run_on_node
 from scheduler.engines.slurm.client.parse import SlurmNode
-from scheduler.engines.slurm.nodes.devices import Devices, Slot
+from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
@@ -97,9 +96,11 @@ def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, st
     """What a job sees there that has asked for this; None, and why not."""
     if not node.usable:
         return None, node.state
-    done = ask(node, [sys.executable, "-P", "-m", "probes.opencl.devices"], LIMIT_S, memory_mb=200, gres=gres)
-    if done is None:
-        return None, f"it did not answer within {LIMIT_S:g} s"
+    program = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    try:
+        done = run_on_node(node, program, LIMIT_S, memory_mb=200, gres=gres)
+    except Unavailable as error:
+        return None, error.what
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     if "no OpenCL" in done.stderr:
         return [], ""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.engines.slurm.admin import rights
+from scheduler.engines.slurm.client.rights import own_rights
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.discovery import SlurmMachine
 from scheduler.engines.slurm.nodes.partitions import own_names
@@ -43,10 +41,10 @@ def partitioned(machine: SlurmMachine, policy: str, prefix: str, home: Path) -> 
 
 def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
     """BadInput if partitions of these names may not be made."""
-    config, user = slurm.config(), getpass.getuser()
-    level, why = rights.admin_level(slurm, config, user)
-    if not rights.steers_nodes(user, os.getuid(), rights.slurm_user(config), level):
-        what = f"--partitions: {user} may not make partitions" + (f" ({why})" if why else "")
+    config = slurm.config()
+    rights = own_rights(slurm, config)
+    if not rights.steers_nodes:
+        what = f"--partitions: {rights.user} may not make partitions{rights.because}"
         raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
     own, form = own_names(home), re.compile(rf"{re.escape(prefix)}-\d+")
     foreign = sorted(one for one in slurm.partitions() if form.fullmatch(one) and one not in own)

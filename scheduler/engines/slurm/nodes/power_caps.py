@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,9 +14,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files import write_whole
 from profiles.records import Profile
 from scheduler.engines.common.machine import cap_lines, scaling_of
-from scheduler.engines.slurm.admin.allocation import explained
-from scheduler.engines.slurm.admin.asking import ask
-from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.client.node_programs import ask_nodes
 from scheduler.engines.slurm.discovery import SlurmMachine
 from scheduler.engines.slurm.nodes.power_budget import SitePower
 from scheduler.engines.slurm.site import Site
@@ -106,16 +102,13 @@ def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     known = {name: one for name, one in _read(file).items() if bool(one.emulated) == (sysfs != REAL)}
     asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
     found = {name: power for name, power in known.items() if name in hosts}
-    trouble: dict[str, tuple[str, str]] = {}
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        answers = pool.map(lambda node: _ask(site, node, sysfs), asked)
-        for node, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, NodePower):
-                found[node.name] = answer
-            elif node.name not in found:  # else it may just have been taken by somebody
-                trouble[node.name] = answer
-    for name, (what, remedy) in trouble.items():
-        raise Unavailable(f"--power-budget: {name}: {what}", remedy)
+    program = ["-m", "agent.power.node_power", sysfs, str(node_states())]
+    answers = ask_nodes(asked, program, "{", limit_s=LIMIT_S, partition=site.partition, at_once=SIDE_BY_SIDE)
+    for node, answer in zip(asked, map(_node_power, answers), strict=True):
+        if isinstance(answer, NodePower):
+            found[node.name] = answer
+        elif node.name not in found:  # a node with an earlier answer may have been taken by a job just now
+            raise Unavailable(f"--power-budget: {node.name}: {answer.what}", answer.remedy)
     if not found:
         raise Unavailable("--power-budget: no node is free to be asked for its caps", "start it when one is")
     write_whole(file, json.dumps({name: asdict(power) for name, power in sorted(found.items())}))
@@ -140,20 +133,11 @@ def _likely(known: Sequence[NodePower]) -> NodePower:
     )
 
 
-def _ask(site: Site, node: SlurmNode, sysfs: str) -> NodePower | tuple[str, str]:
-    """What the node says; or why it cannot, and the remedy."""
-    program = [sys.executable, "-P", "-m", "agent.power.node_power", sysfs, str(node_states())]
-    done = ask(node, program, LIMIT_S, site.partition)
-    if done is None:
-        return f"it did not answer within {LIMIT_S:g} s", f"see: scontrol show node {node.name}"
-    return _answer(done.stdout, done.stderr, done.returncode)
-
-
-def _answer(said: str, errors: str, code: int) -> NodePower | tuple[str, str]:
-    for line in said.splitlines():
-        if line.startswith("{"):
-            answer: Mapping[str, object] = json.loads(line)
-            if "trouble" in answer:
-                return str(answer["trouble"]), str(answer["remedy"]) or HINT
-            return NodePower(**answer)  # type: ignore[arg-type]
-    return explained(errors.splitlines(), code)
+def _node_power(answer: str | Unavailable) -> NodePower | Unavailable:
+    """Read the answer of ``agent.power.node_power``."""
+    if isinstance(answer, Unavailable):
+        return answer
+    said: Mapping[str, object] = json.loads(answer)
+    if "trouble" in said:
+        return Unavailable(str(said["trouble"]), str(said["remedy"]) or HINT)
+    return NodePower(**said)  # type: ignore[arg-type]

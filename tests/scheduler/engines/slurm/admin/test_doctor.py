@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from agent.doctor.finding import Finding
-from scheduler.engines.slurm.admin import reach, rights, settings
-from scheduler.engines.slurm.admin.doctor import examine, usable
+from scheduler.engines.slurm.admin import config_checks, node_checks
+from scheduler.engines.slurm.admin.doctor import check_rights, examine, usable
+from scheduler.engines.slurm.client.rights import Rights, slurm_user
 from scheduler.engines.slurm.client.tools import Slurm
 from tests.support.slurm_lab import SlurmLab
 
@@ -41,7 +42,7 @@ def one(findings: list[Finding], words: str) -> Finding:
 
 
 def judged(**changes: str) -> list[Finding]:
-    return [f for f in settings.check(FIT | changes) if f.state != "ok"]
+    return [f for f in config_checks.check(FIT | changes) if f.state != "ok"]
 
 
 def test_a_cluster_that_is_as_it_should_be_has_nothing_to_change() -> None:
@@ -78,7 +79,7 @@ def test_a_setting_that_hinders_is_told_with_the_line_to_add(setting: str, value
 
 
 def test_settings_that_a_version_does_not_show_are_no_error() -> None:
-    assert all(f.state in ("ok", "limited") for f in settings.check({"ClusterName": "c"}))
+    assert all(f.state in ("ok", "limited") for f in config_checks.check({"ClusterName": "c"}))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_settings_that_a_version_does_not_show_are_no_error() -> None:
     [("None", ["suspend", "partitions"]), ("Operator", ["partitions"]), ("Administrator", [])],
 )
 def test_rights(level: str, lacks: list[str]) -> None:
-    found = list(rights.check("ann", 1000, "slurm", level, ""))
+    found = list(check_rights(Rights("ann", 1000, "slurm", level)))
     lacking = " ".join(f.what for f in found if f.state == "limited")
     assert [word for word in ("suspend", "partitions") if word in lacking] == lacks
     assert all("sacctmgr modify user ann set adminlevel" in f.remedy for f in found if f.state == "limited")
@@ -94,9 +95,8 @@ def test_rights(level: str, lacks: list[str]) -> None:
 
 def test_slurm_user_may_do_everything() -> None:
     for user, uid in (("slurm", 64030), ("root", 0)):
-        (found,) = rights.check(
-            user, uid, rights.slurm_user({"SlurmUser": "slurm(64030)"}), "", "no slurmdbd"
-        )
+        name = slurm_user({"SlurmUser": "slurm(64030)"})
+        (found,) = check_rights(Rights(user, uid, name, "", "no slurmdbd"))
         assert found.state == "ok"
 
 
@@ -120,12 +120,12 @@ def test_a_folder_that_is_not_shared_and_a_node_that_cannot_run_tenbin(
     lab: SlurmLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every node of the lab has a /dev/shm of its own."""
-    found = list(reach.check(Slurm().nodes(), Path("/dev/shm/tenbin/coordinator")))
+    found = list(node_checks.check(Slurm().nodes(), Path("/dev/shm/tenbin/coordinator")))
     assert [f.what for f in found if f.state == "limited"] == [
         f"{node} does not see /dev/shm" for node in lab.nodes
     ]
     monkeypatch.setattr(sys, "executable", "/opt/nobody/python")
-    found = list(reach.check(Slurm().nodes(), HOME))
+    found = list(node_checks.check(Slurm().nodes(), HOME))
     assert len(found) == 3 and all("has no /opt/nobody/python" in f.what for f in found)
 
 

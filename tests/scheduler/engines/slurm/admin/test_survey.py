@@ -17,11 +17,11 @@ from probes.mpi.launchers import MpiInstall
 from profiles.clusters import ClusterStore
 from profiles.errors import BadInput
 from profiles.store import Store
-from scheduler.engines.slurm.admin.allocation import explained
-from scheduler.engines.slurm.admin.exchange import rounds
-from scheduler.engines.slurm.admin.lines import existing
-from scheduler.engines.slurm.admin.selection import groups, named, sorted_out
+from scheduler.engines.slurm.admin.node_network import rounds
+from scheduler.engines.slurm.admin.node_selection import groups, named, sorted_out
+from scheduler.engines.slurm.admin.slurm_conf import existing
 from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.node_programs import step_failure
 from tests.support.slurm_lab import SlurmLab
 
 COMMAND = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()"]
@@ -90,9 +90,9 @@ def test_which_nodes_are_meant() -> None:
 
 
 def test_what_a_node_that_refuses_says() -> None:
-    what, remedy = explained(["srun: error: node2: task 0: x", "/opt/python: No module named agent"], 1)
-    assert "no tenbin" in what and "same path" in remedy
-    assert "it refused the probe (exit code 3)" in explained([], 3)[0]
+    failure = step_failure(["srun: error: node2: task 0: x", "/opt/python: No module named agent"], 1)
+    assert "no tenbin" in failure.what and "same path" in failure.remedy
+    assert "it refused the probe (exit code 3)" in step_failure([], 3).what
 
 
 def test_a_cluster_with_a_drained_node_is_measured_shown_drawn_and_told_to_slurm(

@@ -16,6 +16,7 @@ from profiles.inventory import Inventory
 from profiles.records import Profile, Quality
 from profiles.siblings import Odd
 from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.nodes.devices import gres_type
 
 OURS = "tb_"
 MEMORY_KEPT = 0.01  # a kernel may tell a little less after an update, and slurmd then refuses the node
@@ -149,11 +150,6 @@ def _gres(name: str, i: Inventory, counted: Mapping[str, int]) -> list[str]:
             f"NodeName={name} Name=gpu Type={gres_type(g.name)} File=/dev/nvidia{g.index}" for g in i.gpus
         ]
     return [f"NodeName={name} Name=gpu Type={kind} Count={number}" for kind, number in counted.items()]
-
-
-def gres_type(text: str) -> str:
-    """The name of a device as a name that Slurm takes: ``nvidia_h100_80gb``."""
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
 def conf(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from probes.network.rank import AllToAllPlan
 from probes.run import Event, Run
 from profiles.errors import Unavailable, UserError
 from profiles.records import Settings
-from scheduler.engines.slurm.admin.allocation import Allocation, environment
+from scheduler.engines.slurm.admin.allocation import Allocation
+from scheduler.engines.slurm.client.node_programs import clean_environment
 from scheduler.engines.slurm.client.parse import SlurmNode
 
 MOST_ROUNDS = 31
@@ -128,7 +129,7 @@ class Exchange:
             listener.line(line)
 
         try:
-            run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=environment())
+            run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=clean_environment())
             listener.ended()
         except UserError as error:
             if not self.stopped():

@@ -9,7 +9,7 @@ import pytest
 from profiles.inventory import Gpu, OpenCLDevice
 from profiles.records import Condition, Profile
 from profiles.siblings import Odd, Value
-from scheduler.engines.slurm.admin.lines import conf, existing, node_lines
+from scheduler.engines.slurm.admin.slurm_conf import conf, existing, node_lines
 from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
 
 
