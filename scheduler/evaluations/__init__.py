@@ -138,11 +138,7 @@ class Evaluation:
 
 
 def evaluate(name: str, scale: Scale, progress: Progress | None = None) -> Evaluation:
-    """Run the evaluation of that name.
-
-    Raises:
-        BadInput: there is no such evaluation; or it lacks a file that it needs.
-    """
+    """Run the evaluation of that name."""
     if name not in EVALUATIONS:
         raise unknown("evaluation", name, EVALUATIONS)
     result: Evaluation = import_module(EVALUATIONS[name]).evaluate(scale, progress or _silent)

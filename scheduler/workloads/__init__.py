@@ -78,9 +78,6 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
     """Load the workload that ``"FILE,k=v,k=v"`` or ``"generator:NAME,k=v,k=v"`` describes.
 
     ``"READER:FILE"`` reads a file (or, where the reader can, a folder) whose name does not tell what it is.
-
-    Raises:
-        BadInput: no such file, generator or parameter, or a value that makes no sense.
     """
     if text.startswith(PREFIX):
         name, given = split(text.removeprefix(PREFIX))

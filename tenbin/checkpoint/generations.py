@@ -62,11 +62,7 @@ class Generations:
 
     @classmethod
     def here(cls, path: Path, variables: Mapping[str, str] = os.environ) -> Generations:
-        """Take generation, folder and key from the environment, where tenbin has set them.
-
-        Raises:
-            CheckpointError: what it was told cannot be read.
-        """
+        """Take generation, folder and key from the environment, where tenbin has set them."""
         told = variables.get("TENBIN_GENERATION")
         if told is None:
             return cls(path)
@@ -85,11 +81,7 @@ class Generations:
     def save(
         self, program: str, state: dict[str, Any], parts: Sequence[Part], fill: Sequence[Transfer]
     ) -> None:
-        """Write this process's checkpoint, then remove those of lower generations.
-
-        Raises:
-            OSError, CheckpointError: as ``write``, and ``check``.
-        """
+        """Write this process's checkpoint, then remove those of lower generations."""
         self.check()
         try:
             write(self.file, program, state, parts, fill=fill, last_look=self.check)
@@ -103,9 +95,6 @@ class Generations:
 
         It gets this process's name as well: then no old copy can replace it or take it away. One of another
         job, or of none, has only this name from then on.
-
-        Raises:
-            CheckpointError: as ``check``, and what ``look`` raises.
         """
         self.check()
         # What killed attempts were writing takes room.
@@ -118,11 +107,7 @@ class Generations:
         return None
 
     def read(self, path: Path, parts: Sequence[Part], take: Sequence[Transfer]) -> None:
-        """Read the data of the checkpoint that was taken up.
-
-        Raises:
-            CheckpointError: as ``checkpoint_file.read``, and ``check``.
-        """
+        """Read the data of the checkpoint that was taken up."""
         try:
             read(path, parts, take)
         except FileNotFoundError:
@@ -130,11 +115,7 @@ class Generations:
             raise
 
     def clear(self) -> None:
-        """Remove all checkpoints of this job, because its program has ended.
-
-        Raises:
-            CheckpointError: as ``check``.
-        """
+        """Remove all checkpoints of this job, because its program has ended."""
         self.check()
         self.file.with_name(aside_name(self.file)).unlink(missing_ok=True)
         self._remove(lambda found: not self._later(found))

@@ -10,11 +10,7 @@ WRITABLE = "choose a file in a folder you may write"
 
 
 def storage_folder(folder: Path) -> Path:
-    """Resolve links in a ``--storage`` folder; a folder that does not answer is reported by its reader.
-
-    Raises:
-        BadInput: it is no folder.
-    """
+    """Resolve links in a ``--storage`` folder; a folder that does not answer is reported by its reader."""
     from probes.folders import inspect_folder
 
     try:
@@ -44,11 +40,7 @@ def ensure_writable(option: str, file: Path) -> None:
 
 
 def write_output(option: str, file: Path, text: str) -> None:
-    """Write a whole file, or leave it as it was.
-
-    Raises:
-        BadInput: the file cannot be written; names ``option``.
-    """
+    """Write a whole file, or leave it as it was."""
     from profiles.files import write_whole
 
     try:

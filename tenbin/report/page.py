@@ -31,11 +31,7 @@ from tenbin.report.style import html
 
 
 def write_report(path: Path, output: Path) -> None:
-    """Draw the profile stored at ``path`` into the HTML file ``output``.
-
-    Raises:
-        BadInput: the profile cannot be read, or ``output`` not written.
-    """
+    """Draw the profile stored at ``path`` into the HTML file ``output``."""
     profile = load(path)
     page = render(profile, samples(path), previous(path, profile), jobs_beside(path, profile))
     try:

@@ -98,9 +98,6 @@ def make_ready(home: Path, anew: bool) -> Iterator[str]:
     """Close the coordinator's folder to others, and make a damaged journal ``anew`` if it is to be.
 
     Yields: what was done, as sentences.
-
-    Raises:
-        Busy, BadInput: as ``close_home`` and ``recover``.
     """
     if closed := close_home(home):
         yield closed
@@ -151,11 +148,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 
 
 def close_home(home: Path) -> str:
-    """Close a coordinator's folder to all but its owner; return what was done, or nothing.
-
-    Raises:
-        BadInput: it belongs to somebody else, or is not plainly a coordinator's.
-    """
+    """Close a coordinator's folder to all but its owner; return what was done, or nothing."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = home.stat()
     mode = stat.S_IMODE(found.st_mode)
@@ -171,11 +164,7 @@ def close_home(home: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder in which only its owner may write.
-
-    Raises:
-        BadInput: it belongs to somebody else, or others may write there.
-    """
+    """Make a folder in which only its owner may write."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:

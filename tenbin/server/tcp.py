@@ -26,11 +26,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 def where(text: str) -> tuple[str, int]:
-    """Read host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; without a host the loopback address.
-
-    Raises:
-        BadInput: it is none of these.
-    """
+    """Read host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; the default host is the loopback."""
     found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):)?(\d{1,5})", text)
     if not found or int(found[3]) > 65535:
         remedy = "write PORT (only from this machine), 0.0.0.0:PORT (from everywhere) or HOST:PORT"
@@ -39,11 +35,7 @@ def where(text: str) -> tuple[str, int]:
 
 
 def listen(text: str) -> socket.socket:
-    """Open a listening socket there; port 0: any free one.
-
-    Raises:
-        BadInput: that is not possible.
-    """
+    """Open a listening socket there; port 0: any free one."""
     host, port = where(text)
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -67,11 +59,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def token_of(home: Path) -> str:
-    """Return the token that callers must know; the first call makes it.
-
-    Raises:
-        BadInput: the file can be read by others, or holds no token.
-    """
+    """Return the token that callers must know; the first call makes it."""
     path = home / "token"
     if not path.exists():
         aside = home / f".token.{os.getpid()}"

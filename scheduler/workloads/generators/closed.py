@@ -36,7 +36,7 @@ class Closed:
         self._arrivals = iter(arrivals)
         self._load = load
         self._skipped = skipped
-        self._books = ClusterState(cluster)  # only to ask what fits
+        self._empty = ClusterState(cluster)  # only to ask what fits
         self._capacity = capacity(cluster)
         self._counted = cluster.pools[0].counted
         self._unfinished = [0.0] * len(self._capacity)
@@ -51,7 +51,7 @@ class Closed:
             arrival = next(self._arrivals, None)
             if arrival is None:
                 break
-            why = self._books.misfit(arrival.job)
+            why = self._empty.misfit(arrival.job)
             if why:
                 self._skipped[why] += 1
                 continue
@@ -69,11 +69,7 @@ class Closed:
 
 
 def capacity(cluster: Cluster) -> tuple[float, ...]:
-    """Add up what the whole cluster has of each resource; of counted pools the units.
-
-    Raises:
-        BadInput: its pools have different resources, so that no demand can be held against all of it.
-    """
+    """Add up what the whole cluster has of each resource; of counted pools the units."""
     resources = {pool.resources for pool in cluster.pools}
     if len(resources) > 1:
         raise BadInput(
@@ -94,10 +90,10 @@ def demand_of(job: Job, counted: bool) -> tuple[float, ...]:
 def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
     """Demand times run time, over capacity times the time from first to last arrival, of the resource that is
     demanded most; infinite when all arrive at once. Jobs that no empty cluster could hold offer nothing."""
-    has, counted, books = capacity(cluster), cluster.pools[0].counted, ClusterState(cluster)
+    has, counted, empty = capacity(cluster), cluster.pools[0].counted, ClusterState(cluster)
     work = [0.0] * len(has)
     for job, run_s, *_ in arrivals:
-        if not books.misfit(job):
+        if not empty.misfit(job):
             for r, amount in enumerate(demand_of(job, counted)):
                 work[r] += amount * run_s
     most = max(w / c for w, c in zip(work, has, strict=True))
@@ -106,11 +102,7 @@ def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
 
 
 def stretched(arrivals: Sequence[Arrival], cluster: Cluster, load: float) -> Iterator[Arrival]:
-    """Stretch the times between the arrivals so that ``offered_load`` is ``load``.
-
-    Raises:
-        BadInput: they all come at once, or need no time.
-    """
+    """Stretch the times between the arrivals so that ``offered_load`` is ``load``."""
     natural = offered_load(arrivals, cluster)
     if not 0 < natural < math.inf or not 0 < load < math.inf:
         raise BadInput(

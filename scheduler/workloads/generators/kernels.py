@@ -55,11 +55,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of jobs.
-
-    Raises:
-        BadInput: the cluster has no nodes with cores alone, or the table cannot be read.
-    """
+    """Generate a stream of jobs."""
     pool = cluster.pools[0]
     if len(cluster.pools) != 1 or len(pool.capacity) != 1:
         raise BadInput(

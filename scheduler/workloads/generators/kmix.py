@@ -117,11 +117,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate mixes of jobs for the first class of the cluster.
-
-    Raises:
-        BadInput: the machine is too small for the largest jobs, or has not the size that a ``mix`` is for.
-    """
+    """Generate mixes of jobs for the first class of the cluster."""
     nodes = cluster.pools[0].units
     if nodes < parameters.largest:
         raise BadInput(

@@ -65,11 +65,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of jobs by the model.
-
-    Raises:
-        BadInput: the model needs at least 2 nodes.
-    """
+    """Generate a stream of jobs by the model."""
     nodes = parameters.nodes or cluster.pools[0].units
     if nodes < 2:
         raise BadInput(f"generator lublin: a machine of {nodes} node", "the model needs at least 2")

@@ -99,11 +99,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of jobs for the first two classes of the cluster: the high one, and the low one.
-
-    Raises:
-        BadInput: the cluster has no two counted classes, or they are too small.
-    """
+    """Generate a stream of jobs for the first two classes of the cluster: the high one, and the low one."""
     if len(cluster.pools) < 2 or not all(pool.counted for pool in cluster.pools[:2]):
         raise BadInput(
             "generator migration needs a cluster of two counted classes", "give for instance 512xhigh+512xlow"

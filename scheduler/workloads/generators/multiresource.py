@@ -89,11 +89,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of tasks, or a closed loop.
-
-    Raises:
-        BadInput: the nodes of the cluster do not have two resources.
-    """
+    """Generate a stream of tasks, or a closed loop."""
     if {len(pool.resources) for pool in cluster.pools} != {2}:
         raise BadInput(
             "generator multiresource makes tasks that demand CPU and memory",

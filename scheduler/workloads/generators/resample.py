@@ -104,11 +104,7 @@ class Parameters:
 
 
 def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Resample the trace.
-
-    Raises:
-        BadInput: the trace cannot be read or is no stream, or the spread cannot be reached with its jobs.
-    """
+    """Resample the trace."""
     source = load(parameters.trace.replace(";", ","), cluster, seed)
     if not isinstance(source.arrivals, Iterable):
         raise BadInput(
@@ -171,11 +167,7 @@ def _spread(columns: JobColumns, wanted: DemandSpread, rng: np.random.Generator)
 
 
 def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
-    """Raise the values to the power that gives them a coefficient of variation, at the same mean.
-
-    Raises:
-        BadInput: no power does.
-    """
+    """Raise the values to the power that gives them a coefficient of variation, at the same mean."""
     from scipy.optimize import brentq
 
     if wanted is None:
@@ -201,11 +193,7 @@ def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
 
 
 def correlated(first: Floats, second: Floats, wanted: float, rng: np.random.Generator) -> Floats:
-    """Put the second values in an order in which they have a (Pearson) correlation with the first.
-
-    Raises:
-        BadInput: no order by correlated scores has it.
-    """
+    """Put the second values in an order in which they have a (Pearson) correlation with the first."""
     from scipy.special import ndtri
 
     n = len(first)

@@ -120,11 +120,7 @@ class _Log:
         return found
 
     def _arrival(self, fields: list[str]) -> Arrival:
-        """Read the job on a line.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Read the job on a line; ValueError if there is none."""
         if len(fields) <= USED:
             if len(fields) < NEEDED:
                 raise _Unusable(f"fewer than {NEEDED} fields")
@@ -172,11 +168,7 @@ class _Log:
         return made(Arrival, (job, run, EMPTY, None))
 
     def _skip(self, place: int, error: ValueError) -> None:
-        """Count a line that cannot be used.
-
-        Raises:
-            BadInput: with ``strict``.
-        """
+        """Count a line that cannot be used; with ``strict`` raise BadInput."""
         reason = str(error) if isinstance(error, _Unusable) else "a field that is no number"
         if self._parameters.strict:
             raise BadInput(f"{self._path}, line {place}: {reason}", "mend the line, or read without strict")

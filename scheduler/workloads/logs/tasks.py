@@ -81,11 +81,7 @@ class TraceTable:
                 self.skip(f"{len(fields)} fields instead of {columns}")
 
     def skip(self, reason: str) -> None:
-        """Count the line at hand as one that cannot be used.
-
-        Raises:
-            BadInput: with ``strict``.
-        """
+        """Count the line at hand as one that cannot be used; with ``strict`` raise BadInput."""
         if self._strict:
             raise BadInput(
                 f"{self.path}, line {self.line}: {reason}", "mend the line, or read without strict"

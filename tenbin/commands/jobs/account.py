@@ -15,7 +15,7 @@ def account(job: dict[str, Any]) -> str:
     lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
-    lines += [f"  {_foreseen(one)}" for one in job["forecasts"] if one["measured"] is not None]
+    lines += [f"  {_prediction_and_outcome(one)}" for one in job["forecasts"] if one["measured"] is not None]
     lines.append(f"  output: {job['stdout']}, {job['stderr']}")
     for event in job["history"]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
@@ -101,7 +101,7 @@ def _used(job: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _foreseen(forecast: dict[str, Any]) -> str:
+def _prediction_and_outcome(forecast: dict[str, Any]) -> str:
     """Write a prediction and its outcome."""
     kind, to = forecast["kind"], forecast["detail"].get("to")
     said = f"predicted {number(forecast['predicted'])}"

@@ -78,11 +78,7 @@ def calibration(
 def _refit(
     forecasts: list[TrackedPrediction], folder: Path, selector: str, store: Path | None
 ) -> tuple[Profile, Path]:
-    """Fit a new profile and store it; return it with its path.
-
-    Raises:
-        BadInput: it is another node's, or what was measured does not suffice.
-    """
+    """Fit a new profile and store it; return it with its path."""
     import socket
     from datetime import UTC, datetime
 

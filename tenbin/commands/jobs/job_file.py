@@ -55,11 +55,7 @@ class Batch:
 
 
 def read(path: Path) -> Batch:
-    """All jobs of a file (``-``: standard input).
-
-    Raises:
-        BadInput: it cannot be read, or a field is unknown or wrong.
-    """
+    """Read all jobs of a file (``-``: standard input)."""
     tables, defaults, folder = _load(path)
     batch, named = Batch(), _Names()
     waits: list[list[Any]] = []

@@ -33,11 +33,7 @@ class Chosen(NamedTuple):
 
 
 def select(client: Client, which: Iterable[str]) -> Chosen:
-    """Find the numbers that selectors mean.
-
-    Raises:
-        BadInput: a word is no selector, or a range has no job.
-    """
+    """Find the numbers that selectors mean."""
     chosen = Chosen([], [])
     for word in which:
         low, dash, high = word.partition("-")

@@ -187,11 +187,7 @@ def _refuse_job_file(path: str) -> None:
 
 
 def _submit_file(context: typer.Context, file: Path | None, how: _Submission) -> None:
-    """All jobs of a file.
-
-    Raises:
-        BadInput: there is none, or the line says something about the jobs as well.
-    """
+    """Submit all jobs of a file, if the command line says nothing else about the jobs."""
     from profiles.errors import BadInput
     from tenbin.commands.jobs.job_file import read
     from tenbin.errors import TenbinError

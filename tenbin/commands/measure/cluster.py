@@ -93,11 +93,7 @@ def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], l
 
 
 def write_cluster_report(survey: Survey, profiles: dict[str, Profile], output: Path) -> None:
-    """Write the page of a cluster.
-
-    Raises:
-        BadInput: it cannot be written.
-    """
+    """Write the page of a cluster."""
     from tenbin.report.cluster import page
 
     write_output("report", output, page(survey, *judged(survey, profiles)))

@@ -176,11 +176,7 @@ def _settings(only: str, storage: list[Path], hosts: str, **others: bool | str |
 
 
 def _check_hosts(settings: Settings, emulate: str) -> None:
-    """See that the hosts answer, before minutes are spent on measuring.
-
-    Raises:
-        BadInput, Unavailable: the list is none, a host cannot be reached, or there is no MPI.
-    """
+    """See that the hosts answer, before minutes are spent on measuring."""
     from probes.mpi.detection import find_mpi
     from probes.network.hosts import check_names, greet
 

@@ -159,11 +159,7 @@ def simulate(
 
 
 def _substitute(text: str) -> Unstated:
-    """Read ``--without-estimate``.
-
-    Raises:
-        BadInput: it is none of the three.
-    """
+    """Read ``--without-estimate``."""
     from profiles.errors import BadInput
     from scheduler.workloads.logs.estimates import Unstated
     from tenbin.commands.quantities import duration_s
