@@ -1,1 +1,1 @@
-"""Knows: record types, models (fit, predict, uncertainty) and the store. Runs nothing."""
+"""Knowledge: record types, models (fit, predict, uncertainty), the store, and files. Runs nothing."""

@@ -1,4 +1,4 @@
-"""What was measured of a cluster as a whole: which node has which profile, and how nodes reach each other.
+"""Survey of a cluster: the profile of each node, and the network between nodes.
 
     <root>/clusters/<cluster>/<id>/profile.json
                                   /samples/network.parquet
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import check_store, read_regular, save_profile
+from profiles.files import read_regular, save_profile
 from profiles.records import Absent, Coefficient, Model, Profile, Record
-from profiles.store import Store, default_root
+from profiles.store import Prepared, Store, default_root
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class Between(NamedTuple):
-    """A quantity of pairs of nodes as people read it: times ``scale``, in ``unit``."""
+    """A quantity of pairs of nodes for people: times ``scale``, in ``unit``."""
 
     quantity: str
     what: str
@@ -41,7 +41,7 @@ BETWEEN = (
 
 
 class Refused(Record):
-    """A node that was to be measured and was not."""
+    """A node that was left out of a survey, and the reason."""
 
     node: str
     reason: str
@@ -49,7 +49,7 @@ class Refused(Record):
 
 
 class Survey(Record):
-    """One session of measuring a cluster."""
+    """A session of measuring a cluster."""
 
     schema_version: Literal[1] = 1
     id: str
@@ -65,11 +65,11 @@ class Survey(Record):
     emulated: bool = False
 
     def between(self, quantity: str, *nodes: str) -> Model | None:
-        """The model of a quantity of the all-to-all between just these nodes, in whatever order."""
+        """Find the model of a quantity of the all-to-all between exactly these nodes, in any order."""
         return self._by_nodes(quantity).get(frozenset(nodes))
 
     def pairs(self, quantity: str) -> Iterator[tuple[str, str, Coefficient]]:
-        """Every pair of nodes that was measured, with the value of the quantity."""
+        """List every pair of nodes that was measured, with the value of the quantity."""
         known = self._by_nodes(quantity)
         for a, b in combinations(sorted(self.nodes), 2):
             if model := known.get(frozenset((a, b))):
@@ -78,39 +78,31 @@ class Survey(Record):
     def _by_nodes(self, quantity: str) -> dict[frozenset[str], Model]:
         found: dict[frozenset[str], Model] = {}
         for model in self.models:
-            # Where there was no time for large messages, the largest say nothing of bandwidth.
+            # If there was no time for large messages, the largest tell no bandwidth.
             large = quantity != "network_bandwidth_gbs" or model.labels.get("size", "").endswith("MiB")
             if model.quantity == quantity and large:
                 found.setdefault(frozenset(model.labels.get("hosts", "").split(",")), model)
         return found
 
 
-class ClusterStore:
-    """All surveys under one folder."""
+class ClusterStore(Prepared):
+    """All surveys under a folder."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.store = root or default_root()
         self.root = self.store / "clusters"
 
-    def prepare(self) -> None:
-        """Make sure that the store can be written, before minutes are spent on measuring.
-
-        Raises:
-            BadInput: it cannot.
-        """
-        check_store(self.root)
-
     def save(self, survey: Survey, samples: Mapping[str, pd.DataFrame]) -> Path:
-        """Write a survey with its samples; returns its folder."""
+        """Write a survey with its samples; return its folder."""
         folder = self.root / survey.cluster / survey.id
         save_profile(folder, survey.model_dump_json(indent=1) + "\n", samples, self.store)
         return folder
 
     def load(self, cluster: str = "") -> Survey:
-        """The newest survey, of one cluster where it is named.
+        """Load the newest survey, of one cluster where it is named.
 
         Raises:
-            BadInput: there is none, or it is damaged.
+            BadInput: there is no survey, or it is damaged.
         """
         paths = sorted(
             self.root.glob(f"{cluster or '[!.]*'}/[!.]*/profile.json"), key=lambda p: p.parent.name
@@ -126,7 +118,7 @@ class ClusterStore:
             ) from error
 
     def profiles(self, survey: Survey) -> dict[str, Profile]:
-        """The profiles of its nodes, by node; those that are gone or damaged are left out."""
+        """Load the profiles of its nodes, by node; missing files are left out."""
         found = {}
         for node, number in survey.nodes.items():
             path = self.store / node / number / "profile.json"

@@ -1,4 +1,4 @@
-"""Which differences between two profiles are real, given the intervals."""
+"""Differences between two profiles, and whether they are real, given the intervals."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from math import hypot
 
 from pydantic import Field
 
-from profiles.records import Coefficient, Profile, Quality, Record
+from profiles.records import Coefficient, Model, Profile, Quality, Record
 from profiles.trust import mean
 
 
 class Verdict(StrEnum):
-    """What can be said of one coefficient in two profiles."""
+    """Verdict on a coefficient in two profiles."""
 
     SAME = "same"  # the interval of the difference contains 0, and both values are known
-    HIGHER = "higher"  # in B, beyond what the intervals explain
+    HIGHER = "higher"  # in B, by more than the intervals explain
     LOWER = "lower"
     ONLY_A = "only in A"
     ONLY_B = "only in B"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class Difference(Record):
-    """One coefficient in two profiles; ``low``/``high`` bound the difference B - A at 95 %."""
+    """A coefficient in two profiles; ``low``/``high`` bound the difference B - A at 95 %."""
 
     model: str
     probe: str
@@ -45,21 +45,18 @@ class Difference(Record):
 
 
 def compare(a: Profile, b: Profile) -> list[Difference]:
-    """Every coefficient of both profiles, in A's order, then what only B has."""
+    """Compare every coefficient of both profiles, in the order of B, then those that only A has."""
     in_a, in_b = _coefficients(a), _coefficients(b)
-    return [
-        _difference(key, title, in_a.get(key), in_b.get(key))
-        for key, title in {**_titles(b), **_titles(a)}.items()
-    ]
+    return [_difference(key[-1], in_a.get(key), in_b.get(key)) for key in {**in_b, **in_a}]
 
 
 def overlap(a: Coefficient, b: Coefficient) -> bool:
-    """Whether the 95 % intervals share a point; an open side reaches to infinity."""
+    """Tell whether the 95 % intervals share a point; an open side reaches to infinity."""
     return _low(a) <= _high(b) and _low(b) <= _high(a)
 
 
 def difference_interval(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
-    """95 % interval of the difference b - a from the two intervals; None where a side is open.
+    """Compute the 95 % interval of the difference b - a; None where a side is open.
 
     Method of variance estimates recovery (Zou and Donner 2008): asymmetric intervals stay asymmetric.
     """
@@ -72,7 +69,7 @@ def difference_interval(a: Coefficient, b: Coefficient) -> tuple[float, float] |
 
 
 def explain_drift(a: Profile, b: Profile) -> list[str]:
-    """Sentences on how the machine itself differed while A and B were measured."""
+    """Describe how the machine itself differed while A and B were measured."""
     sentences = []
     speed = mean(b, "reference_s") / mean(a, "reference_s") if a.conditions and b.conditions else 1.0
     if abs(speed - 1) > 0.03:
@@ -90,46 +87,37 @@ def explain_drift(a: Profile, b: Profile) -> list[str]:
     return sentences
 
 
-def _coefficients(profile: Profile) -> dict[tuple[str, ...], Coefficient]:
-    return {(*m.key, c.name): c for m in profile.models for c in m.coefficients}
-
-
-def _titles(profile: Profile) -> dict[tuple[str, ...], tuple[str, str]]:
-    return {(*m.key, c.name): (m.probe, m.title) for m in profile.models for c in m.coefficients}
+def _coefficients(profile: Profile) -> dict[tuple[str, ...], tuple[Model, Coefficient]]:
+    return {(*m.key, c.name): (m, c) for m in profile.models for c in m.coefficients}
 
 
 def _difference(
-    key: tuple[str, ...], title: tuple[str, str], a: Coefficient | None, b: Coefficient | None
+    name: str, in_a: tuple[Model, Coefficient] | None, in_b: tuple[Model, Coefficient] | None
 ) -> Difference:
-    some = a or b
-    assert some
-    low = high = None
-    shared = None
-    if a is None or b is None:
-        verdict = Verdict.ONLY_B if a is None else Verdict.ONLY_A
-    else:
-        shared = overlap(a, b)
-        if limits := difference_interval(a, b):
-            low, high = limits
-        verdict = _verdict(a, b, limits)
+    model, some = in_a or in_b or (None, None)
+    assert model and some
+    a, b = in_a and in_a[1], in_b and in_b[1]
+    limits = difference_interval(a, b) if a and b else None
+    alone = Verdict.ONLY_A if a else Verdict.ONLY_B
+    low, high = limits or (None, None)
     return Difference(
-        probe=title[0],
-        model=title[1],
-        coefficient=key[-1],
+        probe=model.probe,
+        model=model.title,
+        coefficient=name,
         unit=some.unit,
         a=a.value if a else None,
         b=b.value if b else None,
         low=low,
         high=high,
-        verdict=verdict,
-        intervals_overlap=shared,
+        verdict=_verdict(a, b, limits) if a and b else alone,
+        intervals_overlap=overlap(a, b) if a and b else None,
         of_a=a,
         of_b=b,
     )
 
 
 def _verdict(a: Coefficient, b: Coefficient, limits: tuple[float, float] | None) -> Verdict:
-    """What ``limits`` of the difference b - a say; where there are none, whether the intervals are apart."""
+    """Judge by the ``limits`` of the difference b - a; without limits, by whether the intervals are apart."""
     low, high = limits or (_low(b) - _high(a), _high(b) - _low(a))
     if low > 0:
         return Verdict.HIGHER

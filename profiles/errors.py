@@ -1,13 +1,13 @@
-"""The errors a user meets: one line that says what is wrong, and what to do next."""
+"""Errors that a user meets: a line that says what is wrong, and what to do next."""
 
 INTERRUPTED = 130  # exit code of what Ctrl-C ended, as shells have it
 
 
 class UserError(Exception):
-    """Something the user can act on; printed as one line, without a traceback.
+    """An error that the user can act on; printed as one line, without a traceback.
 
     Args:
-        what: what is wrong, naming the file or field.
+        what: the problem, with file or field.
         remedy: the next step.
     """
 
@@ -26,12 +26,12 @@ class BadInput(UserError):
 
 
 class Busy(UserError):
-    """Somebody else holds what is needed (another profile on this node)."""
+    """A resource is held by another process (another profile on this node)."""
 
     exit_code = 3
 
 
 class Unavailable(UserError):
-    """This machine lacks what was asked for (no OpenCL platform, no power meter)."""
+    """A resource that this machine lacks (no OpenCL platform, no power meter)."""
 
     exit_code = 4

@@ -10,13 +10,13 @@ from profiles.records import Profile, Record
 
 
 def json_schema(record: type[Record] = Profile) -> str:
-    """The published schema of ``profile.json``, of a node or of a job (``profiles.jobs.JobProfile``)."""
+    """Write the schema of ``profile.json``, of a node or of a job (``profiles.jobs.JobProfile``)."""
     schema = record.model_json_schema(mode="serialization")
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
 def prometheus(profile: Profile) -> str:
-    """Prometheus text: gauges for the values of all coefficients, their limits, and the profile.
+    """Write Prometheus text: gauges for the values of all coefficients, their limits, and the profile.
 
     An open side of an interval is left out, as Prometheus has no null.
     """
@@ -26,24 +26,13 @@ def prometheus(profile: Profile) -> str:
         part: Gauge(
             f"tenbin_coefficient_{part}", f"{words} of a fitted coefficient", names, registry=registry
         )
-        for part, words in {
-            "value": "value",
-            "low": "lower 95 % limit",
-            "high": "upper 95 % limit",
-        }.items()
+        for part, words in (("value", "value"), ("low", "lower 95 % limit"), ("high", "upper 95 % limit"))
     }
     for model in profile.models:
         subject = ",".join(f"{k}={v}" for k, v in sorted(model.labels.items()))
         for c in model.coefficients:
-            labels = (
-                profile.node,
-                model.probe,
-                model.quantity,
-                subject,
-                c.name,
-                c.unit,
-                str(model.emulated).lower(),
-            )
+            about = (profile.node, model.probe, model.quantity, subject)
+            labels = (*about, c.name, c.unit, str(model.emulated).lower())
             for part, gauge in gauges.items():
                 if (value := getattr(c, part)) is not None:
                     gauge.labels(*labels).set(value)

@@ -1,4 +1,4 @@
-"""Writing so that a half-written file is never seen: aside, fsync, rename; and files that one holds."""
+"""Files written so that no reader meets a half-written file: aside, fsync, rename. And files as locks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import stat
 
 from .errors import BadInput
 
-KIND, PLAIN = 0o170000, 0o100000  # of a file's mode, as in the module stat
-TYPE_CHECKING = False  # every job waits until this is imported
+TYPE_CHECKING = False  # without the module typing, because every job waits for this import
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -22,7 +21,7 @@ def read_regular(path: Path) -> bytes:
     """Read a file; a pipe or a device, which may never end, is refused.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: the file cannot be read, or is no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -44,7 +43,7 @@ def sync(path: Path) -> None:
 
 
 def try_lock(path: Path | str) -> int | None:
-    """Lock a file for oneself, made if need be: the descriptor to keep open, None if somebody holds it."""
+    """Lock a file, made if need be; return the descriptor to keep open, None if another process holds it."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +54,7 @@ def try_lock(path: Path | str) -> int | None:
 
 
 def is_locked(path: Path | str) -> bool:
-    """Whether somebody holds a file."""
+    """Tell whether a process holds the lock on a file."""
     descriptor = try_lock(path)
     if descriptor is None:
         return True
@@ -64,18 +63,18 @@ def is_locked(path: Path | str) -> bool:
 
 
 def read_plain(path: Path | str, most: int, last: bool = False) -> bytes:
-    """What a plain file holds; it never waits, whatever lies there.
+    """Read a plain file without ever waiting.
 
     Args:
-        last: of a file with more than ``most`` bytes these last ones.
+        last: of a file with more than ``most`` bytes, read the last ones.
 
     Raises:
-        OSError: there is none, it is something else (a pipe, a folder, a link), is longer, or cannot be read.
+        OSError: there is no such file, or only a pipe, a folder or a link; or it is longer, or unreadable.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         about = os.fstat(descriptor)
-        if about.st_mode & KIND != PLAIN:
+        if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, "no plain file", str(path))
         if about.st_size > most and not last:
             raise OSError(errno.EFBIG, f"longer than {most} bytes", str(path))
@@ -85,19 +84,19 @@ def read_plain(path: Path | str, most: int, last: bool = False) -> bytes:
 
 
 def overwrite(path: Path, text: str, width: int) -> None:
-    """Write a word over the one before: who opens the file then reads it, over NFS too. A full disk has room.
+    """Write a word over the word before; the next reader gets it, over NFS too. A full disk has room for it.
 
     Args:
         width: bytes, always the same for a file; longer than any word.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(descriptor, text.encode().ljust(width), 0)
     finally:
-        os.close(descriptor)  # over NFS, which is when it is written
+        os.close(descriptor)  # which writes the file over NFS
 
 
 def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
@@ -107,13 +106,13 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
         mode: permissions; None: by the umask.
 
     Raises:
-        OSError: it cannot be written, or is a folder.
+        OSError: the file cannot be written, or is a folder.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.unlink(missing_ok=True)  # a pipe there would be waited for
+        aside.unlink(missing_ok=True)  # because opening a pipe there would wait
         aside.write_bytes(content.encode() if isinstance(content, str) else content)
         if mode is not None:
             aside.chmod(mode)
@@ -122,21 +121,6 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
     finally:
         aside.unlink(missing_ok=True)
     sync(path.parent)
-
-
-def check_store(root: Path) -> None:
-    """Make sure that a store can be written, before minutes are spent on measuring.
-
-    Raises:
-        BadInput: it cannot.
-    """
-    trial = root / f".trial.{os.getpid()}"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        write_whole(trial, b"")
-        trial.unlink()
-    except OSError as error:
-        raise BadInput(f"store {root}: {error.strerror}", "choose --store FOLDER") from error
 
 
 def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
@@ -157,6 +141,6 @@ def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame]
     except OSError as error:
         raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
     finally:
-        import shutil  # a supervisor, which writes no profiles, starts the sooner
+        import shutil  # late, because a supervisor writes no profiles and must start at once
 
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a node is made of, as found; filled by ``agent.inventory``. MB are 10**6 bytes; absent is ``None``."""
+"""Parts of a node as found by ``agent.inventory``. MB are 10**6 bytes; absent is ``None``."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class OpenCLDevice(InventoryRecord):
     max_allocation_mb: float
 
     def is_like(self, other: OpenCLDevice | None) -> bool:
-        """Whether it is the same but for its number: what was measured of one holds for both."""
+        """Tell whether two devices differ only in their number, so that measurements hold for both."""
         if other is None:
             return False
         return (self.platform, self.name, self.driver) == (other.platform, other.name, other.driver)

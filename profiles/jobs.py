@@ -1,13 +1,13 @@
-"""The record of a job profile: what one program needs, presses with and suffers from, on one kind of node.
+"""Record of a job profile: needs, pressure and sensitivity of a program, on one kind of node.
 
 *Pressure*: how much slower memprobe gets beside the job. *Sensitivity*: how much slower the job gets beside
 memprobe, a curve over its graded intensity. Both are measured against the same writers on the same cores,
-as is their *reference*, memprobe beside itself; so a pressure can be said in the terms of the curves: the
-traffic of memprobe beside which memprobe suffers as much. A job over several hosts has the same on the
+as is their *reference*, memprobe beside itself. So a pressure can be expressed in the terms of the curves:
+the traffic of memprobe beside which memprobe suffers as much. A job over several hosts has the same on the
 network, with comprobe (all-to-all between the hosts) in the place of memprobe.
 
-Every slow-down is there by two clocks: ``wall``, what a user waits, and ``cpu``, CPU time for the same work,
-which is blind to other programs that took the cores meanwhile.
+Every slow-down is measured by two clocks: ``wall``, the time that a user waits, and ``cpu``, CPU time for the
+same work, which is blind to other programs on the cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pydantic import Field
 
 from profiles.records import Absent, Coefficient, Condition, Model, Record
 
-JOB_SCHEMA_VERSION = 1
 COMPROBE_BYTES = 1 << 20  # from each rank to each other: bandwidth decides, not latency
 Clock = Literal["wall", "cpu"]
 JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
@@ -159,21 +158,17 @@ class JobProfile(Record):
         return len(self.cpus)
 
     def need(self, name: str) -> Coefficient | None:
-        """One of ``alone``; None where it was not measured."""
+        """Find one of ``alone``; None where it was not measured."""
         return next((c for c in self.alone if c.name == name), None)
 
     def sensitivity_by(self, clock: Clock | None = None) -> Curve | None:
-        """The curve by that clock, or by the profile's own."""
+        """Find the curve by that clock, or by the profile's own."""
         return next((c for c in self.sensitivity if c.clock == (clock or self.clock)), None)
 
-    def reference_by(self, clock: Clock | None = None) -> Curve | None:
-        """memprobe's curve by that clock, or by the profile's own."""
-        return next((c for c in self.reference if c.clock == (clock or self.clock)), None)
-
     def pressure_by(self, clock: Clock | None = None) -> ProbePressure | None:
-        """The pressure by that clock, or by the profile's own."""
+        """Find the pressure by that clock, or by the profile's own."""
         return next((p for p in self.pressure if p.clock == (clock or self.clock)), None)
 
     def phases_by(self, clock: Clock | None = None) -> Phases | None:
-        """The phases by that clock, or by the profile's own."""
+        """Find the phases by that clock, or by the profile's own."""
         return next((p for p in self.phases if p.clock == (clock or self.clock)), None)

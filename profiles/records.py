@@ -1,4 +1,4 @@
-"""The records of a profile: frozen, units in the names; absent is ``None`` or an ``Absent``, never 0.
+"""Records of a profile: frozen, units in the names; absent is ``None`` or an ``Absent``, never 0.
 
 Sizes in ``_mb`` and coefficients "per MB" are decimal, ``MB`` bytes, in every probe, model and table.
 """
@@ -77,7 +77,7 @@ class Model(Record):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identifies the same model in two profiles."""
+        """Identity of the same model in two profiles."""
         return (self.probe, self.quantity, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
 
     @property
@@ -158,7 +158,7 @@ class Profile(Record):
     )
 
     def find(self, quantity: str, **labels: str) -> Model | None:
-        """The first model of a quantity whose labels include those given."""
+        """Find the first model of a quantity whose labels include those given."""
         for model in self.models:
             if model.quantity == quantity and labels.items() <= model.labels.items():
                 return model

@@ -1,4 +1,4 @@
-"""A profile whose checkpoint costs are fitted anew, from the checkpoints of real jobs."""
+"""Refit of a profile's checkpoint costs, from the checkpoints of real jobs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from profiles.fits.checkpoint import PROBE, completed
 from profiles.records import Profile
 
 _SUBJECT = ["kind", "phase", "device", "to_device", "storage", "cache"]
-_LINES = ("checkpoint", "restart")
 
 
 def refitted(
     profile: Profile, samples: Mapping[str, pd.DataFrame], seen: pd.DataFrame, created: datetime
 ) -> tuple[Profile, dict[str, pd.DataFrame]]:
-    """A new profile: what jobs showed takes the place of what the probe had measured of the same subject.
+    """Make a new profile, in which the jobs' checkpoints replace the probe's samples of the same subject.
 
     Args:
-        samples: raw ones of ``profile``, by probe; where they are not at hand its models stand.
-        seen: rows as the checkpoint probe has them: kind, device, storage, memory_mb, seconds, ...
+        samples: raw samples of ``profile``, by probe; without them its models stand.
+        seen: rows as those of the checkpoint probe: kind, device, storage, memory_mb, seconds, ...
         created: of the new profile.
 
     Returns:
@@ -63,7 +62,7 @@ def refitted(
 
 
 def _merged(before: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
-    """``rows``, and of those before all that are about something else."""
+    """Append ``rows`` to the earlier rows of other subjects."""
     if before is None:
         return rows
     subjects = completed(before)[_SUBJECT].astype(object).apply(_subject, axis=1)

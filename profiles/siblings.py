@@ -1,10 +1,10 @@
-"""Nodes of one kind should measure alike; which of them do not, and by how much.
+"""Odd nodes: nodes of one kind that do not measure like their siblings.
 
-The rule, for each quantity: the centre of the siblings is their median, their spread 1.4826 times the median
-absolute deviation from it (robust: up to half of the nodes may be odd), but no less than the noise of a
-measurement, which the nodes' own intervals tell. A node is odd when it is further off than ``LIMIT`` spreads
-(Iglewicz and Hoaglin 1993) and by more than ``LEAST`` of the median; the spread of fewer than ``FEW`` nodes
-is a guess, so among them it takes ``LEAST_OF_FEW``. Fewer than ``FEWEST`` cannot be judged.
+The rule, for each quantity: the centre of the siblings is their median. Their spread is 1.4826 times the
+median absolute deviation (robust, because up to half of the nodes may be odd), but no less than the noise of
+a measurement, from the nodes' own intervals. A node is odd if it is off by more than ``LIMIT`` spreads
+(Iglewicz and Hoaglin 1993) and by more than ``LEAST`` of the median. The spread of fewer than ``FEW`` nodes
+is a guess, so these need ``LEAST_OF_FEW``; fewer than ``FEWEST`` cannot be judged.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from statistics import median
 
 from profiles.clusters import Survey
 from profiles.records import Coefficient, Profile, Quality
-from profiles.stats import median_interval
+from profiles.stats import MAD_TO_SD, median_interval
 
 FEWEST, FEW = 3, 5
 FEWEST_READINGS = 3  # of the CPU loop, one before each visit to a probe
 LIMIT = 3.5
 LEAST, LEAST_OF_FEW = 0.05, 0.10
-MAD_TO_SD = 1.4826  # of a normal distribution
 HALF_TO_SD = 1 / 1.96  # half of a 95 % interval
 UNTOLD = {"network_jitter_ratio"}  # of the tail of a distribution: too noisy to judge a node by
 
-# What is said of a node whose value is higher, and lower.
+# Words for a node whose value is higher, and lower.
 SAYINGS = {
     "reference_s": ("computes {} slower", "computes {} faster"),
     "memory_bandwidth_gbs": ("writes memory {} faster", "writes memory {} slower"),
@@ -39,7 +38,7 @@ SAYINGS = {
 
 @dataclass(frozen=True)
 class Value:
-    """One number of one node; ``subject`` says of what ("cores=2 numa=local", "alpha device=pocl-0")."""
+    """A number of a node, with its ``subject`` ("cores=2 numa=local", "alpha device=pocl-0")."""
 
     node: str
     quantity: str
@@ -51,7 +50,7 @@ class Value:
 
     @property
     def column(self) -> tuple[str, str]:
-        """What it shares with the other nodes' numbers that it can be held against."""
+        """The part in common with the numbers of other nodes that are comparable."""
         return self.quantity, self.subject
 
 
@@ -60,9 +59,9 @@ class Odd:
     """A node that is not like its siblings.
 
     Attributes:
-        ratio: its value over their median.
-        spreads: how many spreads it is off.
-        also: in how many more numbers of this quantity.
+        ratio: value of the node over the median.
+        spreads: distance from the median, in spreads.
+        also: number of further odd numbers of this quantity.
     """
 
     value: Value
@@ -87,7 +86,7 @@ class Odd:
 
 
 def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> list[Value]:
-    """All numbers of the nodes that can be held against each other."""
+    """List all comparable numbers of the nodes."""
     found = []
     for node, profile in profiles.items():
         if profile.conditions:
@@ -105,7 +104,7 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
 
 
 def _loop(node: str, readings: Sequence[float]) -> Value:
-    """The time of the fixed CPU loop; a reading or two are no ground to judge a node on."""
+    """Take the time of the fixed CPU loop; a reading or two are too few to judge a node."""
     middle, low, high = median_interval(readings)
     if low is None or high is None:  # too few for the interval of a median
         low, high = min(readings), max(readings)
@@ -118,7 +117,7 @@ def _half(c: Coefficient) -> float | None:
 
 
 def _reach(survey: Survey) -> Iterator[Value]:
-    """How each node reaches others: the best of its pairs, since the slower of the two makes a pair slow."""
+    """Take the best pair of each node, because the slower of two nodes makes a pair slow."""
     for quantity, best in (("network_bandwidth_gbs", max), ("network_latency_s", min)):
         of: dict[str, list[Coefficient]] = {}
         for a, b, coefficient in survey.pairs(quantity):
@@ -131,7 +130,7 @@ def _reach(survey: Survey) -> Iterator[Value]:
 
 
 def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]:
-    """The nodes that differ from those of their kind, once for each quantity, the worst first."""
+    """Find the nodes that differ from others of their kind, once for each quantity, the worst first."""
     columns: dict[tuple[str, ...], list[Value]] = {}
     for value in all_values:
         columns.setdefault((kinds.get(value.node, ""), *value.column), []).append(value)
@@ -148,14 +147,14 @@ def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]
 
 
 def none_odd(nodes: int) -> str:
-    """What is said where no node is odd."""
+    """Say that no node is odd."""
     if nodes < FEWEST:
         return "Fewer than three nodes: none can be called odd."
     return "None: every node measures as its siblings do."
 
 
 def odd_in(column: Sequence[Value]) -> Iterator[Odd]:
-    """The odd ones among siblings' values of one quantity."""
+    """Find the odd values among siblings' values of a quantity."""
     n = len(column)
     if n < FEWEST:
         return

@@ -1,17 +1,30 @@
-"""Intervals and tests shared by probes (when to stop repeating) and fits (what to report)."""
+"""Intervals and tests for probes (when to stop repeating) and for fits (what to report)."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+MAD_TO_SD = 1.4826  # from the median absolute deviation to a standard deviation, of a normal distribution
+MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean
+
+
+def finite(*columns: ArrayLike) -> tuple[Floats, ...]:
+    """Keep the places at which all columns are finite."""
+    arrays = [np.asarray(column, dtype=float) for column in columns]
+    keep = np.logical_and.reduce([np.isfinite(array) for array in arrays])
+    return tuple(array[keep] for array in arrays)
 
 
 def binomial_ranks(n: int, confidence: float = 0.95) -> tuple[int, int] | None:
-    """Ranks (0-based) of the order statistics that enclose the median with at least ``confidence``.
+    """Find the ranks (0-based) of the order statistics that enclose the median with at least ``confidence``.
 
-    None where n is too small (below 6 for 95 %). Exact: the count below the median is Binomial(n, 1/2).
+    None where n is too small (below 6 for 95 %). The ranks are exact, because the count below the median is
+    Binomial(n, 1/2).
     """
     tail = (1 - confidence) / 2
     cumulative = 0.0
@@ -25,7 +38,7 @@ def binomial_ranks(n: int, confidence: float = 0.95) -> tuple[int, int] | None:
 
 
 def median_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float | None, float | None]:
-    """Median with its distribution-free interval; below 6 values the interval is unknown (None, None)."""
+    """Compute the median with its distribution-free interval; (None, None) below 6 values."""
     ordered = np.sort(np.asarray(values, dtype=float))
     ranks = binomial_ranks(len(ordered), confidence)
     middle = float(np.median(ordered))
@@ -35,7 +48,7 @@ def median_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float,
 
 
 def narrow_enough(values: ArrayLike, relative: float) -> bool:
-    """Whether the median's interval is within ``relative`` (half-width over median); False while unknown."""
+    """Tell whether the median's half-width is within ``relative`` of the median; False if unknown."""
     middle, low, high = median_interval(values)
     if low is None or high is None:
         return False

@@ -1,4 +1,4 @@
-"""The store: profiles and their raw samples, in plain files.
+"""Store of profiles and their raw samples, in plain files.
 
     <root>/<node>/<id>/profile.json
                       /samples/<probe>.parquet
@@ -13,22 +13,23 @@ import re
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from .errors import BadInput
-from .files import check_store, read_regular, save_profile
-from .records import SCHEMA_VERSION, Profile
+from .files import read_regular, save_profile, write_whole
+from .records import SCHEMA_VERSION, Profile, Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
+R = TypeVar("R", bound=Record)
 SELECTORS = "'last', a node's name, a profile's id, or a path to a profile.json"
 
 
 def default_root() -> Path:
-    """``$TENBIN_STORE``, or ``$XDG_DATA_HOME/tenbin``, or ``~/.local/share/tenbin``."""
+    """Choose ``$TENBIN_STORE``, or ``$XDG_DATA_HOME/tenbin``, or ``~/.local/share/tenbin``."""
     if chosen := os.environ.get("TENBIN_STORE"):
         return Path(chosen)
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -36,18 +37,24 @@ def default_root() -> Path:
 
 
 def load(path: Path) -> Profile:
-    """Read one profile file.
+    """Read a profile file.
 
     Raises:
         BadInput: not there, not JSON, of a newer version, or with a field that does not fit (named).
     """
+    remedy = "it is no profile, or a damaged one: restore it from an export, or measure again"
+    return load_record(Profile, path, remedy)
+
+
+def load_record(kind: type[R], path: Path, remedy: str) -> R:
+    """Read the file of a record; raises as ``load``, with ``remedy`` for a damaged file."""
     try:
         text = read_regular(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise BadInput(f"{path}: cannot be read ({why})", "check the path and its permissions") from error
     try:
-        return Profile.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         if newer := _newer_version(text):
             raise BadInput(
@@ -56,10 +63,7 @@ def load(path: Path) -> Profile:
             ) from error
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "(whole file)"
-        raise BadInput(
-            f"{path}: field {where}: {first['msg']}",
-            "it is no profile, or a damaged one: restore it from an export, or measure again",
-        ) from error
+        raise BadInput(f"{path}: field {where}: {first['msg']}", remedy) from error
 
 
 def _newer_version(text: str) -> int | None:
@@ -67,22 +71,34 @@ def _newer_version(text: str) -> int | None:
     return int(found[1]) if found and int(found[1]) > SCHEMA_VERSION else None
 
 
-class Store:
-    """All profiles under one folder."""
+class Prepared:
+    """Base of the stores: a folder that is tried before minutes are spent on measuring."""
+
+    root: Path
+
+    def prepare(self) -> None:
+        """Write and remove a trial file.
+
+        Raises:
+            BadInput: the store cannot be written.
+        """
+        trial = self.root / f".trial.{os.getpid()}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_whole(trial, b"")
+            trial.unlink()
+        except OSError as error:
+            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+
+
+class Store(Prepared):
+    """All profiles under a folder."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
 
-    def prepare(self) -> None:
-        """Make sure that the store can be written, before minutes are spent on measuring.
-
-        Raises:
-            BadInput: it cannot.
-        """
-        check_store(self.root)
-
     def save(self, profile: Profile, samples: Mapping[str, pd.DataFrame]) -> Path:
-        """Write a profile with its samples; returns its folder.
+        """Write a profile with its samples; return its folder.
 
         Raises:
             BadInput: the store cannot be written, or emulated and measured profiles would share a node.
@@ -95,7 +111,7 @@ class Store:
         return folder
 
     def _holds_emulated(self, node: str) -> bool | None:
-        """Whether the profiles of a node are emulated; None where it has none that can be read."""
+        """Tell whether the profiles of a node are emulated; None where no profile can be read."""
         for path in self.of_node(node):
             try:
                 return load(path).emulated
@@ -104,16 +120,16 @@ class Store:
         return None
 
     def of_node(self, node: str) -> list[Path]:
-        """The profile files of one node, newest first."""
+        """List the profile files of a node, newest first."""
         return sorted((self.root / node).glob("[!.]*/profile.json"), reverse=True)
 
     def paths(self) -> list[Path]:
-        """Every profile file in the store, newest first."""
+        """List every profile file in the store, newest first."""
         found = self.root.glob("[!.]*/[!.]*/profile.json")
         return sorted(found, key=lambda path: (path.parent.name, path.parent.parent.name), reverse=True)
 
     def find(self, selector: str = "last") -> Path:
-        """The profile file that ``selector`` names: see ``SELECTORS``.
+        """Find the profile file that ``selector`` names: see ``SELECTORS``.
 
         Raises:
             BadInput: nothing matches, or an id is ambiguous.
@@ -135,17 +151,17 @@ class Store:
         raise BadInput(f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin list'")
 
     def load(self, selector: str = "last") -> Profile:
-        """The profile that ``selector`` names."""
+        """Load the profile that ``selector`` names."""
         return load(self.find(selector))
 
 
 def samples(path: Path) -> dict[str, pd.DataFrame]:
-    """The raw samples stored beside the profile file ``path``; empty where it travels without them."""
+    """Read the raw samples beside the profile file ``path``; empty where the file travels without them."""
     return {file.stem: _read_samples(file) for file in sorted(path.parent.glob("samples/*.parquet"))}
 
 
 def _read_samples(file: Path) -> pd.DataFrame:
-    import pandas as pd  # 80 MB, which the coordinator has no need of
+    import pandas as pd  # late, because the coordinator does not need these 80 MB
     from pyarrow.parquet import read_schema
 
     try:

@@ -24,7 +24,7 @@ ROUNDS_MEANING = (
 
 
 class Trust(NamedTuple):
-    """A verdict in one sentence: quiet, or disturbed by what; and what to do about that."""
+    """A verdict in a sentence: quiet, or disturbed, with cause and remedy."""
 
     state: Literal["quiet", "disturbed", "unknown"]
     sentence: str
@@ -82,7 +82,7 @@ def _speed(conditions: tuple[Condition, ...]) -> list[str]:
 
 
 def _rounds(profile: Profile) -> str:
-    """In how many numbers the rounds differ: no disturbance by itself, because it is often chance."""
+    """Count numbers whose rounds differ; this is no disturbance by itself, because it is often chance."""
     every = [c for model in profile.models for c in model.coefficients]
     differing = sum(ROUNDS_DIFFER in c.note for c in every)
     return f" The rounds of {differing} of {len(every)} numbers differ." if differing else ""

@@ -1,8 +1,8 @@
 """From a probe's samples to models: ``profiles/fits/<probe>.py`` has ``fit(samples) -> list[Model]``.
 
-``fit_samples`` is the one way in. A full profile visits each probe in several rounds spread over its
-whole duration; a coefficient whose rounds disagree more than its own interval admits gets the wider one,
-because drift between minutes (other guests, temperature) is part of what the next user will meet.
+Callers use ``fit_samples``. A full profile visits each probe in several rounds spread over its duration. A
+coefficient whose rounds disagree more than its own interval admits gets a wider interval, because the next
+user will meet the same drift between minutes (other guests, temperature).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from profiles.trust import ROUNDS_DIFFER
 
 
 def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
-    """All models that ``samples`` of ``probe`` support; empty where the probe has no fit.
+    """Fit all models that ``samples`` of ``probe`` support; empty where the probe has no fit.
 
     Raises:
         ValueError: emulated and measured rows are mixed.
@@ -39,7 +39,7 @@ def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
 
 
 def _widened(model: Model, rounds: list[Model]) -> Model:
-    """``model`` with every interval at least as wide as its rounds' values say."""
+    """Widen every interval of ``model`` to hold the values of its rounds."""
     coefficients = tuple(
         _widen(
             c, np.array([r[c.name].value for r in rounds if any(k.name == c.name for k in r.coefficients)])
@@ -50,7 +50,7 @@ def _widened(model: Model, rounds: list[Model]) -> Model:
 
 
 def _widen(coefficient: Coefficient, values: np.ndarray) -> Coefficient:
-    """``coefficient`` with its interval extended to what the values of the rounds admit."""
+    """Widen the interval of ``coefficient`` to hold the values of the rounds."""
     low, high = coefficient.low, coefficient.high
     if len(values) < 2 or low is None or high is None:
         return coefficient

@@ -1,5 +1,4 @@
-"""Models of checkpoint, restart and migration (paper A, eq. 2-5) from the samples of
-``probes.checkpoint.probe``.
+"""Models of checkpoint, restart and migration (paper A, eq. 2-5), from ``probes.checkpoint.probe``.
 
 ==========================  ==================  ========================================================
 quantity                    labels              form
@@ -21,7 +20,8 @@ quantity                    labels              form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -30,71 +30,109 @@ from profiles.models.linear import Names
 from profiles.records import Model
 
 PROBE = "checkpoint"
+BUFFERED = "direct I/O refused by this file system: through the page cache"
 
-# What rows may have; a table in which no row has one of them lacks the column.
+# Columns of rows; a table lacks a column that no row has.
 _TEXTS = ("kind", "phase", "device", "to_device", "costs_of", "to_costs_of", "storage", "cache", "io")
 _NUMBERS = ("memory_mb", "queued_kernels", "seconds", "emulated")
 
-_PHASES = {
-    "copy_out": "device",
-    "copy_in": "device",
-    "copy_new": "device",
-    "write": "storage",
-    "read": "storage",
-}
+
+class _Line(NamedTuple):
+    """A line to fit over ``x``: the quantity, and the rows of a kind (and phase), grouped by labels."""
+
+    quantity: str
+    kind: str
+    labels: tuple[str, ...]
+    names: Names = Names()
+    phase: str = ""
+    x: str = "memory_mb"
+
+
+_WHERE = ("device", "storage")
+_MIGRATION = ("device", "to_device", "storage")
+_PHASES = (
+    *(
+        _Line(f"{phase}_s", "phase", ("device",), phase=phase)
+        for phase in ("copy_out", "copy_in", "copy_new")
+    ),
+    *(_Line(f"{phase}_s", "phase", ("storage",), phase=phase) for phase in ("write", "read")),
+)
+_COSTS = (
+    _Line("checkpoint_s", "checkpoint", _WHERE, Names("alpha_C", "beta_C")),
+    _Line("restart_s", "restart", _WHERE, Names("alpha_R", "beta_R")),
+    _Line("drain_s", "drain", ("device",), Names("alpha_D", "beta_D", x_unit="kernel"), x="queued_kernels"),
+    _Line("migration_s", "migration", _MIGRATION, Names("alpha_M", "beta_M")),
+)
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
-    """Every model that the samples support; what they do not support is left out."""
+    """Fit every model that the samples support; the others are left out."""
     samples = completed(samples)
-    models = [*_phases(samples), *_constants(samples), *_lines(samples)]
-    return [*models, *_migrations(samples, models)]
+    models = [*_lines(samples, _PHASES), *_constants(samples), *_lines(samples, _COSTS)]
+    return [*models, *_errors(samples, models)]
 
 
 def completed(samples: pd.DataFrame) -> pd.DataFrame:
-    """``samples`` with every column that rows may have, empty where none has it."""
+    """Add the columns that ``samples`` lack, empty."""
     return samples.reindex(columns=list(dict.fromkeys([*samples.columns, *_TEXTS, *_NUMBERS])))
 
 
-def _lines(samples: pd.DataFrame) -> Iterator[Model]:
-    where = ["device", "storage"]
-    yield from _linear(samples, "checkpoint", where, "checkpoint_s", Names("alpha_C", "beta_C"))
-    yield from _linear(samples, "restart", where, "restart_s", Names("alpha_R", "beta_R"))
-    queue = Names("alpha_D", "beta_D", x_unit="kernel")
-    yield from _linear(samples, "drain", ["device"], "drain_s", queue, "queued_kernels")
-
-
-def _phases(samples: pd.DataFrame) -> Iterator[Model]:
-    for phase, label in _PHASES.items():
-        rows = _rows(samples, "phase", phase=phase)
-        yield from _linear(rows, "phase", [label], f"{phase}_s", Names())
+def _lines(samples: pd.DataFrame, lines: Iterable[_Line]) -> Iterator[Model]:
+    for line in lines:
+        rows = _rows(samples, line.kind, line.phase)
+        for labels, group in _groups(rows, line.labels, line.x):
+            try:
+                model = linear.fit(
+                    group[line.x].tolist(),
+                    group["seconds"].tolist(),
+                    probe=PROBE,
+                    quantity=line.quantity,
+                    x_name=line.x,
+                    names=line.names,
+                    labels=labels,
+                    emulated=_emulated(group),
+                    note=BUFFERED if (group["io"] == "buffered").any() else "",
+                )
+            except ValueError:  # too few points for a line
+                continue
+            yield model
 
 
 def _constants(samples: pd.DataFrame) -> Iterator[Model]:
-    def compiling(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
-        return _median(rows, labels, "compile_s", "K", "s")
+    for quantity, name, rows, labels in (
+        ("compile_s", "K", _rows(samples, "compile"), ("device", "cache")),
+        ("context_s", "context", _rows(samples, "phase", "context"), ("device",)),
+    ):
+        for subject, group in _groups(rows, labels):
+            yield constant.fit(
+                group["seconds"].tolist(),
+                probe=PROBE,
+                quantity=quantity,
+                name=name,
+                unit="s",
+                labels=subject,
+                emulated=_emulated(group),
+            )
 
-    def context(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
-        return _median(rows, labels, "context_s", "context", "s")
 
-    yield from _groups(samples, "compile", ["device", "cache"], compiling)
-    yield from _groups(_rows(samples, "phase", phase="context"), "phase", ["device"], context)
-
-
-def _migrations(samples: pd.DataFrame, models: list[Model]) -> Iterator[Model]:
-    where = ["device", "to_device", "storage"]
-    yield from _linear(samples, "migration", where, "migration_s", Names("alpha_M", "beta_M"))
-    yield from _groups(predictions(samples, models), "migration", where, _error)
-
-
-def _error(rows: pd.DataFrame, labels: dict[str, str]) -> Model:
-    """The median error rate; the nearer to 0 the better, so its interval is held against 1 (100 %)."""
-    table = rows.assign(seconds=rows["error_ratio"])
-    return _median(table, labels, "migration_error_ratio", "error", "", note=_share(rows), scale=1.0)
+def _errors(samples: pd.DataFrame, models: list[Model]) -> Iterator[Model]:
+    """Fit the median error rates; the nearer to 0 the better, so intervals are held against 1 (100 %)."""
+    for labels, group in _groups(predictions(samples, models), _MIGRATION):
+        yield constant.fit(
+            group["error_ratio"].tolist(),
+            probe=PROBE,
+            quantity="migration_error_ratio",
+            name="error",
+            unit="",
+            labels=labels,
+            emulated=_emulated(group),
+            note=_share(group),
+            scale=1.0,
+        )
 
 
 def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
-    """The measured migrations with what the models predict for them.
+    """Compare the measured migrations with the predictions of the models.
 
     Returns:
         The rows of kind ``migration`` for which C, R and K are known, with ``predicted_s``, its 95 % interval
@@ -121,66 +159,16 @@ def predictions(samples: pd.DataFrame, models: list[Model]) -> pd.DataFrame:
     return completed(pd.DataFrame(rows))
 
 
-def _linear(
-    samples: pd.DataFrame, kind: str, labels: list[str], quantity: str, names: Names, x: str = "memory_mb"
-) -> Iterator[Model]:
-    def line(rows: pd.DataFrame, subject: dict[str, str]) -> Model:
-        return linear.fit(
-            rows[x].tolist(),
-            rows["seconds"].tolist(),
-            probe=PROBE,
-            quantity=quantity,
-            x_name=x,
-            names=names,
-            labels=subject,
-            emulated=_emulated(rows),
-            note=_buffered(rows),
-        )
-
-    yield from _groups(samples, kind, [*labels], line, needed=[x])
-
-
-def _median(
-    rows: pd.DataFrame,
-    labels: dict[str, str],
-    quantity: str,
-    name: str,
-    unit: str,
-    note: str = "",
-    scale: float | None = None,
-) -> Model:
-    return constant.fit(
-        rows["seconds"].tolist(),
-        probe=PROBE,
-        quantity=quantity,
-        name=name,
-        unit=unit,
-        labels=labels,
-        emulated=_emulated(rows),
-        note=note,
-        scale=scale,
-    )
-
-
 def _groups(
-    samples: pd.DataFrame,
-    kind: str,
-    labels: list[str],
-    model: Callable[[pd.DataFrame, dict[str, str]], Model],
-    needed: list[str] | None = None,
-) -> Iterator[Model]:
-    """One model for each group of rows that share the labels; none where a group is too small for it."""
-    columns = ["seconds", *labels, *(needed or [])]
-    rows = _rows(samples, kind)
-    for subject, group in rows.dropna(subset=columns).groupby(labels):
-        try:
-            yield model(group, dict(zip(labels, map(str, subject), strict=True)))
-        except ValueError:  # too few points for this form
-            continue
+    rows: pd.DataFrame, labels: Sequence[str], *needed: str
+) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
+    """Group complete rows by the labels: their values, and the rows."""
+    for values, group in rows.dropna(subset=["seconds", *labels, *needed]).groupby([*labels]):
+        yield dict(zip(labels, map(str, values), strict=True)), group
 
 
 def _rows(samples: pd.DataFrame, kind: str, phase: str = "") -> pd.DataFrame:
-    """The rows of one kind (and phase)."""
+    """Select the rows of one kind (and phase)."""
     rows = samples[samples["kind"] == kind]
     return rows[rows["phase"] == phase] if phase else rows
 
@@ -189,14 +177,8 @@ def _emulated(rows: pd.DataFrame) -> bool:
     return bool((rows["emulated"] == True).any())  # noqa: E712  (a column of objects, with gaps)
 
 
-def _buffered(rows: pd.DataFrame) -> str:
-    if (rows["io"] == "buffered").any():
-        return "direct I/O refused by this file system: through the page cache"
-    return ""
-
-
 def _share(rows: pd.DataFrame) -> str:
-    """How many predictions were near, in the paper's terms, and whether the target is a logical twin."""
+    """Note the share of near predictions, in the paper's terms, and whether a device is a logical twin."""
     errors = rows["error_ratio"].abs()
     note = f"{(errors <= 0.33).mean():.0%} within 0.33, {(errors <= 0.5).mean():.0%} within 0.5"
     for device, costs_of in (("device", "costs_of"), ("to_device", "to_costs_of")):

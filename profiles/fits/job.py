@@ -3,17 +3,17 @@
 ``runs``, one row a run of the job: ``repetition``, ``beside`` ("": alone, "memory": memprobe, "network":
 comprobe), ``intensity_percent`` of that (0: alone), ``wall_s``, ``cpu_s``, ``peak_memory_mb``, ``read_mb``,
 ``written_mb``, ``disk_read_mb``, ``disk_written_mb``; of an MPI program ``mpi_share``; of one that uses
-OpenCL ``device_memory_mb`` (peak of buffers and images), ``registered_mb`` (what its checkpoint holds),
+OpenCL ``device_memory_mb`` (peak of buffers and images), ``registered_mb`` (content of its checkpoint),
 ``kernels``, ``compile_s``, ``drain_s``.
 
 ``windows``, one row a writer and window of time: ``repetition``; ``round`` of a reference in it, if there are
-several, each with all intensities; ``probe`` ("memory", "network": there a row
-is of all comprobe, ``thread_cpu_s`` its time in all-to-alls, ``bytes`` what each rank sent); ``phase``
-("reference": the probe beside itself, "run": beside the job); ``measured`` (this one is looked at, not the
-one that disturbs); ``intensity_percent`` of what is beside it (reference) or of itself (run); ``core``,
+several, each with all intensities; ``probe`` ("memory", "network": there a row is of all comprobe,
+``thread_cpu_s`` its time in all-to-alls, ``bytes`` what each rank sent); ``phase``
+("reference": the probe beside itself, "run": beside the job); ``measured`` (this writer is measured, and does
+not disturb); ``intensity_percent`` of the disturbing writers (reference) or of itself (run); ``core``,
 ``at_s`` since the job's start (run), ``wall_s``, ``thread_cpu_s``, ``bytes``.
 
-Without the columns ``beside`` and ``probe`` all is memprobe's.
+Without the columns ``beside`` and ``probe`` all rows are memprobe's.
 
 Every slow-down is a ratio within one repetition, of the same few minutes (of a reference: the median of the
 ratios within its rounds, of the same second); the median over the repetitions and its interval are reported.
@@ -55,7 +55,7 @@ LEAST_CPU_S = 0.05  # less CPU time than this is too coarsely counted for a rati
 
 
 class Fitted(NamedTuple):
-    """What the samples say."""
+    """Results of a fit; absent where the samples do not support them."""
 
     alone: tuple[Coefficient, ...]
     sensitivity: tuple[Curve, ...]
@@ -66,7 +66,7 @@ class Fitted(NamedTuple):
 
 
 def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
-    """All that ``runs`` and ``windows`` support."""
+    """Fit all that ``runs`` and ``windows`` support."""
     windows = windows[windows["bytes"] > 0] if len(windows) else windows
     alone = tuple(
         _median(name, unit, values, SMALL[unit])
@@ -97,7 +97,7 @@ def _alone(runs: pd.DataFrame, column: str) -> list[float]:
 
 
 def _of(table: pd.DataFrame, column: str, probe: str) -> pd.DataFrame:
-    """The rows that are of that probe, or of none."""
+    """Select the rows of that probe, or of none."""
     if column not in table:
         return table if probe == "memory" else table[:0]
     return table[table[column].isin((probe, ""))]
@@ -106,7 +106,7 @@ def _of(table: pd.DataFrame, column: str, probe: str) -> pd.DataFrame:
 def _network(runs: pd.DataFrame, windows: pd.DataFrame, inside_mpi: Coefficient | None) -> NetworkHalf | None:
     if not len(windows):
         return None
-    # comprobe pauses between all-to-alls: how fast it is says the time inside them.
+    # comprobe pauses between all-to-alls, so its speed is in the time inside them.
     inside = windows.assign(wall_s=windows["thread_cpu_s"])
     reference = _reference(inside, "wall")
     half = NetworkHalf(
@@ -124,14 +124,14 @@ def _network(runs: pd.DataFrame, windows: pd.DataFrame, inside_mpi: Coefficient 
 
 
 def _as_traffic(share: Coefficient, full: float) -> Coefficient:
-    """comprobe's, at work for that share of the time."""
+    """Convert a share of the time to the traffic of comprobe at work for that share."""
     low, high = (None if bound is None else full * bound for bound in (share.low, share.high))
     more = {"name": "equivalent", "value": full * share.value, "low": low, "high": high}
     return share.model_copy(update={**more, "unit": "GB/s", "scale": full})
 
 
 def full_gbs(windows: pd.DataFrame) -> float:
-    """What all measured writers together write at full intensity beside nobody, in GB/s of their CPU time."""
+    """Sum what the measured writers write alone at full intensity, in GB/s of their CPU time."""
     alone = windows[_is_reference(windows, 0)]
     by_core = alone.groupby("core")[["bytes", "thread_cpu_s"]].sum()
     return float((by_core["bytes"] / by_core["thread_cpu_s"]).sum() / 1e9)
@@ -143,7 +143,7 @@ def _is_reference(windows: pd.DataFrame, intensity: float) -> pd.Series[bool]:
 
 
 def _per_byte(windows: pd.DataFrame, clock: Clock, *within: str) -> pd.Series[float]:
-    """Seconds a byte in each repetition (and what is named ``within``): the sum over windows and writers."""
+    """Compute seconds a byte in each repetition (and ``within``), summed over windows and writers."""
     sums = windows.groupby(["repetition", *within])[[WRITER_COLUMN[clock], "bytes"]].sum()
     return sums[WRITER_COLUMN[clock]] / sums["bytes"]
 
@@ -181,7 +181,7 @@ def _reference(windows: pd.DataFrame, clock: Clock) -> Curve | None:
 
 
 def _pressure(windows: pd.DataFrame, reference: Curve, probe: str = "memprobe") -> ProbePressure | None:
-    """The probe at full intensity beside the job, over the probe alone in the same repetition."""
+    """Compare the probe at full intensity beside the job with the probe alone in the same repetition."""
     clock = reference.clock
     beside = windows[(windows["phase"] == "run") & (windows["intensity_percent"] == 100)]
     alone = _per_byte(windows[_is_reference(windows, 0)], clock)
@@ -204,7 +204,7 @@ def _level(intensity: float, full: float, ratios: list[float], traffic: float | 
 
 
 def _traffic_gbs(windows: pd.DataFrame) -> float | None:
-    """What the writers together wrote a second: the mean of each in the windows, summed over the writers."""
+    """Sum the mean rates of the writers in the windows, in GB/s."""
     if not len(windows):
         return None
     by_core = windows.groupby("core")[["bytes", "wall_s"]].sum()
@@ -213,6 +213,5 @@ def _traffic_gbs(windows: pd.DataFrame) -> float | None:
 
 def _median(name: str, unit: str, values: list[float], small: float = 0.0) -> Coefficient:
     scale = max(abs(pd.Series(values).median()), small) if small else None
-    model = constant.fit(values, probe="job", quantity=name, name=name, unit=unit, scale=scale)
-    found = model.coefficients[0]
+    found = constant.median(values, name=name, unit=unit, scale=scale)
     return found.model_copy(update={"low": None if found.low is None else max(found.low, 0.0)})

@@ -1,8 +1,8 @@
 """From a job's runs under power caps to its run time, power and energy at each, and its speed over the cap.
 
-Samples as ``agent.job_profile.caps`` makes them. Speed under a cap is the run time without one over that
-under it, of the same repetition; the curve is that of the node's loads (``profiles.models.knee``, paper C,
-eq. 4.5).
+Samples are those of ``agent.job_profile.caps``. Speed under a cap is the run time without cap over the run
+time under the cap, of the same repetition; the curve has the form of the node's loads
+(``profiles.models.knee``, paper C, eq. 4.5).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import pandas as pd
 
 from profiles.jobs import CapLevel, UnderCaps
 from profiles.models import constant, knee
-from profiles.records import Coefficient, Model
+from profiles.records import Model
 
 NEEDS = {"run_s": ("wall_s", "s"), "power_w": ("power_w", "W"), "energy_j": ("energy_j", "J")}
 
 
 def fit(samples: pd.DataFrame, emulated: str = "", doubt: str = "") -> UnderCaps:
-    """What the runs say; without a curve where there are too few caps, and then ``note`` says why.
+    """Fit the runs under caps; without a curve where there are too few caps, and then ``note`` says why.
 
     Args:
-        doubt: why there is none, if that is known.
+        doubt: why there is no curve, if known.
     """
     rows = samples.assign(cap_w=samples["cap_w"].astype(float))
     caps = sorted(set(rows["cap_w"].dropna().tolist()))
@@ -34,7 +34,7 @@ def fit(samples: pd.DataFrame, emulated: str = "", doubt: str = "") -> UnderCaps
 
 
 def ratios(samples: pd.DataFrame) -> pd.DataFrame:
-    """The rows under caps that held, with ``speed_ratio`` to the uncapped run of the same repetition."""
+    """Select rows under caps that held, with ``speed_ratio`` to the uncapped run of the same repetition."""
     rows = samples.assign(cap_w=samples["cap_w"].astype(float))
     uncapped = rows[rows["cap_w"].isna()].groupby("repetition")["wall_s"].median()
     under = rows[rows["cap_w"].notna() & (rows["held"] == True)]  # noqa: E712 - the column may hold None
@@ -62,11 +62,7 @@ def _speed(rows: pd.DataFrame, emulated: bool) -> tuple[Model | None, str]:
 def _level(cap_w: float | None, group: pd.DataFrame) -> CapLevel:
     held = [bool(value) for value in group["held"].dropna()]
     found = {
-        name: _median(name, unit, [float(value) for value in group[column].dropna()])
+        name: constant.median(group[column].dropna().astype(float).tolist(), name=name, unit=unit)
         for name, (column, unit) in NEEDS.items()
     }
     return CapLevel(cap_w=cap_w, held=all(held), **found)
-
-
-def _median(name: str, unit: str, values: list[float]) -> Coefficient:
-    return constant.fit(values, probe="job", quantity=name, name=name, unit=unit).coefficients[0]

@@ -1,8 +1,8 @@
-"""What a job does to memprobe over the course of its run (paper D, figure 2: averages hide peaks).
+"""Slow-down of memprobe over the course of a job's run (paper D, figure 2: averages hide peaks).
 
-The run is cut into parts, by the share of it that is over, so that runs of different length agree. The worst
-part of several is always worse than the mean, by luck if by nothing else; so it is looked for in all
-repetitions but one, and measured in that one, for each in turn.
+The run is cut into parts by the share that is over, so that runs of different length agree. The worst part
+of several is always worse than the mean, if only by luck. So the worst part is found in all repetitions but
+one, and measured in that one, for each in turn.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ STANDS_OUT = 1.05  # times the whole run's slow-down, at least, by the interval'
 
 
 def fit_phases(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock, column: str) -> Phases | None:
-    """Of memprobe's windows at full intensity; None where there are too few, or one repetition only.
+    """Fit memprobe's windows at full intensity; None where there are too few, or one repetition only.
 
     Args:
         runs, windows: see ``profiles.fits.job``; memprobe's only.
-        column: of ``windows``, that has the time by that clock.
+        column: of ``windows``, with the time by that clock.
     """
     if "at_s" not in windows or not len(windows):
         return None
@@ -51,7 +51,7 @@ def fit_phases(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock, column: 
 
 
 def _series(rows: pd.DataFrame, run_s: float, parts: int, column: str) -> NDArray[np.float64]:
-    """Seconds a byte in each part of one run; not a number where no window lies."""
+    """Compute seconds a byte in each part of a run; not a number where no window lies."""
     middle = (rows["at_s"] + rows["wall_s"] / 2) / run_s
     part = (middle * parts).astype(int).clip(0, parts - 1)
     sums = rows.groupby(part)[[column, "bytes"]].sum().reindex(range(parts))
@@ -68,21 +68,18 @@ def _phases(seen: NDArray[np.float64], clock: Clock, bin_s: float) -> Phases | N
     if not peaks:
         return None
     middle = _middle(seen)
-    model = constant.fit(peaks, probe="job", quantity="peak", name="peak", unit="ratio")
-    low = (
-        constant.fit(excess, probe="job", quantity="excess", name="excess", unit="ratio").coefficients[0].low
-    )
+    low = constant.median(excess, name="excess", unit="ratio").low
     return Phases(
         clock=clock,
         bin_s=bin_s,
         slowdown=tuple(None if np.isnan(value) else float(value) for value in middle),
-        peak=model.coefficients[0],
+        peak=constant.median(peaks, name="peak", unit="ratio"),
         peak_at_percent=100 * (int(np.nanargmax(middle)) + 0.5) / len(middle),
         bursts=low is not None and low > STANDS_OUT,
     )
 
 
 def _middle(seen: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median over the repetitions; not a number where none was seen."""
+    """Take the median over the repetitions; not a number where all lack the part."""
     columns = [column[np.isfinite(column)] for column in seen.T]
     return np.array([np.median(column) if len(column) else np.nan for column in columns])

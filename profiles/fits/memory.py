@@ -14,7 +14,7 @@ from profiles.models import constant
 from profiles.records import Model
 
 PAIRED_REPETITIONS = 10  # single pairs range from 0.9 to 3.7 on a machine whose median is 1.7
-OVERLAP = 0.8  # windows in which the writers hardly met say nothing about writing together
+OVERLAP = 0.8  # least share of a window in which all writers wrote
 PLACED = 0.95
 INTERFERENCE = 1.2
 CLEARLY_SLOWER = 1.05
@@ -26,7 +26,7 @@ PAIR = [*WINDOW, "pair_kind"]
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
-    """Every bandwidth and slow-down for which ``samples`` hold enough complete, well-placed windows."""
+    """Fit every bandwidth and slow-down with enough complete, well-placed windows."""
     if samples.empty:
         return []
     emulated = bool(samples["emulated"].iloc[0])
@@ -34,7 +34,7 @@ def fit(samples: pd.DataFrame) -> list[Model]:
 
 
 def bandwidths(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row a window: ``cores``, ``numa``, ``cpus``, ``gbs``. Incomplete windows are left out."""
+    """Make a row a window: ``cores``, ``numa``, ``cpus``, ``gbs``; incomplete windows are left out."""
     rows = _usable(samples, "bandwidth", [*BANDWIDTH, "core", "wall_s"])
     windows = (
         rows.groupby(BANDWIDTH, sort=False)
@@ -46,7 +46,7 @@ def bandwidths(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def slowdowns(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row a complete repetition: ``pair_kind``, ``cpus``, and the ratios ``wall`` and ``thread``."""
+    """Make a row a complete repetition: ``pair_kind``, ``cpus``, and the ratios ``wall`` and ``thread``."""
     rows = _usable(samples, "pair", [*PAIR, "condition", *CLOCKS.values()])
     per_byte = rows[[*PAIR, "condition"]].assign(
         **{clock: rows[column] / rows["bytes"] for clock, column in CLOCKS.items()}
@@ -58,9 +58,9 @@ def slowdowns(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def _usable(samples: pd.DataFrame, kind: str, columns: list[str]) -> pd.DataFrame:
-    """The rows of one kind in which the writers met and wrote where they should.
+    """Select the rows of one kind in which the writers overlapped and wrote to the wanted node.
 
-    Missing columns become empty ones: a run interrupted early, or on one core, has rows of one kind only.
+    Missing columns become empty, because a run interrupted early, or on one core, has rows of one kind only.
     """
     samples = samples.reindex(columns=["kind", "overlap", "placed", "bytes", *columns])
     placed = samples["placed"].astype(float)  # absent on machines with one NUMA node
@@ -105,7 +105,7 @@ def _slowdowns(samples: pd.DataFrame, emulated: bool) -> list[Model]:
 
 
 def verdict(ratios: pd.Series[float]) -> str:
-    """Whether the slow-down is real: median above 1.2, and at least 70 % of the repetitions above 1.05."""
+    """Say whether the slow-down is real: median above 1.2, and 70 % of the repetitions above 1.05."""
     clear = float((ratios > CLEARLY_SLOWER).mean())
     interferes = ratios.median() > INTERFERENCE and clear >= SHARE_CLEARLY_SLOWER
     return (

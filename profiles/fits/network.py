@@ -1,7 +1,7 @@
 """From timed all-to-alls to latency, bandwidth and jitter.
 
-Iterations that follow one another share what goes on at that moment, so they are not independent: an
-observation is the median of one repetition (one visit of a size, some tens of iterations); n counts those.
+Iterations that follow one another meet the same disturbances, so they are not independent. An observation is
+the median of one repetition (a visit of a size, some tens of iterations), and n counts repetitions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Times = list[npt.NDArray[np.float64]]  # seconds of each iteration, an array a r
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
-    """``network_latency_s``, ``network_bandwidth_gbs`` and ``network_jitter_ratio`` for each set of ranks.
+    """Fit ``network_latency_s``, ``network_bandwidth_gbs`` and ``network_jitter_ratio`` for sets of ranks.
 
     Labels: ``scope`` (node: ranks on the cores of this node; hosts: one rank on each host), ``ranks``,
     ``size`` (of the message from each rank to each other) and, over hosts, ``hosts``.
@@ -75,14 +75,14 @@ def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulate
 
 
 def repetitions(group: pd.DataFrame, size: int) -> Times:
-    """The iterations of one size, by repetition; only those of its most frequent batch are comparable."""
+    """Group the iterations of a size by repetition; only those of its most frequent batch are comparable."""
     rows = group[group["message_bytes"] == size]
     rows = rows[rows["batch"] == rows["batch"].mode().iloc[0]]
     return [one.to_numpy(float) for _, one in rows.groupby(["round", "repetition"])["alltoall_s"]]
 
 
 def _jitter(several: Times, labels: dict[str, str], emulated: bool) -> Model:
-    """p99 / p50 over all iterations; its interval by resampling whole repetitions (cluster bootstrap)."""
+    """Compute p99 / p50 over all iterations, its interval by resampling repetitions (cluster bootstrap)."""
     value = _tail_ratio(several)
     random = np.random.default_rng(0)
     again = np.array(
@@ -121,7 +121,7 @@ def _tail_ratio(several: Times) -> float:
 
 
 def size_name(size: int) -> str:
-    """``8 B``, ``4 KiB``, ``8 MiB``"""
+    """Write a size as ``8 B``, ``4 KiB``, ``8 MiB``."""
     for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
             return f"{size / factor:g} {unit}"

@@ -1,9 +1,9 @@
 """From the power probe's samples to models.
 
-- ``W_base``: what the node draws with nothing running (paper C), over all that the meter sees.
+- ``W_base``: power of the node with nothing running (paper C), over all that the meter covers.
 - ``beside_packages_w``: the same without the packages, which caps govern: the W_base of a scheduler that
   counts ``n (p + W_base)`` watts for n nodes under the cap p.
-- ``power_w`` {load}: what it draws with the load on every core, under the limits as found.
+- ``power_w`` {load}: power with the load on every core, under the limits as found.
 - ``power_speed_ratio`` {load}: speed over the cap (sum over the packages), relative to uncapped; knee model.
 - ``gpu_power_w`` {gpu, state}: an NVIDIA GPU at rest and busy.
 """
@@ -19,7 +19,7 @@ COLUMNS = ("kind", "load", "cap_w", "package_w", "total_w", "speed_ratio", "held
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
-    """Every model that ``samples`` support; those that lack rows are left out."""
+    """Fit every model that ``samples`` support; models without rows are left out."""
     if samples.empty or "kind" not in samples:
         return []
     emulated = bool(samples["emulated"].iloc[0])
@@ -28,28 +28,31 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     at_rest = rows[rows["kind"] == "idle"]
     idle = at_rest["total_w"].dropna()
     if len(idle):
-        models.append(_constant(idle, "W_base", {}, emulated))
+        models.append(_constant(idle, "W_base", {}, emulated=emulated))
     beside = (at_rest["total_w"] - at_rest["package_w"]).dropna()
     if len(beside):  # often near 0, where a share of itself says nothing
         scale = float(idle.median())
-        models.append(_constant(beside, "beside_packages_w", {}, emulated, scale if scale > 0 else None))
+        models.append(
+            _constant(beside, "beside_packages_w", {}, emulated=emulated, scale=scale if scale > 0 else None)
+        )
     for load, group in rows.groupby("load"):
         labels = {"load": str(load)}
         uncapped = group.loc[group["kind"].isin(["uncapped", "reference"]), "total_w"].dropna()
         if len(uncapped):
-            models.append(_constant(uncapped, "power_w", labels, emulated))
+            models.append(_constant(uncapped, "power_w", labels, emulated=emulated))
         if curve := _curve(group, labels, emulated):
             models.append(curve)
     gpus = rows[(rows["kind"] == "gpu") & rows["state"].isin(["idle", "busy"])]
     for (gpu, state), group in gpus.groupby(["gpu", "state"]):
         watts = group["gpu_w"].dropna()
         if len(watts):
-            models.append(_constant(watts, "gpu_power_w", {"gpu": str(gpu), "state": str(state)}, emulated))
+            subject = {"gpu": str(gpu), "state": str(state)}
+            models.append(_constant(watts, "gpu_power_w", subject, emulated=emulated))
     return models
 
 
 def sweep(samples: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a curve is fitted to: held caps and references, with a speed and a cap."""
+    """Select the rows for a curve: held caps and references, with a speed and a cap."""
     rows = samples.reindex(columns=list(dict.fromkeys([*samples.columns, *COLUMNS])))
     rows = rows[rows["kind"].isin(["cap", "reference"]) & rows["speed_ratio"].notna() & rows["cap_w"].notna()]
     return rows[(rows["kind"] == "reference") | (rows["held"] == True)]  # noqa: E712 - the column may hold None
@@ -59,6 +62,7 @@ def _constant(
     watts: pd.Series[float],
     quantity: str,
     labels: dict[str, str],
+    *,
     emulated: bool,
     scale: float | None = None,
 ) -> Model:

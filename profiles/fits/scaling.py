@@ -9,11 +9,10 @@ from profiles.records import Model
 
 
 def fit(samples: pd.DataFrame) -> list[Model]:
-    """One model ``run_s`` a load, labelled by load and size; x is the count of cores.
+    """Fit a model ``run_s`` a load, labelled by load and size; x is the count of cores.
 
-    Runs whose answer was wrong do not count. Where a load was measured in two sizes (a machine near the
-    border between them), the size with more runs is kept. A load without a run on one core, or without one
-    on more, is left out.
+    Runs with a wrong answer do not count. Where a load was measured in two sizes (a machine near the border
+    between them), the size with more runs is kept. A load needs runs on one core and on more.
     """
     if not {"load", "size", "cores", "run_s"} <= set(samples.columns):
         return []

@@ -1,4 +1,4 @@
-"""The forms of model, one file each: ``fit(x, y, ...) -> Model`` and ``predict(model, x) -> Prediction``.
+"""Forms of model, a file each: ``fit(x, y, ...) -> Model`` and ``predict(model, x) -> Prediction``.
 
 A new form is one new file here and one line in ``FORMS``.
 """
@@ -19,7 +19,7 @@ FORMS = {
 
 
 class Prediction(NamedTuple):
-    """A predicted value and the 95 % interval in which one new observation is expected."""
+    """A predicted value and the 95 % interval of one new observation."""
 
     value: float
     low: float
@@ -27,6 +27,6 @@ class Prediction(NamedTuple):
 
 
 def predict(model: Model, x: float = 0.0) -> Prediction:
-    """What ``model`` expects at ``x`` (in the unit of ``model.x``)."""
+    """Predict an observation at ``x`` (in the unit of ``model.x``)."""
     result: Prediction = import_module(FORMS[model.form], __package__).predict(model, x)
     return result

@@ -1,7 +1,7 @@
 """A quantity that depends on nothing we vary: the median, with its order-statistic interval.
 
-Below 6 values order statistics say nothing at 95 %; then the interval is Student's, of the logarithm where
-all values are positive (times are skewed).
+Below 6 values order statistics say nothing at 95 %. Then the interval is Student's, of the logarithm where
+all values are positive, because times are skewed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Coefficient, Model, Quality
-from ..stats import median_interval
+from ..stats import MAD_TO_SD, binomial_ranks, finite, median_interval
 from . import Prediction
 
 
@@ -24,9 +24,9 @@ def judge(
     scale: float | None = None,
     tolerance: float = 0.10,
 ) -> Quality:
-    """Quality by the interval's half-width over ``scale``: up to ``tolerance`` good, 3x noisy, else poor.
+    """Judge by the interval's half-width over ``scale``: up to ``tolerance`` good, 3x noisy, else poor.
 
-    ``scale`` is the value itself where none is given; a number that is often near 0 needs another.
+    ``scale`` is by default the value itself; a number that is often near 0 needs another.
     """
     if low is None or high is None or not np.isfinite([value, low, high]).all():
         return Quality.POOR
@@ -38,13 +38,13 @@ def judge(
 
 
 def worse(a: Quality, b: Quality) -> Quality:
-    """The worse of two qualities."""
+    """Take the worse of two qualities."""
     return max(a, b, key=list(Quality).index)
 
 
 def t_interval(centre: float, values: NDArray[np.float64]) -> tuple[float, float]:
-    """Student's 95 % interval around ``centre`` from at least 2 values; positive quantities stay positive."""
-    from scipy import stats  # half a second: not for those who only want a fit's constants
+    """Compute Student's 95 % interval around ``centre``, of 2 values or more; positive ones stay positive."""
+    from scipy import stats  # late, because this takes half a second
 
     factor = float(stats.t.ppf(0.975, len(values) - 1) / np.sqrt(len(values)))
     if centre > 0 and (values > 0).all():
@@ -52,6 +52,24 @@ def t_interval(centre: float, values: NDArray[np.float64]) -> tuple[float, float
         return centre / ratio, centre * ratio
     half = factor * float(values.std(ddof=1))
     return centre - half, centre + half
+
+
+def median(y: Sequence[float], *, name: str, unit: str, scale: float | None = None) -> Coefficient:
+    """Compute the median of the finite values of ``y`` as a coefficient; ``scale`` as in ``judge``.
+
+    Raises:
+        ValueError: ``y`` holds no finite value.
+    """
+    values = finite(y)[0]
+    if not len(values):
+        raise ValueError(f"no finite value of {name}")
+    value, low, high = median_interval(values)
+    if low is None and len(values) > 1:
+        low, high = t_interval(value, values)
+    quality = judge(value, low, high, scale=scale)
+    return Coefficient(
+        name=name, value=value, unit=unit, low=low, high=high, n=len(values), quality=quality, scale=scale
+    )
 
 
 def fit(
@@ -66,37 +84,16 @@ def fit(
     note: str = "",
     scale: float | None = None,
 ) -> Model:
-    """The median of ``y`` as a model of one coefficient; ``scale`` as in ``judge``.
-
-    Raises:
-        ValueError: ``y`` holds no finite value.
-    """
-    values = np.asarray(y, dtype=float)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        raise ValueError(f"no finite value of {quantity}")
-    value, low, high = median_interval(values)
-    method = "median, order-statistic interval"
-    if low is None and len(values) > 1:
-        low, high = t_interval(value, values)
-        method = "median, Student's interval"
-    coefficient = Coefficient(
-        name=name,
-        value=value,
-        unit=unit,
-        low=low,
-        high=high,
-        n=len(values),
-        quality=judge(value, low, high, scale=scale),
-        scale=scale,
-    )
-    deviation = float(np.median(np.abs(values - value))) * 1.4826
+    """Fit the median of ``y`` as a model of one coefficient; arguments and errors as for ``median``."""
+    coefficient = median(y, name=name, unit=unit, scale=scale)
+    students = coefficient.n > 1 and binomial_ranks(coefficient.n) is None
+    deviation = float(np.median(np.abs(finite(y)[0] - coefficient.value))) * MAD_TO_SD
     return Model(
         probe=probe,
         quantity=quantity,
         form="constant",
         labels=labels or {},
-        method=method,
+        method="median, Student's interval" if students else "median, order-statistic interval",
         coefficients=(coefficient,),
         residual_sd=deviation,
         emulated=emulated,
@@ -105,7 +102,7 @@ def fit(
 
 
 def predict(model: Model, x: float = 0.0) -> Prediction:
-    """The median, plus and minus 1.96 robust standard deviations."""
+    """Predict the median, plus and minus 1.96 robust standard deviations."""
     value = model.coefficients[0].value
     spread = 1.96 * (model.residual_sd or 0.0)
     return Prediction(value, value - spread, value + spread)

@@ -1,8 +1,8 @@
 """A slow-down over the traffic beside: straight between the measured levels, never falling.
 
-More traffic never speeds a program up; where noise says so neighbouring levels are pooled (isotonic
-regression, weighted by the number of observations). Beyond the last level it goes on with the mean slope,
-but no further than to twice its traffic.
+More traffic never speeds a program up, so neighbouring levels that fall are pooled (isotonic regression,
+weighted by the number of observations). Beyond the last level the curve goes on with the mean slope, up to
+twice the last traffic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from profiles.models.constant import judge
 from profiles.records import Coefficient
 
 FURTHEST = 2.0  # times the last level's traffic
-LEAST_RISE = 0.05  # where a reference rises less, an error of 1 % in a pressure is a fifth of it and more
+LEAST_RISE = 0.05  # if a reference rises less, an error of 1 % is a fifth of the pressure or more
 Floats = NDArray[np.float64]
 
 
@@ -36,9 +36,9 @@ class Lines(NamedTuple):
 def predict(
     curve: Curve, gbs: float, low_gbs: float | None = None, high_gbs: float | None = None
 ) -> Prediction:
-    """Slow-down beside so much traffic, with the 95 % interval of the median; from 0 to infinity if unknown.
+    """Predict the slow-down beside this traffic; the 95 % interval is of the median (0 to infinity: unknown).
 
-    ``low_gbs`` and ``high_gbs`` bound the traffic, where that is uncertain too.
+    ``low_gbs`` and ``high_gbs`` bound the traffic, if that is uncertain too.
     """
     lines = lines_of(curve)
     if not bounded(level.slowdown for level in curve.levels):
@@ -50,7 +50,7 @@ def predict(
 
 
 def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
-    """The traffic (GB/s) beside which the reference suffers as much; None where it hardly suffers at all."""
+    """Find the traffic (GB/s) beside which the reference suffers as much; None if it hardly suffers."""
     if not suffers(reference):
         return None
     lines = lines_of(reference)
@@ -78,33 +78,31 @@ def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
 
 
 def suffers(reference: Curve) -> bool:
-    """Whether a probe is slowed down beside itself, by more than a little and by more than chance."""
+    """Tell whether a probe is slowed down beside itself, by more than a little and by more than chance."""
     lines, most = lines_of(reference), reference.levels[-1].slowdown
     rise = lines.middle[-1] - lines.middle[0]
     return bool(rise >= LEAST_RISE and (most.low is None or most.low > 1))
 
 
 def bounded(found: Iterable[Coefficient]) -> bool:
-    """Whether the intervals are known (of one repetition they are not)."""
+    """Tell whether the intervals are known (a single repetition has none)."""
     return all(c.low is not None and c.high is not None for c in found)
 
 
 def three(found: Coefficient) -> tuple[float, float, float]:
-    """Value, low and high; where a bound is unknown, the value."""
+    """Give value, low and high; the value also for an unknown bound."""
     low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
     return found.value, low, high
 
 
 def lines_of(curve: Curve) -> Lines:
-    """The levels made never to fall."""
-    from scipy.optimize import isotonic_regression  # not for those who only look at a profile
+    """Make lines of the levels that never fall."""
+    from scipy.optimize import isotonic_regression  # late, because the display of a profile needs none
 
     levels = curve.levels
     weights = [level.slowdown.n for level in levels]
-    middle = [level.slowdown.value for level in levels]
-    lows = [level.slowdown.value if level.slowdown.low is None else level.slowdown.low for level in levels]
-    highs = [level.slowdown.value if level.slowdown.high is None else level.slowdown.high for level in levels]
-    rising = (isotonic_regression(y, weights=weights).x for y in (middle, lows, highs))
+    bounds = zip(*(three(level.slowdown) for level in levels), strict=True)
+    rising = (isotonic_regression(y, weights=weights).x for y in bounds)
     return Lines(np.array([level.offered_gbs for level in levels]), *rising)
 
 
@@ -116,7 +114,7 @@ def _at(gbs: Floats, values: Floats, x: float) -> float:
 
 
 def _inverse(gbs: Floats, values: Floats, y: float) -> float:
-    """The least traffic at which the line reaches ``y``."""
+    """Find the least traffic at which the line reaches ``y``."""
     if y <= values[0]:
         return 0.0
     for i in range(1, len(gbs)):
@@ -128,5 +126,5 @@ def _inverse(gbs: Floats, values: Floats, y: float) -> float:
 
 
 def _mean_slope(gbs: Floats, values: Floats) -> float:
-    """Of the whole curve: the last two levels lie too near each other for a slope."""
+    """Compute the slope of the whole curve, because the last two levels lie too near each other."""
     return float((values[-1] - values[0]) / (gbs[-1] - gbs[0])) if len(gbs) > 1 else 0.0

@@ -3,9 +3,9 @@
 A. B. Downey, A Model For Speedup of Parallel Programs, UCB/CSD-97-933 (1997); eq. 4.4 of Huang et al. (2014)
 is its form for sigma up to 1, written as time.
 
-What data can say. Below saturation (n < A) the model is ``T1 (1/n + f (1 - 1/n))`` with the one number
+Limits of the data. Below saturation (n < A) the model is ``T1 (1/n + f (1 - 1/n))`` with the one number
 ``f = sigma / 2A`` (or ``sigma / (sigma + 1) A`` for sigma >= 1): A and sigma cannot be told apart. Only
-counts up to 2A and beyond show A itself. Short of that the verdict is "A >= x": ``low`` is x, ``high`` is
+counts up to 2A and beyond show A itself. With fewer the verdict is "A >= x": ``low`` is x, ``high`` is
 None, and ``value`` is the smallest A that fits well (with its sigma), so that predictions within the measured
 counts hold.
 
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..records import Coefficient, Model, Quality
+from ..stats import MAD_TO_SD, MEDIAN_ERROR
 from . import Prediction
 from .constant import judge, worse
 from .lack_of_fit import at_best, largest_gap
@@ -35,12 +36,10 @@ GRID = 80  # steps from one end to the other, before refinement
 LEAST_SCATTER = 1e-4  # relative; keeps weights finite where a clock repeats itself
 ENOUGH = 1.9  # counts up to this multiple of A show it: the rule's 2, less 5 % for the scatter of A itself
 WELL = 0.1  # how far above its minimum the sum of squares may be for a fit as good as the best
-MAD = 1.4826  # from the median absolute deviation to a standard deviation
-MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean
 
 
 def speedup(n: ArrayLike, A: ArrayLike, sigma: ArrayLike) -> Floats:
-    """S(n) on ``n`` >= 1 cores, for A >= 1 and sigma >= 0; the arguments broadcast."""
+    """Compute S(n) on ``n`` >= 1 cores, for A >= 1 and sigma >= 0; the arguments broadcast."""
     n, A, sigma = (np.asarray(value, dtype=float) for value in (n, A, sigma))
     low, high = np.minimum(sigma, 1.0), np.maximum(sigma, 1.0)
     rising = A * n / (A + low / 2 * (n - 1))
@@ -52,7 +51,7 @@ def speedup(n: ArrayLike, A: ArrayLike, sigma: ArrayLike) -> Floats:
 
 
 def run_s(n: ArrayLike, T1: float, A: float, sigma: float) -> Floats:
-    """Run time in seconds on ``n`` cores (eq. 4.4 for sigma up to 1)."""
+    """Compute the run time in seconds on ``n`` cores (eq. 4.4 for sigma up to 1)."""
     return T1 / speedup(n, A, sigma)
 
 
@@ -66,7 +65,7 @@ def fit(
     emulated: bool = False,
     note: str = "",
 ) -> Model:
-    """T1, A and sigma from run times, one pair (cores, seconds) a run.
+    """Fit T1, A and sigma to run times, a pair (cores, seconds) a run.
 
     Raises:
         ValueError: no run on one core, or on no other count.
@@ -94,7 +93,7 @@ def fit(
     doubts, best = _doubts(data, np.expm1(data.log_seconds - predicted))
     coefficients = (
         _t1(float(np.exp(log_t1)), half if known else None, len(seconds)),
-        _parallelism(A, interval if known else (None, None), top, bounded, len(seconds)),
+        _parallelism(A, interval if known else (None, None), top=top, bounded=bounded, n=len(seconds)),
         _variance(sigma, slopes if known else (None, None), len(seconds)),
     )
     return Model(
@@ -107,7 +106,7 @@ def fit(
         x_max=top,
         method="Downey 1997 on medians of log time, profile likelihood",
         coefficients=at_best(coefficients, best),
-        residual_sd=float(MAD * np.median(np.abs(data.log_seconds - predicted))),
+        residual_sd=float(MAD_TO_SD * np.median(np.abs(data.log_seconds - predicted))),
         r2=1.0 - missed / total if total > 0 else None,
         emulated=emulated,
         note="; ".join(filter(None, (note, *doubts))),
@@ -115,7 +114,7 @@ def fit(
 
 
 def predict(model: Model, x: float = 1.0) -> Prediction:
-    """Seconds on ``x`` cores.
+    """Predict seconds on ``x`` cores.
 
     Beyond the largest measured count, where A is only bounded from below, the interval reaches from ideal
     scaling on from that count to no gain at all.
@@ -137,7 +136,7 @@ def predict(model: Model, x: float = 1.0) -> Prediction:
 
 
 def verdict(model: Model) -> str:
-    """``A ≥ 3.90``, or ``A = 7.00 [6.86, 7.15], σ = 0.02 [0.00, 0.09]``, or ``A unknown``."""
+    """Write ``A ≥ 3.90``, or ``A = 7.00 [6.86, 7.15], σ = 0.02 [0.00, 0.09]``, or ``A unknown``."""
     A, sigma = model["A"], model["sigma"]
     if A.quality is Quality.POOR and A.high is None:
         return "A unknown"
@@ -151,7 +150,7 @@ def verdict(model: Model) -> str:
 
 
 def _doubts(data: _Medians, residuals: Floats) -> tuple[list[str], Quality]:
-    """Where the runs do not have this form, in words, and how good its coefficients can be at best."""
+    """Describe deviations of the runs from this form, and the best quality of its coefficients."""
     words, quality = [], Quality.GOOD
     if outside := _outside(data):
         words, quality = [outside], Quality.NOISY
@@ -163,7 +162,7 @@ def _doubts(data: _Medians, residuals: Floats) -> tuple[list[str], Quality]:
 
 
 def _outside(data: _Medians) -> str:
-    """What the medians do that the model has no curve for."""
+    """Describe medians that the model cannot follow."""
     gain = np.exp(data.y[0] - data.y)
     if (slower := data.n[gain < 0.95]).size:
         return f"slower on {slower[0]:g} cores than on one, which the model cannot follow"
@@ -180,7 +179,7 @@ def _t1(value: float, half: float | None, n: int) -> Coefficient:
 
 
 def _parallelism(
-    value: float, interval: tuple[float | None, float | None], top: float, bounded: bool, n: int
+    value: float, interval: tuple[float | None, float | None], *, top: float, bounded: bool, n: int
 ) -> Coefficient:
     low, high = interval
     note = "too few repetitions for an interval" if low is None else ""
@@ -218,7 +217,7 @@ def _variance(value: float, interval: tuple[float | None, float | None], n: int)
 
 @dataclass(frozen=True)
 class _Medians:
-    """The runs, and for every count the median of log time with its weight (1 / standard error squared)."""
+    """Runs, and for every count the median of log time with its weight (1 / standard error squared)."""
 
     cores: Floats
     log_seconds: Floats
@@ -237,28 +236,30 @@ class _Medians:
         y = np.array([np.median(logs[index == i]) for i in range(len(n))])
         away = np.abs(logs - y[index])
         freedom = len(logs) - len(n)
-        pooled = MAD * np.median(away) * np.sqrt(len(logs) / max(freedom, 1))
-        own = [MAD * np.median(away[index == i]) * np.sqrt(k / max(k - 1, 1)) for i, k in enumerate(runs)]
+        pooled = MAD_TO_SD * np.median(away) * np.sqrt(len(logs) / max(freedom, 1))
+        own = [
+            MAD_TO_SD * np.median(away[index == i]) * np.sqrt(k / max(k - 1, 1)) for i, k in enumerate(runs)
+        ]
         scatter = np.maximum(own, max(pooled, LEAST_SCATTER))
         return cls(cores, logs, n, y, runs / (MEDIAN_ERROR * scatter) ** 2, freedom)
 
     @property
     def reach(self) -> float:
-        """By how much the sum of squares may exceed its minimum within a 95 % interval."""
-        from scipy import stats  # 40 MB, which who only predicts has no need of
+        """The excess of the sum of squares over its minimum that bounds a 95 % interval."""
+        from scipy import stats  # late, because predictions do not need these 40 MB
 
         return float(stats.t.ppf(0.975, max(self.freedom, 1)) ** 2)
 
 
 def _sigma(share: ArrayLike) -> Floats:
-    """sigma from its share in [0, 1): sigma / 2 up to one half, sigma / (sigma + 1) beyond."""
+    """Compute sigma from its share in [0, 1): sigma / 2 up to one half, sigma / (sigma + 1) beyond."""
     share = np.asarray(share, dtype=float)
     return np.where(share <= 0.5, 2 * share, share / (1 - share))
 
 
 @dataclass(frozen=True)
 class _Surface:
-    """The weighted sum of squares over (log A, share of sigma), with T1 at its best everywhere."""
+    """Weighted sum of squares over (log A, share of sigma), with the best T1 everywhere."""
 
     data: _Medians
     log_a_end: float
@@ -268,7 +269,7 @@ class _Surface:
         return found
 
     def _each(self, A: ArrayLike, sigma: ArrayLike) -> Floats:
-        """log T1 as every count alone would have it; a new last axis over counts."""
+        """Compute log T1 by every count alone, along a new last axis."""
         A, sigma = np.asarray(A, dtype=float)[..., None], np.asarray(sigma, dtype=float)[..., None]
         return self.data.y + np.log(speedup(self.data.n, A, sigma))
 
@@ -278,40 +279,40 @@ class _Surface:
         return np.asarray((self.data.weight * (each - middle[..., None]) ** 2).sum(axis=-1))
 
     def over_share(self, log_a: Floats) -> tuple[Floats, Floats]:
-        """For each A: the least sum of squares over sigma, and the share where it lies."""
+        """Minimise over sigma for each A: the least sum of squares, and its share."""
         return _least(lambda share: self.at(log_a[:, None], share), len(log_a), STEEPEST)
 
     def over_a(self, share: Floats) -> tuple[Floats, Floats]:
-        """For each share: the least sum of squares over A, and the log A where it lies."""
+        """Minimise over A for each share: the least sum of squares, and its log A."""
         return _least(lambda log_a: self.at(log_a, share[:, None]), len(share), self.log_a_end)
 
     def best(self) -> tuple[float, float, float]:
-        """A, share of sigma and sum of squares of the best fit."""
+        """Find A, share of sigma and sum of squares of the best fit."""
         _, log_a = _least(lambda row: self.over_share(row[0])[0][None], 1, self.log_a_end)
         (value,), (share,) = self.over_share(log_a)
         return float(np.exp(log_a[0])), float(share), float(value)
 
     def smallest_a(self, A: float, limit: float) -> tuple[float, float]:
-        """The smallest A that fits within ``limit``, given one that does, with its share of sigma."""
+        """Find the smallest A that fits within ``limit``, from an A that does, with its share of sigma."""
         log_a, _ = self._region_a(A, limit)
         (value,), (share,) = self.over_share(np.array([log_a]))
-        nearly = value * (1 + 1e-6) + 1e-9  # saturated: every sigma up to some one does equally well
+        nearly = value * (1 + 1e-6) + 1e-9  # saturated: every sigma up to a bound does equally well
         low, _ = _region(lambda g: self.at(np.full_like(g, log_a), g), STEEPEST, nearly, float(share))
         return float(np.exp(log_a)), low
 
     def smallest_share(self, share: float, limit: float) -> tuple[float, float]:
-        """The smallest share of sigma that fits within ``limit``, given one that does, after its A."""
+        """Find the smallest share of sigma that fits within ``limit``, from a share that does; A too."""
         share, _ = self._region_share(share, limit)
         _, (log_a,) = self.over_a(np.array([share]))
         return float(np.exp(log_a)), share
 
     def interval_a(self, A: float, limit: float) -> tuple[float, float | None]:
-        """The smallest and the largest A that fit within ``limit``, given one that does."""
+        """Find the smallest and the largest A that fit within ``limit``, from an A that does."""
         low, high = self._region_a(A, limit)
         return float(np.exp(low)), None if high is None else float(np.exp(high))
 
     def interval_sigma(self, share: float, limit: float) -> tuple[float, float | None]:
-        """The smallest and the largest sigma that fit within ``limit``, given a share that does."""
+        """Find the smallest and the largest sigma that fit within ``limit``, from a share that does."""
         low, high = self._region_share(share, limit)
         return float(_sigma(low)), None if high is None else float(_sigma(high))
 
@@ -323,7 +324,7 @@ class _Surface:
 
 
 def _least(function: Callable[[Floats], Floats], rows: int, end: float) -> tuple[Floats, Floats]:
-    """Row by row the minimum of ``function`` over [0, end] and its place: a grid, then finer ones."""
+    """Minimise ``function`` over [0, end] row by row, on a grid and then finer grids; value and place."""
     grid = np.tile(np.linspace(0.0, end, GRID + 1), (rows, 1))
     every = np.arange(rows)
     step = end / GRID
@@ -339,9 +340,9 @@ def _least(function: Callable[[Floats], Floats], rows: int, end: float) -> tuple
 def _region(
     function: Callable[[Floats], Floats], end: float, limit: float, within: float
 ) -> tuple[float, float | None]:
-    """The outermost places of [0, end] where ``function`` is at most ``limit``, given a place that is inside.
+    """Find the outermost places of [0, end] where ``function`` is at most ``limit``, from a place inside.
 
-    The upper one is None where it is the end.
+    The upper place is None where it is the end.
     """
     grid = np.unique(np.append(np.linspace(0.0, end, 2 * GRID + 1), within))
     inside = (function(grid) <= limit) | (grid == within)

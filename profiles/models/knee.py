@@ -1,6 +1,6 @@
 """A quantity that rises in a straight line up to a knee and is flat from there: speed under a power cap.
 
-``y = speed_flat - slope_per_w * max(knee_w - x, 0)``, continuous, the knee found and not fixed. This is
+``y = speed_flat - slope_per_w * max(knee_w - x, 0)`` is continuous, and the knee is fitted too. This is
 eq. 4.5 of Huang et al. 2014, ``s(p) = (p - p_min) m + 1`` below the knee, there relative to the speed at the
 lowest cap p_min; coefficient ``m`` is the slope in that normalisation, the others are in the unit of ``y``.
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ..records import Coefficient, Model
+from ..stats import finite
 from . import Prediction
 from .constant import judge
 from .lack_of_fit import at_best, largest_gap
@@ -34,7 +35,7 @@ SMALL = 0.05  # of the largest y: below that a gap is not judged by its share of
 
 @dataclass(frozen=True)
 class _Lines:
-    """The best line for each of many knees; arrays over the knees."""
+    """Best lines for many knees; arrays over the knees."""
 
     knee: Array
     slope: Array
@@ -56,12 +57,12 @@ def fit(
     emulated: bool = False,
     note: str = "",
 ) -> Model:
-    """The knee model of ``y`` over ``x``.
+    """Fit the knee model of ``y`` over ``x``.
 
     Raises:
         ValueError: fewer than 8 observations, or fewer than 4 different x.
     """
-    caps, values = _finite(x, y)
+    caps, values = finite(x, y)
     if len(caps) < FEWEST or len(np.unique(caps)) < FEWEST_SETTINGS:
         raise ValueError(
             f"{quantity}: {len(caps)} observations at {len(np.unique(caps))} settings are too few for a knee"
@@ -69,10 +70,9 @@ def fit(
     weights = _robust_weights(caps, values)
     lines, best, limit = _profile(caps, values, weights)
     knee, slope, flat = (float(a[best]) for a in (lines.knee, lines.slope, lines.flat))
-    lowest = float(caps.min())
     freedom = len(caps) - 3
     variance = float(lines.rss[best]) / freedom
-    coefficients = _coefficients(lines, best, limit, lowest, float(caps.max()), len(caps))
+    coefficients = _coefficients(lines, best, limit, caps)
     curve = flat - slope * np.maximum(knee - caps, 0.0)
     scale = np.maximum(np.abs(curve), SMALL * np.abs(values).max())
     if gap := largest_gap(caps, (values - curve) / scale):
@@ -85,11 +85,11 @@ def fit(
         form="knee",
         labels=labels or {},
         x=x_name,
-        x_min=lowest,
+        x_min=float(caps.min()),
         x_max=float(caps.max()),
         method="continuous piecewise-linear least squares (Huber), profile-likelihood interval",
         coefficients=coefficients,
-        covariance=_covariance(caps, weights, (knee, slope, flat), lowest, variance),
+        covariance=_covariance(caps, weights, (knee, slope, flat), variance),
         residual_sd=float(np.sqrt(variance)),
         r2=1.0 - float(lines.rss[best]) / spread if spread > 0 else None,
         emulated=emulated,
@@ -98,7 +98,7 @@ def fit(
 
 
 def predict(model: Model, x: float = 0.0) -> Prediction:
-    """The value at ``x`` with the interval in which one new observation is expected."""
+    """Predict the value at ``x`` with the interval of one new observation."""
     knee, slope, flat = (model[name].value for name in ("knee_w", "slope_per_w", "speed_flat"))
     below = max(knee - x, 0.0)
     value = flat - slope * below
@@ -110,14 +110,8 @@ def predict(model: Model, x: float = 0.0) -> Prediction:
     return Prediction(value, value - half, value + half)
 
 
-def _finite(x: Sequence[float], y: Sequence[float]) -> tuple[Array, Array]:
-    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    keep = np.isfinite(a) & np.isfinite(b)
-    return a[keep], b[keep]
-
-
 def _lines(x: Array, y: Array, w: Array, knees: Array) -> _Lines:
-    """Weighted least squares of ``y = flat - slope * max(knee - x, 0)`` for each knee, slope >= 0."""
+    """Fit ``y = flat - slope * max(knee - x, 0)`` for each knee by weighted least squares, slope >= 0."""
     u = np.maximum(knees[:, None] - x[None, :], 0.0)
     total = float(w.sum())
     u_mean = u @ w / total
@@ -135,7 +129,7 @@ def _first_grid(x: Array) -> Array:
 
 
 def _robust_weights(x: Array, y: Array) -> Array:
-    """Huber's weights about the best knee model, by iteration."""
+    """Compute Huber's weights about the best knee model, by iteration."""
     weights = np.ones_like(y)
     grid = _first_grid(x)
     for _ in range(10):
@@ -150,7 +144,7 @@ def _robust_weights(x: Array, y: Array) -> Array:
 
 
 def _profile(x: Array, y: Array, w: Array) -> tuple[_Lines, int, float]:
-    """Lines on a grid around the best knee, the index of the best, and the residual sum that bounds 95 %."""
+    """Fit lines on a grid around the best knee; also its index, and the residual sum that bounds 95 %."""
     grid = _first_grid(x)
     low, high = float(grid[0]), float(grid[-1])
     limit = 0.0
@@ -167,10 +161,9 @@ def _profile(x: Array, y: Array, w: Array) -> tuple[_Lines, int, float]:
     return lines, best, limit
 
 
-def _coefficients(
-    lines: _Lines, best: int, limit: float, lowest: float, highest: float, n: int
-) -> tuple[Coefficient, ...]:
-    """The best values with their intervals, and what the samples cannot say."""
+def _coefficients(lines: _Lines, best: int, limit: float, caps: Array) -> tuple[Coefficient, ...]:
+    """Make the best values with their intervals, and notes on what the samples cannot tell."""
+    lowest, highest = float(caps.min()), float(caps.max())
     knee, slope, flat = (float(a[best]) for a in (lines.knee, lines.slope, lines.flat))
     ranges = _ranges(lines, limit, lowest)
     first, last = ranges["knee_w"]
@@ -193,7 +186,14 @@ def _coefficients(
         quality = judge(value, *bounds)
         note = notes.get(name, "")
         return Coefficient(
-            name=name, value=value, unit=unit, low=bounds[0], high=bounds[1], n=n, quality=quality, note=note
+            name=name,
+            value=value,
+            unit=unit,
+            low=bounds[0],
+            high=bounds[1],
+            n=len(caps),
+            quality=quality,
+            note=note,
         )
 
     return (
@@ -205,9 +205,9 @@ def _coefficients(
 
 
 def _ranges(lines: _Lines, limit: float, lowest: float) -> dict[str, tuple[float, float]]:
-    """Smallest and largest value of each coefficient over all parameters that the samples admit.
+    """Find the smallest and largest value of each coefficient over all parameters that the samples admit.
 
-    For each knee these are an ellipse in (slope, mean level), here followed round its edge.
+    For each knee the parameters are an ellipse in (slope, mean level), here followed round its edge.
     """
     ok = lines.rss <= limit
     knees, u_mean = lines.knee[ok, None], lines.u_mean[ok, None]
@@ -226,16 +226,16 @@ def _ranges(lines: _Lines, limit: float, lowest: float) -> dict[str, tuple[float
 
 
 def _covariance(
-    x: Array, w: Array, best: tuple[float, float, float], lowest: float, variance: float
+    x: Array, w: Array, best: tuple[float, float, float], variance: float
 ) -> tuple[tuple[float, ...], ...] | None:
-    """Of (knee, slope, flat, m), linearised at the best values; None where they cannot be told apart."""
+    """Compute the covariance of (knee, slope, flat, m), linearised at the best values; None if singular."""
     knee, slope, flat = best
     below = np.maximum(knee - x, 0.0)
     jacobian = np.stack([np.where(below > 0, -slope, 0.0), -below, np.ones_like(x)], axis=1)
     information = jacobian.T @ (w[:, None] * jacobian)
     if np.linalg.cond(information) > 1e15:
         return None
-    at_lowest = flat - slope * (knee - lowest)
+    at_lowest = flat - slope * (knee - float(x.min()))
     to_all = np.vstack([np.eye(3), np.array([slope**2, flat, -slope]) / max(at_lowest, 1e-300) ** 2])
     full = to_all @ (np.linalg.inv(information) * variance) @ to_all.T
     return tuple(tuple(float(v) for v in row) for row in full)

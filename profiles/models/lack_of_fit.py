@@ -1,9 +1,9 @@
 """Lack of fit: samples that do not have the form of the curve that was fitted to them.
 
-The medians of groups are held against the curve. A group is what was observed at one x; where most x were
-seen once only, neighbours are taken together. A gap counts where it is larger than chance explains: than a
-high quantile of Student's t times the standard error of the group's median. That error is from the scatter
-within groups, which knows nothing of the curve. The gap judges the model as an interval of that half-width.
+The medians of groups are compared with the curve. A group holds the observations at one x; where most x were
+observed once, neighbours form a group. A gap counts if it is larger than chance explains: than a high
+quantile of Student's t times the standard error of the group's median. That error comes from the scatter
+within groups, which is independent of the curve. The gap judges the model as an interval of that half-width.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Coefficient, Quality
+from ..stats import MAD_TO_SD, MEDIAN_ERROR
 from .constant import judge, worse
 
 Floats = NDArray[np.float64]
 
 SURE, OWN = 0.999, 0.99  # by the scatter within all groups, and by that within the group itself
 REPEATED, POOLED = 2, 5  # least observations of a group: of one x; of neighbours
-MAD = 1.4826  # from the median absolute deviation to a standard deviation
-MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean
 
 
 class Gap(NamedTuple):
@@ -33,7 +32,7 @@ class Gap(NamedTuple):
 
     @property
     def quality(self) -> Quality:
-        """The best that coefficients of this curve can be: an interval so wide would be called the same."""
+        """The best quality of the curve's coefficients: that of an interval so wide."""
         return judge(1.0, 1.0 - self.size, 1.0 + self.size)
 
     @property
@@ -42,24 +41,24 @@ class Gap(NamedTuple):
 
 
 def largest_gap(x: Floats, residuals: Floats) -> Gap | None:
-    """The largest gap that chance does not explain, if it makes the model less than good.
+    """Find the largest gap that chance does not explain, if it makes the model less than good.
 
     Args:
         residuals: observed less fitted, relative to the fitted value.
     """
-    from scipy import stats  # 40 MB, which who only predicts has no need of
+    from scipy import stats  # late, because predictions do not need these 40 MB
 
     groups = list(_groups(x))
     freedom = len(x) - len(groups)
     if freedom < 1:
         return None
     inside = [_scatters(residuals[group]) for group in groups]
-    usual = MAD * float(np.median(np.concatenate(inside)))
+    usual = MAD_TO_SD * float(np.median(np.concatenate(inside)))
     pooled = float(stats.t.ppf(SURE, freedom))
     gaps = []
     for group, away in zip(groups, inside, strict=True):
         alone = float(stats.t.ppf(OWN, len(group) - 1)) if len(group) > REPEATED else pooled
-        chance = max(pooled * usual, alone * MAD * float(np.median(away)))
+        chance = max(pooled * usual, alone * MAD_TO_SD * float(np.median(away)))
         size = abs(float(np.median(residuals[group])))
         if size > MEDIAN_ERROR * chance / np.sqrt(len(group)):
             gaps.append(Gap(size, float(np.median(x[group]))))
@@ -68,18 +67,18 @@ def largest_gap(x: Floats, residuals: Floats) -> Gap | None:
 
 
 def at_best(coefficients: Sequence[Coefficient], quality: Quality) -> tuple[Coefficient, ...]:
-    """``coefficients``, none of them better than ``quality``."""
+    """Lower the quality of ``coefficients`` to at most ``quality``."""
     return tuple(c.model_copy(update={"quality": worse(c.quality, quality)}) for c in coefficients)
 
 
 def _scatters(group: Floats) -> Floats:
-    """Distances from the median, without the one that the median takes away; as of the true median."""
+    """Compute distances from the median without the smallest, corrected to those from the true median."""
     away = np.sort(np.abs(group - np.median(group)))[1:]
     return np.asarray(away * np.sqrt(len(group) / max(len(group) - 1, 1)))
 
 
 def _groups(x: Floats) -> Iterator[NDArray[np.intp]]:
-    """Indices of the observations of each group, by ascending x."""
+    """Group the indices of the observations, by ascending x."""
     places = np.unique(x)
     least = REPEATED if 2 * len(places) <= len(x) else POOLED
     group: list[NDArray[np.intp]] = []

@@ -8,9 +8,9 @@ longer they are. So the line is fitted in three steps:
 3. Tukey's bisquare (statsmodels RLM) on the data scaled by that spread, with Huber's covariance (H1).
 
 Of five estimators tried on simulated samples (equal, proportional and skewed noise, 20 % of outliers up to
-twentyfold) this one had the smallest errors, and its 95 % intervals covered the truth in 89-96 %; ordinary
-least squares with HC3 covered it in 83-98 % with intervals 10 to 80 times wider under outliers, Huber without
-scaling in 52-98 %.
+twentyfold) this estimator had the smallest errors, and its 95 % intervals covered the truth in 89-96 %.
+Ordinary least squares with HC3 covered 83-98 %, with intervals 10 to 80 times wider under outliers; Huber
+without scaling covered 52-98 %.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from ..records import Coefficient, Model, Quality
+from ..stats import finite
 from . import Prediction
 from .constant import judge, worse
 from .lack_of_fit import at_best, largest_gap
@@ -33,14 +34,12 @@ Floats = NDArray[np.float64]
 _METHOD = "bisquare (RLM) weighted by spread, from a Theil-Sen start"
 _SMALL = 0.05  # of the largest y: below that a gap is not judged by its share of y itself
 _LOW_R2 = 0.8
-_ROUGH = (
-    0.1  # root mean square of the residuals over the mean; below, a low R2 only says that the line is flat
-)
+_ROUGH = 0.1  # root mean square of the residuals over the mean; below, a low R2 tells only of a flat line
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the coefficients are called: slope and intercept, and the units of x and y."""
+    """Names of the coefficients, slope and intercept, and the units of x and y."""
 
     slope: str = "alpha"
     intercept: str = "beta"
@@ -60,14 +59,12 @@ def fit(
     emulated: bool = False,
     note: str = "",
 ) -> Model:
-    """The line of ``y`` over ``x`` with 95 % intervals, covariance, and the spread as a function of x.
+    """Fit the line of ``y`` over ``x`` with 95 % intervals, covariance, and the spread as a function of x.
 
     Raises:
         ValueError: fewer than 5 finite points, or fewer than 3 different x.
     """
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    finite = np.isfinite(xs) & np.isfinite(ys)
-    xs, ys = xs[finite], ys[finite]
+    xs, ys = finite(x, y)
     if len(xs) < 5 or len(np.unique(xs)) < 3:
         raise ValueError(f"{quantity}: a line needs 5 points at 3 places, there are {len(xs)}")
     line, covariance, spread = _robust_line(xs, ys)
@@ -95,9 +92,9 @@ def fit(
 
 
 def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) -> tuple[Coefficient, ...]:
-    """Slope and intercept with their intervals, from ``line`` (intercept, slope)."""
+    """Make slope and intercept with their intervals, from ``line`` (intercept, slope)."""
     half = _t(len(xs)) * np.sqrt(np.diag(covariance))
-    # An intercept near 0 has no scale of its own: it is held against the shortest time measured.
+    # An intercept near 0 has no scale of its own, so the shortest time measured is its scale.
     shortest = max(abs(float(line[0])), abs(float(line[0] + line[1] * xs.min()))) or None
     found = []
     for name, unit, i, scale in (
@@ -115,7 +112,7 @@ def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) ->
 
 
 def predict(model: Model, x: float) -> Prediction:
-    """The line at ``x`` and where 95 % of new observations are expected, also beyond the sizes measured.
+    """Predict the line at ``x`` with the 95 % interval of new observations, also beyond the sizes measured.
 
     The interval holds the uncertainty of the line (as wide as the coefficients' intervals, which may have
     been widened because rounds differ) and the spread of single observations at ``x``.
@@ -131,7 +128,7 @@ def predict(model: Model, x: float) -> Prediction:
 
 
 def _widening(model: Model, quantile: float) -> float:
-    """How much wider the coefficients' intervals are than the covariance says."""
+    """Compare the width of the coefficients' intervals with the covariance."""
     widest = 1.0
     for coefficient, row in zip(model.coefficients, np.diag(np.asarray(model.covariance)), strict=False):
         if coefficient.low is not None and coefficient.high is not None and row > 0:
@@ -141,8 +138,8 @@ def _widening(model: Model, quantile: float) -> float:
 
 
 def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
-    """(intercept, slope), their covariance, and the line of the spread (at 0, per x)."""
-    from statsmodels.robust.norms import TukeyBiweight  # a second: not for those who fit no line
+    """Fit (intercept, slope), their covariance, and the line of the spread (at 0, per x)."""
+    from statsmodels.robust.norms import TukeyBiweight  # late, because this takes a second
     from statsmodels.robust.robust_linear_model import RLM
 
     slope, intercept, _, _ = stats.theilslopes(y, x)
@@ -165,7 +162,7 @@ def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _spread(x: Floats, residuals: Floats) -> Floats:
-    """Standard deviation of a residual as a line in x without negative parts (at 0, per x)."""
+    """Fit the standard deviation of a residual as a line in x without negative parts (at 0, per x)."""
     reference = x + np.median(x)
     relative = residuals / reference
     clipped = np.minimum(relative, 4 * np.median(relative))  # outliers are no part of the usual spread
@@ -177,18 +174,18 @@ def _spread(x: Floats, residuals: Floats) -> Floats:
 
 
 def _t(n: int) -> float:
-    """Student's quantile; four parameters are fitted, two of the line and two of the spread."""
+    """Compute Student's quantile; four parameters are fitted, two of the line and two of the spread."""
     return float(stats.t.ppf(0.975, max(n - 4, 1)))
 
 
 def _r2(y: Floats, fitted: Floats) -> float:
-    """Share of the variance that the line explains, over all points, outliers included."""
+    """Compute the share of the variance that the line explains, outliers included."""
     total = float(((y - y.mean()) ** 2).sum())
     return 1 - float(((y - fitted) ** 2).sum()) / total if total > 0 else 1.0
 
 
 class _Doubts(NamedTuple):
-    """Where the samples do not look like a line, in words, and how good its coefficients can be at best."""
+    """Deviations of the samples from a line, in words, and the best quality of its coefficients."""
 
     words: list[str]
     quality: Quality

@@ -1,11 +1,11 @@
-"""How much slower a job gets beside others, from their job profiles.
+"""Slow-down of a job beside others, from their job profiles.
 
 Memory: traffic adds up. Each neighbour counts as the traffic of memprobe beside which memprobe suffers as
-much as beside it. Where memprobe does not suffer beside itself there is no contention for memory, and what a
-job suffers comes of cores at work next to it: then each neighbour counts by the cores that it keeps busy.
-What a core at work costs is more a fact of the machine than of the job, and memprobe's many windows beside
-itself, in the profiles of all these jobs, tell it better than a few runs of the job, which count only where
-their interval lies apart from memprobe's. Network: see ``network_share``.
+much as beside that neighbour. Where memprobe does not suffer beside itself there is no contention for memory,
+and a job suffers from cores at work next to it; then each neighbour counts by its busy cores. The cost of a
+core at work is a fact of the machine more than of the job. memprobe's many windows beside itself, in the
+profiles of all these jobs, measure that cost better than a few runs of the job, which count only if their
+interval lies apart from memprobe's. Network: see ``network_share``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from profiles.models.network_share import beside as beside_on_network
 def slowdown_beside(
     job: JobProfile, others: Sequence[JobProfile], network: bool = False
 ) -> Prediction | None:
-    """Run time of a job beside others / run time alone.
+    """Predict the run time of a job beside others / run time alone.
 
-    With ``network`` they share the hosts' network too, and what that costs comes on top of what memory costs.
-    None where its sensitivity, or the pressure of one of the others, was not measured, or cannot be told.
+    With ``network`` the jobs share the hosts' network too, which costs extra. None where the job's
+    sensitivity, or the pressure of a neighbour, was not measured or cannot be told.
     """
     pressures = [other.pressure_by() for other in others]
     contended = any(pressure and pressure.equivalent_gbs for pressure in pressures)
@@ -45,14 +45,14 @@ def slowdown_beside(
         return None
     if contended:
         return Prediction(*(max(a + b - 1, 0.0) for a, b in zip(memory, added, strict=True)))
-    # Both probes keep a core busy: what that costs is in both, and counts once.
+    # Both probes keep a core busy, so that cost is in both, and counts once.
     return Prediction(*map(max, memory, added))
 
 
 def _beside_traffic(
     curve: Curve, writers: int, others: Sequence[JobProfile], pressures: Sequence[ProbePressure | None]
 ) -> Prediction:
-    """Where memory is contended: at the sum of the others' traffic."""
+    """Predict where memory is contended, at the sum of the others' traffic."""
     full_gbs = curve.levels[-1].offered_gbs
     value = low = high = 0.0
     known = True
@@ -69,7 +69,7 @@ def _beside_traffic(
 
 
 def _beside_cores(job: JobProfile, curve: Curve, others: Sequence[JobProfile]) -> Prediction:
-    """Where memory is not contended: at the sum of the cores that the others keep busy."""
+    """Predict where memory is not contended, at the sum of the others' busy cores."""
     busy, writers = sum(map(_busy_cores, others)), len(job.probe_cpus)
     own = predict(curve, curve.levels[-1].offered_gbs * busy / writers)
     references = _references((job, *others), curve.clock)
@@ -88,7 +88,7 @@ def _beside_cores(job: JobProfile, curve: Curve, others: Sequence[JobProfile]) -
 
 
 def _references(jobs: Sequence[JobProfile], clock: Clock) -> list[tuple[Curve, int]]:
-    """memprobe beside itself in each of these profiles, and on how many cores it was beside itself."""
+    """Collect memprobe beside itself in each of these profiles, with the number of cores."""
     profiles = {(one.name, one.id): one for one in jobs}
     return [
         (curve, one.cores) for one in profiles.values() for curve in one.reference if curve.clock == clock
@@ -96,9 +96,9 @@ def _references(jobs: Sequence[JobProfile], clock: Clock) -> list[tuple[Curve, i
 
 
 def _core_costs(references: Sequence[tuple[Curve, int]]) -> tuple[float, float, float]:
-    """By how much of its time each core at work slows memprobe down: as measured, at least and at most.
+    """Compute the share of its time by which each core at work slows memprobe down: measured, least and most.
 
-    The slope of the line by least squares through no slow-down beside no core.
+    It is the slope of the least-squares line through no slow-down beside no core.
     """
     levels = [(level, cores) for curve, cores in references for level in curve.levels]
     at_work = np.array([cores * level.intensity_percent / 100 for level, cores in levels])
@@ -109,7 +109,7 @@ def _core_costs(references: Sequence[tuple[Curve, int]]) -> tuple[float, float, 
 
 
 def _busy_cores(job: JobProfile) -> float:
-    """How many of its cores on a node a job keeps busy, in the mean over its run; all, if that is unknown."""
+    """Compute the mean number of busy cores of a job on a node; all its cores, if unknown."""
     run, cpu = job.need("run_s"), job.need("cpu_s")
     if run is None or cpu is None or run.value <= 0:
         return float(job.cores)

@@ -1,18 +1,18 @@
-"""Jobs over hosts that share a network: for how long each has it, and how much slower that makes the others.
+"""Jobs over hosts that share a network: the share of each, and the slow-down of the others.
 
-A job's *share* is the part of its run time in which it has the network as comprobe has it at work.
+A job's *share* is the part of its run time in which the job has the network as comprobe has when at work.
 
 - Beside a share x a job's speed is the mean of its speed alone and beside comprobe at work, weighted 1 - x
-  and x: the curve over comprobe's intensity measures that, and between its levels speeds are straight.
+  and x. The curve over comprobe's intensity measures that speed; between its levels speeds are straight.
 - Beside comprobe a job has the share (1 - 1 / s) / (1 - 1 / r): s is comprobe's slow-down beside the job, r
   beside comprobe.
-- It is slowed down itself there, S times, and sends as much as alone in S times the time. Alone its share is
-  therefore S times as large, but not larger than the share of its time inside MPI.
-- The time for which it has the network goes straight with its run time through these two: its share is
-  a + b / S. A job that waits for small messages has a = 0: it always sends the same. One that fills the link
-  has a near 1: all that it loses it spends on the network.
+- The job itself is slowed down there S times, and sends as much as alone in S times the time. Alone its share
+  is therefore S times as large, but not larger than the share of its time inside MPI.
+- The time for which a job has the network is a line in its run time through these two points, so its share is
+  a + b / S. A job that waits for small messages has a = 0, because it always sends the same. A job that fills
+  the link has a near 1, because all its lost time goes to the network.
 
-Who slows whom down how much is where all of that fits together. Ours; comprobe is paper D's.
+The slow-downs of jobs beside each other solve these equations together. The model is ours.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ CLOSE = 1e-9
 
 
 class NetworkShare(NamedTuple):
-    """Part of its time in which a job has the network: alone, and where comprobe makes it ``slowed`` times
-    slower."""
+    """Part of its time in which a job has the network: alone, and ``slowed`` times slower by comprobe."""
 
     alone: float
     beside: float
     slowed: float
 
     def at(self, slowdown: float) -> float:
-        """Where others slow it down so much; no further than comprobe does."""
+        """Compute the share at this slow-down by others, up to that by comprobe."""
         if self.slowed <= 1:
             return self.alone
         weight = (1 - 1 / max(slowdown, 1.0)) / (1 - 1 / self.slowed)
@@ -50,19 +49,19 @@ class NetworkShare(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """One estimate of one job: its speed beside comprobe at work for these shares of time, its own share."""
+    """An estimate of a job: its speed beside comprobe at work for these shares of time, and its share."""
 
     shares: Floats
     speeds: Floats
     share: NetworkShare
 
     def slowdown(self, share: float) -> float:
-        """Beside others that have the network for this share of the time."""
+        """Compute the slow-down beside others that have the network for this share of the time."""
         return 1 / float(np.interp(share, self.shares, self.speeds))
 
 
 def share_alone(half: NetworkHalf, inside_mpi: Coefficient | None) -> Coefficient | None:
-    """Part of its run time in which the job alone has the network; None where that cannot be told.
+    """Compute the part of its run time in which the job alone has the network; None if unknown.
 
     Args:
         inside_mpi: share of its time; None: unknown.
@@ -85,7 +84,7 @@ def share_alone(half: NetworkHalf, inside_mpi: Coefficient | None) -> Coefficien
 
 
 def beside(job: JobProfile, others: Sequence[JobProfile]) -> Prediction | None:
-    """Slow-down of a job beside others on the network; None where it was not measured, or cannot be told."""
+    """Predict the slow-down of a job beside others on the network; None if not measured, or unknown."""
     found, known = [], True
     for one in (job, *others):
         inside = one.need("mpi_share")
@@ -99,7 +98,7 @@ def beside(job: JobProfile, others: Sequence[JobProfile]) -> Prediction | None:
 
 
 def _together(jobs: Sequence[_Job]) -> list[float]:
-    """Slow-downs of jobs beside each other."""
+    """Solve for the slow-downs of jobs beside each other."""
     slowed = [1.0] * len(jobs)
     for _ in range(ROUNDS):
         has = [job.share.at(s) for job, s in zip(jobs, slowed, strict=True)]
@@ -112,7 +111,7 @@ def _together(jobs: Sequence[_Job]) -> list[float]:
 
 
 def _estimates(half: NetworkHalf, inside_mpi: Coefficient | None) -> tuple[_Job, _Job, _Job] | None:
-    """The job as it is, at least and at most, within the intervals."""
+    """Estimate the job from values, low bounds and high bounds."""
     curve, reference, pressure = half.sensitivity, half.reference, half.pressure
     if curve is None or reference is None or pressure is None or not suffers(reference):
         return None
@@ -134,7 +133,7 @@ def _estimates(half: NetworkHalf, inside_mpi: Coefficient | None) -> tuple[_Job,
 
 
 def _known(half: NetworkHalf, inside_mpi: Coefficient | None) -> bool:
-    """Whether the intervals are known (of one repetition they are not)."""
+    """Tell whether the intervals are known (a single repetition has none)."""
     levels = half.sensitivity.levels if half.sensitivity else ()
     pressed = [half.pressure.slowdown] if half.pressure else []
     inside = [inside_mpi] if inside_mpi else []
