@@ -1,8 +1,8 @@
-"""The first steps of an attempt, up to its command's first instruction; who supervises it comes after that.
+"""The first steps of an attempt: claim its folder, and start its command.
 
-The supervisor's imports take a Python that has just started longer than its own start, on a shared disk much
-longer. So a batch process (``relay``) imports them while the command runs already, and this here, with what
-it needs, imports hardly anything (``light``); folders are text.
+Every job waits for this module, so it imports hardly anything (``agent.processes.fast_imports``) and names
+folders by text. The supervisor's own imports take longer than the start of Python, on a shared disk much
+longer. A batch process of Slurm (``agent.supervisor.allocation_reuse``) does them while the command runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent.attempts.records import Order
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-BEFOREHAND = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts")  # of an order: prepared by the supervisor
+PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts")  # of an order: the supervisor prepares these
 NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s")
 LISTS = ("command", "cores", "places", "inherit")
 LOG = "supervisor.log"
@@ -34,31 +34,29 @@ GOES_ON, FENCED = "go ", "end"
 
 
 class AttemptRevoked(UserError):
-    """It must not begin: it runs somewhere else, or will."""
+    """The attempt must not start, because the job runs elsewhere."""
 
 
 class ClaimedAttempt:
-    """An attempt that this process has claimed; the supervisor goes on with it.
+    """An attempt that this process has claimed and its supervisor takes over.
 
     Attributes:
-        folder: of the attempt.
-        alive: descriptor of its sign of life, locked.
-        order: as it is in the folder.
+        folder: the attempt's folder.
+        alive: descriptor of the locked file ``alive``.
+        order: the content of ``order.json``.
         mask: the signals that were blocked before.
-        reserved: descriptor of the room for its result.
-        since: when it was claimed (monotonic).
-        at, at_s: when (monotonic, since 1970) the command was started, just before: no run is taken for
-            shorter than it was.
-        pid, ties: of the command, as from ``launch``; 0: it was not started yet.
-        error: why it could not be; None: nobody has tried, or it was.
-        ended: when the command ended, as in ``at``; None: not seen, somebody waits for it.
+        reserved: descriptor of the room for the result.
+        since: when the attempt was claimed (monotonic clock).
+        at, at_s: just before the command was started (monotonic clock; seconds since 1970).
+        pid, ties: the command's process number, and descriptors as from ``launch``; 0 before the start.
+        error: why the command could not be started, if that was tried.
+        ended: when the command ended, as ``at`` and ``at_s``, if this object has noticed it.
     """
 
-    def __init__(
-        self, folder: str, alive: int, order: dict[str, Any], mask: set[int | signal.Signals], reserved: int
-    ) -> None:
-        self.folder = folder
-        self.alive, self.order, self.mask, self.reserved = alive, order, mask, reserved
+    def __init__(self, folder: str, alive: int, order: dict[str, Any]) -> None:
+        self.folder, self.alive, self.order = folder, alive, order
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        self.reserved = reserve(folder)
         self.since = self.at = time.monotonic()
         self.at_s = 0.0
         self.pid = 0
@@ -70,16 +68,16 @@ class ClaimedAttempt:
         """Start the command.
 
         Raises:
-            OSError: it cannot be.
-            AttemptRevoked: it may not.
+            OSError: the command cannot be started.
+            AttemptRevoked: the job runs elsewhere.
         """
-        if order.lease_s is not None and _given_up(self.folder):
+        if order.lease_s is not None and _is_revoked(self.folder):
             raise AttemptRevoked("it was given up before it had begun")
         self.at, self.at_s = time.monotonic(), time.time()
         self.pid, self.ties = launch(order)
 
     def __enter__(self) -> ClaimedAttempt:
-        """Until the end of the block nobody waits for the command: when it ends is noted."""
+        """Note when the command ends, until the end of the block; nothing else waits for it there."""
         signal.signal(signal.SIGCHLD, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         return self
@@ -89,20 +87,19 @@ class ClaimedAttempt:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        """Some child has ended; if it is the command, it is still there to be waited for."""
-        if self.pid and self.ended is None:
-            look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            if os.waitid(os.P_PID, self.pid, look) is not None:
-                self.ended = time.monotonic(), time.time()
+        """Note the time if the child that has ended is the command, and leave it to be reaped later."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if self.pid and self.ended is None and os.waitid(os.P_PID, self.pid, options) is not None:
+            self.ended = time.monotonic(), time.time()
 
 
 def begin(folder: str) -> ClaimedAttempt | None:
-    """Claim the attempt, and start its command if nothing is to be prepared for that.
+    """Claim the attempt, and start its command if that needs no preparation.
 
-    Returns: None: somebody else has it, or had it.
+    Returns: None if another process has claimed the attempt.
 
     Raises:
-        OSError: there is no room for its result, or no order.
+        OSError: there is no room for the result, or no order.
         ValueError: the order cannot be read.
     """
     alive = try_lock(f"{folder}/alive")
@@ -113,27 +110,24 @@ def begin(folder: str) -> ClaimedAttempt | None:
         return None
     with open(f"{folder}/order.json") as file:  # noqa: PTH123
         order = parse(file.read())
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     tree.adopt_orphans()
-    begun = ClaimedAttempt(
-        folder, alive, order, mask, reserve(folder)
-    )  # its room is there since the order is
-    if _plain(order):
+    claimed = ClaimedAttempt(folder, alive, order)
+    if _needs_no_preparation(order):
         try:
-            begun.start(SimpleNamespace(**order | {name: tuple(order[name]) for name in LISTS}))
+            claimed.start(SimpleNamespace(**order | {name: tuple(order[name]) for name in LISTS}))
         except (OSError, UserError) as error:
-            begun.error = error
-    return begun
+            claimed.error = error
+    return claimed
 
 
-def _plain(order: dict[str, Any]) -> bool:
-    """Whether it can be started at once; one that another version has written the supervisor understands."""
+def _needs_no_preparation(order: dict[str, Any]) -> bool:
+    """Return whether the command can be started at once; an order of another version is left to ``Order``."""
     whole = all(name in order for name in NEEDED + LISTS)
-    return whole and not any(order.get(name) not in (None, "", [], {}) for name in BEFOREHAND)
+    return whole and not any(order.get(name) not in (None, "", [], {}) for name in PREPARED)
 
 
 def claim(folder: str) -> bool:
-    """Whether the caller is the first: only then it may run, or revoke, the attempt."""
+    """Return whether the caller is the first to claim the attempt, and so may run or revoke it."""
     try:
         os.close(os.open(f"{folder}/claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -142,7 +136,7 @@ def claim(folder: str) -> bool:
 
 
 def reserve(folder: str) -> int:
-    """Set room aside for the result; a descriptor to note it with. OSError if there is none."""
+    """Reserve room for the result, and return its descriptor; OSError if there is none."""
     descriptor = os.open(f"{folder}/.result.json", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, RESULT_BYTES)
@@ -153,15 +147,15 @@ def reserve(folder: str) -> int:
 
 
 def fenced(folder: str) -> bool:
-    """Whether the attempt must end. OSError if its folder cannot be seen, or something else lies there."""
+    """Return whether the attempt must end; OSError if its folder or its fence cannot be read."""
     try:
         return read_plain(f"{folder}/fence", RESULT_BYTES) == FENCED.encode()
-    except FileNotFoundError:  # an order from before there were such files
+    except FileNotFoundError:  # attempts without a lease have no fence
         os.stat(folder)  # noqa: PTH116
         return False
 
 
-def _given_up(folder: str) -> bool:
+def _is_revoked(folder: str) -> bool:
     try:
         return fenced(folder)
     except OSError:

@@ -1,8 +1,7 @@
-"""Reading the files of an attempt as what they are: bytes that anybody may have written.
+"""Readers of the files of an attempt, which the job itself may have damaged, because its user owns them.
 
-The job runs as the same user and knows its folder. Whatever lies there in a file's place, a directory, a
-pipe, half of a file, other words or other types, is ``Broken`` with a sentence; nothing else is raised but
-OSError, for a disk that does not answer now.
+A directory or pipe in a file's place, half of a file, and wrong words or types raise ``Broken`` with a
+sentence. OSError is raised only for a disk that does not answer now.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from profiles.errors import UserError
 from profiles.files import read_plain
 
 MOST_BYTES = 1 << 18
-LATEST_S = 2.5e11  # a time or a duration: about the year 9900, which calendars still know
-MOST = 1e18  # of any other number
+LATEST_S = 2.5e11  # the latest time, or longest duration: about the year 9900, which calendars still know
+MOST = 1e18  # the largest of any other number
 MOST_INT = 2**31
-# What a later look would not change, unless somebody mends it.
+# Errors that a later attempt to read would meet again.
 LASTING = {
     *(errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL),
     *(errno.EFBIG, errno.ENAMETOOLONG),
@@ -34,15 +33,15 @@ T = TypeVar("T")
 
 
 class Broken(UserError):
-    """A file that cannot be taken for what it should be."""
+    """A file that does not hold what it should."""
 
 
 def content(path: Path, most: int = MOST_BYTES, last: bool = False) -> bytes | None:
-    """Read a plain file, None if there is none; ``last``: the end of a longer file.
+    """Read a plain file, None if there is none; with ``last`` the end of a longer file.
 
     Raises:
-        Broken: it is no plain file, is too long, or may not be read.
-        OSError: its disk does not answer now.
+        Broken: the file is no plain file, is too long, or may not be read.
+        OSError: the disk does not answer now.
     """
     try:
         return read_plain(path, most, last)
@@ -55,7 +54,7 @@ def content(path: Path, most: int = MOST_BYTES, last: bool = False) -> bytes | N
 
 
 def table(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, None if there is no file. Raises as ``content``."""
+    """Read the JSON object in a file, None if there is no file. Raises as ``content``."""
     found = content(path)
     if found is None:
         return None
@@ -69,30 +68,30 @@ def table(path: Path) -> dict[str, Any] | None:
 
 
 def read(kind: type[T], path: Path) -> T | None:
-    """The record in a file, None if there is no file. Raises as ``content``."""
+    """Read the record in a file, None if there is no file. Raises as ``content``."""
     found = table(path)
     return None if found is None else record(kind, found, f"{path.name} cannot be read: ")
 
 
 def text(path: Path, most: int = MOST_BYTES, last: bool = False) -> str | None:
-    """As ``content``, in characters that every terminal can show."""
+    """Read as ``content``, in characters that every terminal can show."""
     found = content(path, most, last)
     return None if found is None else shown(found.decode(errors="replace"))
 
 
 def shown(text: str) -> str:
-    """Text with "?" for what is neither printable nor white space."""
+    """Replace by "?" what is neither printable nor white space."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def record(kind: type[T], found: Mapping[str, Any], where: str = "") -> T:
-    """A record of that kind, with the checked values of its fields; other fields are left out.
+    """Make a record of checked values; fields that the record does not have are left out.
 
     Args:
-        where: what a complaint begins with, before the name of the field.
+        where: the beginning of a complaint, before the name of the field.
 
     Raises:
-        Broken: a field is missing, or has no such value.
+        Broken: a field is missing, or its value is of another type.
     """
     values, hints = {}, _hints(cast(Any, kind))
     for one in fields(cast(Any, kind)):
@@ -104,7 +103,7 @@ def record(kind: type[T], found: Mapping[str, Any], where: str = "") -> T:
 
 
 def rename(path: Path, name: Path) -> None:
-    """Have a file lie under that name, whatever lies there."""
+    """Rename a file, also onto a folder."""
     try:
         path.replace(name)
     except IsADirectoryError:
@@ -113,13 +112,13 @@ def rename(path: Path, name: Path) -> None:
 
 
 def clear(path: Path) -> None:
-    """Have nothing lie there: what does is kept under another name."""
+    """Move away what lies there, to another name."""
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f".{path.name}.{time.time_ns()}"))
 
 
 def _value(kind: Any, value: Any, what: str) -> Any:
-    """The value of a field, if it is of that kind."""
+    """Check the value of a field."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return None if value is None else _value(inner[0], value, what)

@@ -1,26 +1,33 @@
-"""The files of one attempt to run a job, and who may write which.
+"""The files of one attempt to run a job, and their writers.
 
-    order.json    what to run and where; the coordinator, before anything else
-    claim         made once, by whoever comes first: the supervisor that runs the attempt, or a coordinator
-                  that revokes it; so an attempt runs at most once, however late a supervisor comes
-    group         path of the control group that holds its memory limit, if one does; the supervisor
-    samples.csv   what it uses, over time; the supervisor
-    fence         "go"; a coordinator that runs the job elsewhere says "end": this attempt must end at once
-    beat-NODE     a number that grows while it may go on there, by its lease (``agent.multi_node.lease``)
-    alive         locked by the supervisor as long as it lives; the kernel frees it however it ends
-    request.json  what the coordinator wants now (its number grows); a signal says that there is something new
-    state.json    what runs now; the supervisor
-    ranks/        between it and the keepers of ranks on other nodes (``agent.multi_node.remote_ranks``)
-    result.json   how it ended; the supervisor, last, and then to the disk (who takes it into a journal need
-                  not wait for that); its room is reserved with the order, so that a
-                  full disk does not lose it
+Written by the coordinator:
 
-Beside the folders of a job's attempts:
+    order.json    what to run and where; the first file of all
+    request.json  what the coordinator wants now (its number grows); SIGUSR1 announces it
+    fence         "go", or "end" if the job runs elsewhere and this attempt must end at once
 
-    generation    number of the one that counts; before it can begin, from the second on; the coordinator
+Written by the supervisor:
 
-JSON files are written aside and renamed: a half-written one is never seen. What lies there when they are
-read may be somebody else's all the same, the job's own for instance (``agent.attempts.checked``).
+    alive         locked while the supervisor lives; the kernel frees it however the supervisor ends
+    state.json    what runs now
+    samples.csv   what the job uses, over time
+    group         path of the control group that holds the memory limit, if one does
+    ranks/        exchanged with the keepers of ranks on other nodes (``agent.multi_node.remote_ranks``)
+    result.json   how the attempt ended; a full disk does not lose it, because its room is reserved with the
+                  order; synced to disk after it is published
+
+Written by others:
+
+    claim         made once, by the supervisor that runs the attempt or a coordinator that revokes it; so an
+                  attempt runs at most once, however late a supervisor comes
+    beat-NODE     a number that grows while NODE renews its lease (``agent.multi_node.lease``)
+
+Beside the folders of a job's attempts, by the coordinator before a second attempt can begin:
+
+    generation    number of the attempt that counts
+
+JSON files are written aside and renamed, so that no reader sees half of one. The job may have damaged them
+all the same (``agent.attempts.checked``).
 """
 
 from __future__ import annotations
@@ -42,9 +49,9 @@ from agent.processes import control_groups, tree
 from profiles.files import is_locked, overwrite, sync
 
 GENERATION = "generation"
-MOST_LOG = 65536  # bytes of the end of a supervisor's log that are looked at
+MOST_LOG = 65536  # bytes of the end of a supervisor's log that are read
 T = TypeVar("T")
-JOB_KEY = "TENBIN_JOB_KEY"  # a variable of a job's environment that no other job has so
+JOB_KEY = "TENBIN_JOB_KEY"  # an environment variable whose value no other job has
 
 
 class Attempt:
@@ -54,12 +61,13 @@ class Attempt:
         self.path = path
 
     def place(self, order: Order) -> None:
-        """Make the folder, readable for its owner only, with room for the result and the order in it.
+        """Make the private folder with the order and room for the result; no earlier attempt counts then.
 
-        From now on no other attempt of the job counts. An order that lies there already may be placed again.
+        The same order may be placed again.
 
         Raises:
-            OSError: it cannot be written; FileExistsError: another order was placed there, and claimed.
+            OSError: the folder cannot be written.
+            FileExistsError: another job's order was placed there, and claimed.
         """
         if self.claimed():
             self._check_same(order)
@@ -71,7 +79,7 @@ class Attempt:
         self._write("order.json", vars(order))
 
     def _check_same(self, order: Order) -> None:
-        """FileExistsError if what was claimed is an order for another job."""
+        """Raise FileExistsError if the claimed order is another job's."""
         try:
             found = json.loads((self.path / "order.json").read_bytes())["environment"].get(JOB_KEY)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -80,8 +88,7 @@ class Attempt:
             raise FileExistsError(errno.EEXIST, "another job has run in this folder", str(self.path))
 
     def _write_generation(self, number: int) -> None:
-        """What a program looks at before it makes a checkpoint the newest one
-        (``tenbin.checkpoint.generations``)."""
+        """Write the number that counts, for ``tenbin.checkpoint.generations`` of an earlier attempt."""
         aside = self.path / f".{GENERATION}"
         aside.write_text(f"{number}\n")
         aside.replace(self.path.parent / GENERATION)
@@ -90,10 +97,11 @@ class Attempt:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def order(self) -> Order:
+        """Read the order."""
         return as_order(json.loads((self.path / "order.json").read_text()))
 
     def claim(self) -> bool:
-        """Whether the caller is the first: only then it may run, or revoke, the attempt."""
+        """Return whether the caller is the first to claim the attempt, and so may run or revoke it."""
         return begin.claim(str(self.path))
 
     def claimed(self) -> bool:
@@ -101,31 +109,31 @@ class Attempt:
 
     @property
     def fence(self) -> Path:
-        """The file that ends it, wherever it runs, once that says so; see ``agent.multi_node.lease``."""
+        """The file by which the attempt is ended wherever it runs; see ``agent.multi_node.lease``."""
         return self.path / "fence"
 
     def fence_off(self) -> None:
-        """Have it end, wherever it runs."""
+        """End the attempt, wherever it runs."""
         overwrite(self.fence, begin.FENCED, len(begin.FENCED))
 
     def fenced(self) -> bool:
-        """Whether it must end. OSError if its folder cannot be seen."""
+        """Return whether the attempt must end; OSError if its folder cannot be seen."""
         return begin.fenced(str(self.path))
 
     def lives(self) -> bool:
-        """Whether a supervisor lives, as far as its sign of life is where it was."""
+        """Return whether a supervisor holds the lock of ``alive``."""
         try:
             return is_locked(self.path / "alive")
         except OSError:
             return bool(self.supervisors())
 
     def supervisors(self) -> list[int]:
-        """Processes of this machine that supervise it, whatever has become of its folder; at most one."""
+        """Find the supervisor among this machine's processes, even without the folder; at most one."""
         state, alive = self.state(), self.path / "alive"
         return (tree.lockers(alive, [state.supervisor_pid]) if state else []) or tree.lockers(alive)
 
     def write_request(self, request: Request) -> None:
-        self._make_folder()  # it may be asked before there was room to place it
+        self._make_folder()  # a request may come before there was room for the order
         self._write("request.json", vars(request))
 
     def request(self) -> Request | None:
@@ -138,11 +146,11 @@ class Attempt:
         return self.read(RunState, "state.json")
 
     def write_group(self, group: Path) -> None:
-        """Before a control group is made: where, so that it is removed whatever happens."""
+        """Note the path of a control group before it is made, so that it is removed whatever happens."""
         (self.path / "group").write_text(str(group))
 
     def group(self) -> Path | None:
-        """The control group that was made for it, which may be gone."""
+        """Read the path of the attempt's control group, which may be gone."""
         with suppress(Broken):
             found = Path(checked.text(self.path / "group") or "/")
             if control_groups.known(found):
@@ -151,28 +159,28 @@ class Attempt:
 
     @property
     def samples(self) -> Path:
-        """The file of its samples, which may not be there."""
+        """The file of samples, which may not exist."""
         return self.path / "samples.csv"
 
     def reserve(self) -> int:
-        """Set room aside for the result; a descriptor to note it with. OSError if there is none."""
+        """Reserve room for the result, and return its descriptor; OSError if there is none."""
         return begin.reserve(str(self.path))
 
     def note(self, reserved: int, result: Result) -> None:
-        """Write the result into the reserved room, in microseconds: it survives the supervisor's death."""
+        """Write the result into the reserved room within microseconds, so that it survives the supervisor."""
         os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(begin.RESULT_BYTES), 0)
 
     def publish(self, reserved: int) -> None:
-        """What was noted is the result, for whoever looks; not yet durable. OSError if it cannot be now.
+        """Make the noted result visible, not yet durable; OSError if that is not possible now.
 
-        What the job, or anybody, has removed of the folder is made anew. One that is only out of sight (its
-        disk is gone, or it was moved) may come back.
+        A removed folder is made anew. A folder that is only out of sight (its disk is gone, or it was moved)
+        is waited for.
         """
         final, about = self.path / "result.json", os.fstat(reserved)
         try:
             if not _same_file(self._reserved, about):
                 if _same_file(final, about):
-                    return  # it is already
+                    return
                 if about.st_nlink and not self.path.is_dir():
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
                 self._restore(os.pread(reserved, checked.MOST_BYTES, 0))
@@ -190,35 +198,35 @@ class Attempt:
         self.claim()
 
     def make_durable(self, reserved: int) -> None:
-        """The result survives the machine's death."""
+        """Sync the result to disk, so that it survives a crash of the machine."""
         os.fsync(reserved)
         with suppress(FileNotFoundError):  # its owner has removed it
             sync(self.path)
 
     def unpublished_result(self) -> Result | None:
-        """What a dead supervisor had noted and not published."""
+        """Read the result that a dead supervisor had noted and not published."""
         with suppress(Broken):
             return _result(self._reserved)
         return None
 
     def last_log_line(self) -> str:
-        """Why a supervisor that died did so, as it said last; "" if it said nothing: it was killed."""
+        """Read why the supervisor failed; "" if its log is empty, because it was killed."""
         with suppress(Broken):
             lines = (checked.text(self.path / begin.LOG, MOST_LOG, last=True) or "").split("\n")
             return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
         return ""
 
     def result(self) -> Result | None:
-        """How it ended; None if it has not, or what lies there is no result: see ``broken_result``.
+        """Read how the attempt ended; None if it has not, or the file is damaged (``broken_result``).
 
-        So it is where the machine died before the file was written to its disk.
+        A crash of the machine before the sync damages the file.
         """
         with suppress(Broken):
             return _result(self.path / "result.json")
         return None
 
     def broken_result(self) -> str:
-        """Why there is no result though something lies in its place; "" if nothing does."""
+        """Say why ``result.json`` is not a result; "" if it is, or does not exist."""
         try:
             _result(self.path / "result.json")
         except Broken as error:
@@ -226,7 +234,7 @@ class Attempt:
         return ""
 
     def read(self, kind: type[T], name: str) -> T | None:
-        """The record in one of its files; None if there is none, or something else."""
+        """Read the record in one of the files; None if there is no file, or it is damaged."""
         with suppress(Broken):
             return checked.read(kind, self.path / name)
         return None
@@ -251,7 +259,7 @@ class Attempt:
 
 
 def retry_until_written(step: Callable[[], None]) -> None:
-    """A result is never lost, however long the folder cannot be written."""
+    """Repeat a step until it raises no OSError, because a result must not be lost."""
     while True:
         try:
             return step()
@@ -266,7 +274,7 @@ def _same_file(path: Path, about: os.stat_result) -> bool:
 
 
 def _result(file: Path) -> Result | None:
-    """A result that is whole; None if there is no file. Raises as ``checked.read``."""
+    """Read a complete result; None if there is no file. Raises as ``checked.read``."""
     found = checked.read(Result, file)
     if found is not None and found.how in ENDED and getattr(found, ENDED[found.how]) is None:
         raise Broken(f"{file.name} cannot be read: {found.how} without {ENDED[found.how]}")

@@ -1,8 +1,7 @@
-"""Turns an order into a process, with all that has to hold before its first instruction.
+"""Starts the command of an order, with its streams, cores, working directory and environment.
 
-By ``posix_spawn``, not by a fork of this process: for every page that either of the two touches after a fork
-there is a fault, together more than two milliseconds. What it cannot do for the new process (working
-directory, cores) this process takes upon itself for that moment.
+By ``posix_spawn``, because after a fork the page faults of both processes cost more than two milliseconds.
+``posix_spawn`` sets neither working directory nor cores, so this process takes those of the job for a moment.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.
 
 
 def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
-    """Start the command, in a session of its own, so that it is killed should this process die.
+    """Start the command in a session of its own; the kernel kills it if this process dies.
 
-    Returns: its number, and descriptors to be closed when it is reaped.
+    Returns: its process number, and descriptors to be closed when it is reaped.
 
     Raises:
-        OSError: it cannot be started; ``filename`` is what of the order is to blame.
+        OSError: the command cannot be started; ``filename`` is the part of the order to blame.
     """
     with _WorkingIn(order.folder), _Streams(order) as streams, _OnCores(cpus_for(order, order.places)):
         given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
@@ -53,19 +52,19 @@ def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
 
 
 def cpus_for(order: Order | SimpleNamespace, places: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers of the logical CPUs that the job is bound to now; empty: to none."""
+    """Return the logical CPUs to bind the job to; empty: do not bind it."""
     if not order.places:
         return tuple(order.cores)
-    from agent.processes.binding import cpus_of  # few jobs share nodes that are not this machine
+    from agent.processes.binding import cpus_of  # needed by jobs that share a node of Slurm only
 
     return cpus_of(places)
 
 
 def _find(command: str, path: str) -> str:
-    """The program's file, as a shell finds it."""
+    """Find the program's file as a shell does."""
     if "/" in command:
         return command
-    for folder in path.split(os.pathsep):  # most are found so, and shutil takes its time to be imported
+    for folder in path.split(os.pathsep):  # nearly always enough, because importing shutil takes long
         file = f"{folder}/{command}"
         if not folder:
             break
@@ -81,7 +80,7 @@ def _find(command: str, path: str) -> str:
 
 
 class _WorkingIn:
-    """This process has another working directory for a moment."""
+    """Another working directory for this process, for a moment."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -102,7 +101,7 @@ class _WorkingIn:
 
 
 class _Streams:
-    """Opens where a job reads and writes; as ``posix_spawn`` wants to be told of it."""
+    """The opened streams of a job, as file actions of ``posix_spawn``."""
 
     def __init__(self, order: Order | SimpleNamespace) -> None:
         self._order = order
@@ -117,7 +116,7 @@ class _Streams:
                 os.set_blocking(self._opened[-1], True)
         except OSError as error:
             self.__exit__()
-            if error.errno == errno.ENXIO:  # to wait for a reader would be for ever, and deaf
+            if error.errno == errno.ENXIO:  # waiting for a reader could last for ever
                 raise OSError(errno.ENXIO, NO_READER, error.filename) from None
             raise
         return [(os.POSIX_SPAWN_DUP2, opened, number) for number, opened in enumerate(self._opened)]
@@ -128,7 +127,7 @@ class _Streams:
 
 
 class _OnCores:
-    """This process runs on other cores for a moment; none given: where it does."""
+    """Other cores for this process, for a moment; empty: no change."""
 
     def __init__(self, cores: tuple[int, ...]) -> None:
         self._cores = cores
@@ -144,5 +143,5 @@ class _OnCores:
 
     def __exit__(self, *_: object) -> None:
         if self._cores:
-            with suppress(OSError):  # they may have been taken from us meanwhile
+            with suppress(OSError):  # they may have been taken away meanwhile
                 os.sched_setaffinity(0, self._before)

@@ -1,14 +1,14 @@
-"""The phases that a program with ``tenbin.Checkpoint`` has noted in its job's folder.
+"""The phases that a program with ``tenbin.Checkpoint`` notes in its job's folder.
 
 ``checkpoint.phases.jsonl`` has a line for each, an object with these fields:
 
     phase   context, compile: opening the device, building kernels; restore: reading the checkpoint back;
             ready: from now on it computes; pace: mean time between its safe points;
             drain, save: emptying the queue, writing the checkpoint
-    time_s  how long it took
-    bytes   that are saved or restored (ready: that will have to be)
+    time_s  duration
+    bytes   size of what is saved or restored (ready: of what a later checkpoint will hold)
     program, device  their names
-    at_s    when it ended, in seconds since 1970
+    at_s    end, in seconds since 1970
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_BYTES = 65_536  # of the end of the file: a program could write anything
 
 
 class Phase(NamedTuple):
-    """One line; see above."""
+    """One line of the file."""
 
     phase: str
     time_s: float
@@ -37,7 +37,7 @@ class Phase(NamedTuple):
 
 
 def read(folder: Path) -> list[Phase]:
-    """The last phases, in their order; lines that are none are left out, as is what is no plain file."""
+    """Read the last phases, in their order; damaged lines are left out."""
     found = []
     end = b""
     with suppress(OSError):

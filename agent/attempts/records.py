@@ -16,37 +16,37 @@ How = Literal[
     "checkpointed",
 ]
 Want = Literal["run", "pause", "checkpoint", "end"]
-ENDED = {"exited": "code", "signalled": "signal"}  # what a result has that says so
+ENDED = {"exited": "code", "signalled": "signal"}  # the field that such a result must have
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to run.
+    """The command of an attempt, and what its supervisor has to know.
 
     Attributes:
-        job_id, attempt: which job, and its how manieth attempt.
-        mark: value of ``TENBIN_MARK`` in the job's environment; its processes are found by it.
+        job_id, attempt: the job, and which attempt this is (1, 2, ...).
+        mark: value of ``TENBIN_MARK`` in the job's environment, by which its processes are found.
         command, environment, folder: as for ``execvpe``, in that working directory.
         stdout, stderr: files that output is appended to.
-        cores: numbers of the logical CPUs that it may use; empty: all.
-        places: its whole cores of this node, counted from 0 (``agent.processes.binding``), where only the
-            node knows which CPUs these are; empty: ``cores`` says all.
-        time_limit_s: of running, without the time it was paused; None: none.
-        memory_limit_mb: resident memory of the whole process tree; None: none.
-        checkpoint_signal: asks the job for a checkpoint; None: it cannot make one.
-        checkpoint_code: exit code by which the job says that it left after a checkpoint.
-        grace_s: from SIGTERM to SIGKILL.
+        cores: logical CPUs that the job may use; empty: all.
+        places: the job's whole cores on a node whose CPU numbers only the node itself knows, counted from 0
+            (``agent.processes.binding``); empty: ``cores`` counts.
+        time_limit_s: running time without pauses; None: unlimited.
+        memory_limit_mb: resident memory of the whole process tree; None: unlimited.
+        checkpoint_signal: signal that asks the job for a checkpoint; None: the job makes none.
+        checkpoint_code: exit code of a job that leaves after a checkpoint.
+        grace_s: time from SIGTERM to SIGKILL.
         mpi: the command is an mpiexec, whose ranks have guards.
-        sysfs: root of the tree with the packages that it has to itself (``agent.power.package_caps``); empty:
-            none.
-        emulated: these are emulated.
-        capped_nodes: nodes of a cluster that it has to itself (``agent.power.node_caps``): ``%N`` in
-            ``sysfs`` is the name of each.
-        states: where each of them keeps what is to be put back.
-        inherit: beginnings of the names of variables that the command gets from its supervisor's environment.
-        lease_s: it ends itself when the folder could not be looked at for so long; None: it never does.
-        hosts: how many ranks on which node, if it has more than one (``agent.multi_node.remote_ranks``).
-        journalled: the job's row of the journal when this was placed; a lost journal is made anew by that.
+        sysfs: root of the tree with the packages that the job has to itself (``agent.power.package_caps``);
+            empty: the job has none.
+        emulated: these packages are emulated.
+        capped_nodes: nodes of a cluster that the job has to itself (``agent.power.node_caps``); in ``sysfs``
+            stands ``%N`` for a node's name.
+        states: folder of the restore journals of these nodes.
+        inherit: prefixes of environment variables that the command inherits from its supervisor.
+        lease_s: seconds without a look at the folder after which the attempt ends itself; None: no lease.
+        hosts: ranks by node, if there are several nodes (``agent.multi_node.remote_ranks``).
+        journalled: the job's row of the journal at its placement, from which a lost journal is rebuilt.
     """
 
     job_id: int
@@ -76,13 +76,13 @@ class Order:
 
     @property
     def plain(self) -> bool:
-        """Whether it needs nothing of its supervisor but that it waits: no thread, group or package."""
+        """Whether the supervisor only waits for the command, without thread, control group or package."""
         return not (self.mpi or self.sysfs or self.memory_limit_mb is not None or self.lease_s is not None)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted of a running attempt, and for ``run`` on which cores or places (none: as before)."""
+    """A wish for a running attempt; ``run`` may name cores or places (empty: as before)."""
 
     number: int
     want: Want
@@ -91,12 +91,12 @@ class Request:
 
 @dataclass(frozen=True)
 class RunState:
-    """What runs now.
+    """The state of a running attempt.
 
     Attributes:
         done: number of the last request that was carried out.
-        memory_limit_by: what holds the memory limit: "cgroup v1", "cgroup v2" (the kernel), or "looking" (the
-            supervisor, at the resident memory); "" if there is none.
+        memory_limit_by: "cgroup v1" or "cgroup v2" if the kernel holds the memory limit, "looking" if the
+            supervisor watches the resident memory, "" without a limit.
     """
 
     supervisor_pid: int
@@ -109,12 +109,14 @@ class RunState:
 
 @dataclass(frozen=True)
 class Usage:
-    """What an attempt used: the whole process tree.
+    """The resources that the whole process tree of an attempt used.
 
-    ``peak_memory_mb`` is resident memory; of a job that the kernel ended at its limit what it counted; 0: the
-    job ended before anybody looked, and had less than its supervisor.
-    ``memory_limit_by`` as in ``RunState``.
-    ``energy_j`` is of the packages that it had to itself; None: it had none, or they have no counter.
+    Attributes:
+        peak_memory_mb: resident memory; if the kernel ended the job at its limit, the kernel's count. 0: the
+            job ended before the first sample, and had less than its supervisor.
+        memory_limit_by: as in ``RunState``.
+        energy_j: of the packages that the job had to itself; None: it had none, or they have no counter.
+        emulated: whether that energy is emulated.
     """
 
     wall_s: float
@@ -126,12 +128,12 @@ class Usage:
     written_mb: float = 0.0
     memory_limit_by: str = ""
     energy_j: float | None = None
-    emulated: bool = False  # the energy
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
 class Result:
-    """How an attempt ended: exit code, or signal that killed it, or why it never started."""
+    """The end of an attempt: its exit code, the signal that killed it, or why it never started."""
 
     how: How
     ended_s: float
@@ -142,7 +144,7 @@ class Result:
 
 
 def as_order(found: dict[str, Any]) -> Order:
-    """What its file says."""
+    """Make an order of the JSON object in its file."""
     lists = {name: tuple(found[name]) for name in ("command", "cores")}
     more = {name: tuple(found.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
     return Order(**{**found, **lists, **more})

@@ -1,8 +1,7 @@
-"""What the standard library does at length, in short: what is imported before a job's command begins keeps it
-waiting, on a shared disk by a millisecond for each file.
+"""Substitutes for ``signal``, ``json`` and ``contextlib`` that import no other module.
 
-``signal`` imports much to give numbers names, ``json`` to speed up what is done often, and ``contextlib`` the
-same; what is below them in C is always there.
+A job's command waits for every module that is imported before it starts, on a shared disk a millisecond for
+each file. The C modules below the standard library are always loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["parse", "signal", "suppress"]
 
 
 class suppress:  # noqa: N801 (as in contextlib)
-    """Leave the block quietly when one of these errors ends it."""
+    """Ignores these errors, as ``contextlib.suppress``."""
 
     def __init__(self, *errors: type[BaseException]) -> None:
         self._errors = errors
@@ -34,7 +33,7 @@ class suppress:  # noqa: N801 (as in contextlib)
 
 
 class _As:
-    """How ``json.loads`` reads."""
+    """The options of ``json.loads``."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -50,7 +49,7 @@ except ImportError:
 
 
 def parse(text: str) -> Any:
-    """What JSON says that begins with its value. ValueError if it is none."""
+    """Parse JSON that begins with its value; ValueError if it is not JSON."""
     if _scan is None:
         from json import loads
 

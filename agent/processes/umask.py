@@ -1,4 +1,4 @@
-"""Two umasks: a coordinator's files are its owner's only, its jobs have that of whoever started it."""
+"""The two umasks of a coordinator: its own files are private, its jobs have its user's umask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _of_jobs = -1
 
 
 def close_files() -> None:
-    """From now on what this process writes is its owner's only."""
+    """Make private what this process writes from now on."""
     global _of_jobs  # noqa: PLW0603 (as the umask itself, of the process)
     before = os.umask(0o077)
     if _of_jobs < 0:
@@ -16,5 +16,5 @@ def close_files() -> None:
 
 
 def of_jobs() -> int:
-    """The umask for a process by which jobs are started, as ``Popen`` takes it; -1: this one's own."""
+    """Return the umask for processes that start jobs, as ``Popen`` takes it; -1: that of this process."""
     return _of_jobs

@@ -43,24 +43,24 @@ def supervise(attempt: Attempt, report: Report) -> bool:
 
     Returns: whether this process is as it was before, so that it can run another one.
     """
-    begun = begin(str(attempt.path))
-    return begun is None or go_on(attempt, begun, report)
+    claimed = begin(str(attempt.path))
+    return claimed is None or go_on(attempt, claimed, report)
 
 
-def go_on(attempt: Attempt, begun: ClaimedAttempt, report: Report) -> bool:
-    """Supervise what was begun; as ``supervise``."""
+def go_on(attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> bool:
+    """Supervise what was claimed; as ``supervise``."""
     try:
-        return Supervisor(attempt, begun, report).run()
+        return Supervisor(attempt, claimed, report).run()
     finally:
-        os.close(begun.alive)
+        os.close(claimed.alive)
 
 
 class Supervisor:
     """The one who waits for a job; ``run`` it once, in a process of its own."""
 
-    def __init__(self, attempt: Attempt, begun: ClaimedAttempt, report: Report) -> None:
-        self.attempt, self.begun, self.report = attempt, begun, report
-        self.order = as_order(begun.order)
+    def __init__(self, attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> None:
+        self.attempt, self.claimed, self.report = attempt, claimed, report
+        self.order = as_order(claimed.order)
         self.me = os.getpid()
         self.reaped = tree.Reaped()
         self.ran_s = 0.0  # up to the last pause
@@ -77,7 +77,7 @@ class Supervisor:
 
     def run(self) -> bool:
         """From the start of the command to its result; whether it has left nothing in this process."""
-        reserved, trouble = self.begun.reserved, ""
+        reserved, trouble = self.claimed.reserved, ""
         self._meet_nodes()
         how: How = "not-started"
         try:
@@ -108,10 +108,10 @@ class Supervisor:
         retry_until_written(lambda: self.attempt.publish(reserved))
         self.report("ended")
         retry_until_written(lambda: self.attempt.make_durable(reserved))
-        for descriptor in (reserved, *self.begun.ties):
+        for descriptor in (reserved, *self.claimed.ties):
             os.close(descriptor)
         again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.begun.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.claimed.mask)
         return again
 
     def _reach_out(self) -> None:
@@ -151,10 +151,10 @@ class Supervisor:
 
     def _wait(self) -> int:
         """Do what is asked and mind the limits until the main process has ended; its status."""
-        status = tree.reap(self.begun.pid, self.reaped)  # it may have ended before this was there to wait
+        status = tree.reap(self.claimed.pid, self.reaped)  # it may have ended before this was there to wait
         while status is None:
             got = tree.await_signal(AWAITED, self._patience())
-            status = tree.reap(self.begun.pid, self.reaped)
+            status = tree.reap(self.claimed.pid, self.reaped)
             if status is not None:
                 if status and self.ending is None and TO_END & {got, *signal.sigpending()}:
                     self.ending = "interrupted"  # so was the job itself, which ended by that, and the sooner
@@ -179,16 +179,16 @@ class Supervisor:
 
     def _start(self) -> None:
         """See to it that the command runs. OSError, UserError if it cannot."""
-        begun = self.begun
-        if begun.error is not None:
-            raise begun.error
-        if not begun.pid:
+        claimed = self.claimed
+        if claimed.error is not None:
+            raise claimed.error
+        if not claimed.pid:
             self._reach_out()
             self._confine()
             self._take_packages()
             with self._held():
-                begun.start(self.order)
-        self.runs_since, self.started_s = begun.at, begun.at_s
+                claimed.start(self.order)
+        self.runs_since, self.started_s = claimed.at, claimed.at_s
         steady = self.order.memory_limit_mb is not None and self.group is None
         self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady)
         self._tell()
@@ -265,8 +265,8 @@ class Supervisor:
 
     def _mind_limits(self) -> None:
         number = self.order.checkpoint_signal
-        if self.checkpoint_wanted and number is not None and tree.catches(self.begun.pid, number):
-            tree.send([self.begun.pid], number)
+        if self.checkpoint_wanted and number is not None and tree.catches(self.claimed.pid, number):
+            tree.send([self.claimed.pid], number)
             self.checkpoint_wanted = False
         if self.kill_at is not None and time.monotonic() >= self.kill_at:
             tree.send(tree.descendants(self.me), signal.SIGKILL)
@@ -301,7 +301,7 @@ class Supervisor:
         return max(wait, 0.001)
 
     def _result(self, status: int) -> Result:
-        until, ended_s = self.begun.ended or (time.monotonic(), time.time())
+        until, ended_s = self.claimed.ended or (time.monotonic(), time.time())
         last = self.sampler.end()
         peak_mb = max(self.sampler.peak_mb, self.reaped.peak_mb)
         code = os.waitstatus_to_exitcode(status)
@@ -315,7 +315,7 @@ class Supervisor:
         if how == "memory-limit" and self.group is not None:
             peak_mb = self.group.peak_mb() or peak_mb
         used = Usage(
-            wall_s=until - self.begun.since,
+            wall_s=until - self.claimed.since,
             running_s=self._running_s(until),
             user_s=self.reaped.user_s,
             system_s=self.reaped.system_s,
@@ -336,7 +336,9 @@ class Supervisor:
     def _tell(self) -> None:
         with suppress(OSError):  # the result has its room reserved; this is told again at the next change
             paused, by = self.runs_since is None, self._limit_by()
-            self.attempt.write_state(RunState(self.me, self.begun.pid, self.started_s, paused, self.done, by))
+            self.attempt.write_state(
+                RunState(self.me, self.claimed.pid, self.started_s, paused, self.done, by)
+            )
 
     def _limit_by(self) -> str:
         if self.order.memory_limit_mb is None:
