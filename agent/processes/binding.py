@@ -1,4 +1,4 @@
-"""Which CPUs a job has that shares its node, where nobody has bound its supervisor to some."""
+"""The CPUs of a job that shares its node, if Slurm has not bound its supervisor to them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A job's memory limit as the kernel holds it: a control group of its own, where one may be made.
+"""Memory limits of jobs, held by the kernel in control groups of version 1 or 2.
 
-The kernel counts every page once, also of what forks away, and kills within the group at the limit. Where no
-group may be made the supervisor looks at the resident memory instead. Control groups of versions 1 and 2.
+The kernel counts every page once, also those of processes that fork away, and kills within the group at the
+limit. If this process may not make a group, the supervisor watches the resident memory instead.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Group:
     """A control group that holds a memory limit.
 
     Attributes:
-        path: its folder; not there before ``make``.
-        home: the group that this process is in.
+        path: the group's folder, which ``make`` makes.
+        home: the folder of the group that this process is in.
     """
 
     path: Path
@@ -36,12 +36,12 @@ class Group:
     home: Path
 
     def make(self, limit_mb: float) -> None:
-        """Make it, with its limit. OSError if it cannot be made."""
+        """Make the group with its limit; OSError if it cannot be made."""
         self.path.mkdir()
         self.limit(limit_mb)
 
     def limit(self, limit_mb: float) -> None:
-        """Set the limit of one that is there; what it holds is not swapped out."""
+        """Set the limit of an existing group, without swap."""
         limit = str(round(limit_mb * 1e6))
         if self.version == "cgroup v1":
             _write(self.path / "memory.limit_in_bytes", limit)
@@ -49,20 +49,20 @@ class Group:
         else:
             _write(self.path / "memory.max", limit)
             swap, value = "memory.swap.max", "0"
-        with suppress(FileNotFoundError):  # a kernel that does not count swapped pages
+        with suppress(FileNotFoundError):  # a kernel that counts no swapped pages
             _write(self.path / swap, value)
 
     def enter(self) -> None:
-        """Move this process into it. OSError if that may not be, or not back."""
-        _write(self.home / "cgroup.procs", "0")  # it is there: nothing moves, but the way back is open
+        """Move this process into the group; OSError if it may not enter, or could not leave again."""
+        _write(self.home / "cgroup.procs", "0")  # moves nothing, but fails if there is no way back
         _write(self.path / "cgroup.procs", "0")
 
     def leave(self) -> None:
-        """Move this process back; what it has started meanwhile stays."""
+        """Move this process back to its own group; its children stay."""
         _write(self.home / "cgroup.procs", "0")
 
     def kills(self) -> int:
-        """How many processes the kernel has killed at the limit."""
+        """Count the processes that the kernel has killed at the limit."""
         name = "memory.oom_control" if self.version == "cgroup v1" else "memory.events"
         with suppress(OSError):
             for line in (self.path / name).read_text().splitlines():
@@ -72,7 +72,7 @@ class Group:
         return 0
 
     def peak_mb(self) -> float:
-        """The most that it held, with its share of the page cache; 0 where the kernel does not tell."""
+        """Read the peak use, with page cache; 0 if the kernel does not tell it."""
         name = "memory.max_usage_in_bytes" if self.version == "cgroup v1" else "memory.peak"
         with suppress(OSError):
             return int((self.path / name).read_text()) / 1e6
@@ -80,10 +80,10 @@ class Group:
 
 
 def confine(limit_mb: float, name: str, tell: Callable[[Path], None]) -> Group | None:
-    """Make a group with that limit; None where this process may not.
+    """Make a group with a memory limit; None if this process may not.
 
     Args:
-        tell: called with its folder before it is made, so that it is found whatever happens.
+        tell: called with the group's folder before it is made, so that it is found whatever happens.
     """
     group = place(name)
     if group is None:
@@ -98,11 +98,11 @@ def confine(limit_mb: float, name: str, tell: Callable[[Path], None]) -> Group |
 
 
 def place(name: str, root: Path = Path("/")) -> Group | None:
-    """Where this process may make a group with a memory limit; None where it may not.
+    """Find a place where this process may make a group with a memory limit; None if there is none.
 
     Args:
-        name: of the group, behind ``tenbin-``.
-        root: of the file system in which ``proc`` and what is mounted are looked for.
+        name: name of the group, without its prefix.
+        root: root of the file system with ``proc`` and the mount points.
     """
     here = _own_folders(root)
     if "cgroup v1" in here:  # the memory controller is bound to one version only
@@ -113,25 +113,25 @@ def place(name: str, root: Path = Path("/")) -> Group | None:
         return None
     home, top = here["cgroup v2"]
     folder = home
-    # A group with processes has no groups below it: ours is made beside the one that this process is in.
+    # A group with processes may have no groups below it, so the new one is made beside this process's own.
     while True:
         if "memory" in _words(folder / "cgroup.subtree_control"):
             allowed = all(os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs"))
             return Group(folder / (PREFIX + name), "cgroup v2", home) if allowed else None
         if folder == top or _words(folder / "memory.max") not in ([], [UNLIMITED]):
-            return None  # what is beside it would not be held by the limit that holds us
+            return None  # a group beside it would escape that limit
         folder = folder.parent
 
 
 def known(group: Path, root: Path = Path("/")) -> bool:
-    """Whether the path is one of a control group: a folder that only looks like one may name any process."""
+    """Return whether the path is in a control group file system; other folders may name any process."""
     mounts = (line.partition(" - ") for line in _lines(root / "proc/self/mountinfo"))
     points = [mount.split(" ")[4] for mount, _, kind in mounts if kind.startswith("cgroup")]
     return ".." not in group.parts and any(group.is_relative_to(root / one.lstrip("/")) for one in points)
 
 
 def remove(group: Path, limit_s: float = 1.0) -> bool:
-    """Kill what is left in a group and in those below it, and remove them; whether it is gone."""
+    """Kill what is left in a group and those below it, and remove them; return whether it is gone."""
     deadline = time.monotonic() + limit_s
     while group.name.startswith(PREFIX):
         for folder in _below(group):
@@ -148,7 +148,7 @@ def remove(group: Path, limit_s: float = 1.0) -> bool:
 
 
 def _own_folders(root: Path) -> dict[Version, tuple[Path, Path]]:
-    """For each version that can count memory: the folder of this process's group, and the topmost one."""
+    """Find, by version with a memory controller, the folders of this process's group and of the topmost."""
     paths: dict[Version, str] = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -173,7 +173,7 @@ def _own_folders(root: Path) -> dict[Version, tuple[Path, Path]]:
 
 
 def _write(file: Path, value: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)  # never made by us
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)  # never created
     try:
         os.write(descriptor, value.encode())
     finally:
@@ -181,7 +181,7 @@ def _write(file: Path, value: str) -> None:
 
 
 def _below(group: Path) -> Iterator[Path]:
-    """A group and all below it, the lowest first."""
+    """Yield a group and all below it, the lowest first."""
     for folder, _, _ in os.walk(group, topdown=False):
         yield Path(folder)
 

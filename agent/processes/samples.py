@@ -1,6 +1,6 @@
-"""What a job uses over time: a line each second, in a file of bounded length beside the job.
+"""Samples of a job's use of resources: a line a second, in a file of bounded length.
 
-Everything below the supervisor counts, and everything that it or its descendants have reaped.
+All processes below the supervisor count, and all that it or its descendants have reaped.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import NamedTuple
 from agent.processes import tree
 from profiles.files import read_plain
 
-FIRST_S, LATER_S = 0.1, 1.0  # the first look, and how far apart they are when doubling has come to an end
-SHARE = 0.005  # of a core that looking may take: a large tree is looked at less often
-MOST_ROWS = 1000  # then every two rows become one, and rows come half as often
-MOST_BYTES = 1 << 20  # of a file that is read; all that a sampler writes is less
-MOST_COUNTED = 1e18  # no sum of a job is larger
+FIRST_S, LATER_S = 0.1, 1.0  # until the first sample; between samples, after doubling
+SHARE = 0.005  # of a core that sampling may take, so that large trees are sampled less often
+MOST_ROWS = 1000  # then two rows become one, and rows come half as often
+MOST_BYTES = 1 << 20  # a sampler writes less
+MOST_COUNTED = 1e18  # larger numbers are damage
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Sample(NamedTuple):
-    """One look at a job.
+    """Use of resources by a job at one moment.
 
     Attributes:
-        at_s: when, in seconds since 1970.
+        at_s: seconds since 1970.
         cpu_s: processor time so far.
-        memory_mb: resident memory, the most since the row before; pages that processes share count for each.
-        read_mb, written_mb: from and to storage so far, also what is still on its way there.
-        processes, threads: how many there are.
-        energy_j: so far; None without a meter.
+        memory_mb: the most resident memory since the row before; a shared page counts for each process.
+        read_mb, written_mb: from and to storage so far, with cached writes.
+        processes, threads: their numbers now.
+        energy_j: energy so far; None without a meter.
     """
 
     at_s: float
@@ -48,16 +48,18 @@ class Sample(NamedTuple):
 
 
 def look(root: int, reaped: tree.Reaped, energy_j: float | None = None) -> Sample:
-    """Look at all below ``root``; what ends meanwhile may be missed."""
+    """Sample all processes below ``root``; a process that ends meanwhile may be missed."""
     ticks = pages = threads = bytes_read = bytes_written = 0
     below = tree.descendants(root)
     for pid in below:
         with suppress(OSError, ValueError, IndexError):
-            stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # from the third field on, proc(5)
-            ticks += sum(map(int, stat[11:15]))  # with what it has reaped itself
+            stat = (
+                _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            )  # from the third field on, see proc(5)
+            ticks += sum(map(int, stat[11:15]))  # with its reaped children
             threads += int(stat[17])
             pages += int(stat[21])
-            for line in _read(f"/proc/{pid}/io").splitlines():  # the same
+            for line in _read(f"/proc/{pid}/io").splitlines():  # likewise
                 name, value = line.split()
                 bytes_read += int(value) if name == b"read_bytes:" else 0
                 bytes_written += int(value) if name == b"write_bytes:" else 0
@@ -74,19 +76,19 @@ def look(root: int, reaped: tree.Reaped, energy_j: float | None = None) -> Sampl
 
 
 class Sampler:
-    """Looks at a job when it is time to, and keeps what it saw.
+    """Samples a job into a file.
 
     Args:
-        file: where to.
-        root: this process, below which the job is.
-        reaped: what of it was reaped.
-        meter: joules that the job has used so far; None: not known.
-        steady: look every second, however large the job.
+        file: path of the file of samples.
+        root: this process, below which the job runs.
+        reaped: use of the job's processes that were reaped.
+        meter: returns the joules so far, or None.
+        steady: sample every second, however large the job.
 
     Attributes:
-        due: when to look next (``time.monotonic``).
-        peak_mb: the most resident memory that was seen.
-        rows: how many are in the file.
+        due: when to sample next (``time.monotonic``).
+        peak_mb: the most resident memory seen.
+        rows: number of rows in the file.
     """
 
     def __init__(
@@ -104,11 +106,11 @@ class Sampler:
         self.rows = 0
         self._last: Sample | None = None
         self._since_row_mb = 0.0
-        self._row_s = 0.0  # rows are at least so far apart
+        self._row_s = 0.0  # least time between rows
         self._written_at = 0.0
 
     def look(self) -> Sample:
-        """Look now; what is counted never falls."""
+        """Sample now; counts never fall."""
         began = time.thread_time()
         found, last = look(self.root, self.reaped, self.meter()), self._last
         if last is not None:
@@ -129,7 +131,7 @@ class Sampler:
         return found
 
     def end(self) -> Sample:
-        """Look for the last time: the last row has the totals, if the job was long enough to have rows."""
+        """Take the last sample, which becomes a row if there are others."""
         self._row_s = 0.0
         if self.rows:
             return self.look()
@@ -137,7 +139,7 @@ class Sampler:
 
     def _append(self, found: Sample, now: float) -> None:
         head = "" if self.rows else ",".join(Sample._fields) + "\n"
-        with suppress(OSError):  # no room: the job has gaps in its samples
+        with suppress(OSError):  # a full disk leaves gaps
             _append(self.file, head + _line(found._replace(memory_mb=self._since_row_mb)))
             self.rows += 1
             self._since_row_mb, self._written_at = 0.0, now
@@ -160,13 +162,12 @@ class Sampler:
 
 
 def read(file: Path) -> list[Sample]:
-    """The rows of a file, none if there is none; a line that was not written whole, or is none, is left
-    out."""
+    """Read the rows of a file, none if there is no file; damaged lines are left out."""
     rows: list[Sample] = []
     with suppress(OSError):
         text = read_plain(file, MOST_BYTES, last=True).decode(errors="replace")
         for line in text.splitlines(keepends=True):
-            with suppress(ValueError):  # among them the line of names
+            with suppress(ValueError):  # also the line of names
                 at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
                 counts = int(processes), int(threads), float(energy) if energy.strip() else None
                 row = Sample(float(at), float(cpu), float(memory), float(read_mb), float(written), *counts)
@@ -180,7 +181,7 @@ def _line(sample: Sample) -> str:
 
 
 def _append(file: Path, text: str) -> None:
-    """Append all of it, or nothing and OSError."""
+    """Append all of the text, or nothing and raise OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(file, flags, 0o600)
     try:
@@ -193,7 +194,7 @@ def _append(file: Path, text: str) -> None:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc; Path and buffering are four times slower."""
+    """Read a file of /proc, four times faster than by ``Path``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, 4096)

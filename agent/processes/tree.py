@@ -1,7 +1,7 @@
-"""The process tree of a job: finding, stopping and killing it.
+"""The process tree of a job: how it is found, stopped and killed.
 
-The supervisor is a subreaper: whatever the job starts stays below it, also what forks away and becomes a
-session of its own. Should the supervisor be killed, the job's processes are found by their environment.
+The supervisor is a subreaper, so all processes of its job stay below it, daemons too. If the supervisor was
+killed, the job's processes are found by a mark in their environment.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-F_SETSIG = 10  # which signal tells a file's news; the module fcntl lacks it
+F_SETSIG = 10  # sets the signal of asynchronous I/O; missing in the module fcntl
 MARK = "TENBIN_MARK"
 BLOCK_MB, KB_MB = 512 / 1e6, 1024 / 1e6
-ROUGH_MB = 1.0  # the kernel's counts of resident memory are exact to some pages for each CPU
+ROUGH_MB = 1.0  # the kernel counts resident memory exactly but for some pages a CPU
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """From now on orphaned descendants become this process's children."""
+    """Make orphaned descendants children of this process from now on."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent dies, also if it already has."""
+    """Have this process killed when its parent dies, or has died."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def die_with_me(pid: int) -> list[int]:
-    """Have a process killed when this one dies, however; for one that was started without a fork.
+    """Have a process that was started without a fork killed when this one dies.
 
-    Returns: descriptors, to be closed when the process is dead and reaped, not before.
+    Returns: descriptors, to be closed only when the process has been reaped.
 
-    Only itself could ask for ``PR_SET_PDEATHSIG``. So it owns the news of two pipes that nobody else has:
-    SIGKILL tells it that a writing end has closed. Two, because their numbers decide which end the kernel
-    closes first; the one whose reading end goes first has no news.
+    A process can ask for ``PR_SET_PDEATHSIG`` only for itself. So the other process becomes the owner of two
+    pipes' asynchronous I/O, whose signal is SIGKILL, sent when a writing end closes. There are two pipes,
+    because the kernel closes descriptors by number, and a pipe whose reading end closes first sends nothing.
     """
     pipes: list[int] = []
     for writer_last in (True, False):
@@ -54,7 +54,7 @@ def die_with_me(pid: int) -> list[int]:
             low, reader = reader, fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, writer)
             os.close(low)
         pipes += [reader, writer]
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError):  # the process has ended
             fcntl.fcntl(reader, fcntl.F_SETOWN, pid)
             fcntl.fcntl(reader, F_SETSIG, signal.SIGKILL)
             fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
@@ -62,14 +62,14 @@ def die_with_me(pid: int) -> list[int]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Be told to end (SIGTERM) when the parent dies, also if it already has."""
+    """Have this process sent SIGTERM when its parent dies, or has died."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``, parents first; costs only as much as the tree is large."""
+    """Find all processes below ``pid``, parents first, at a cost that grows with the tree only."""
     found: list[int] = []
     frontier = [pid]
     while frontier:
@@ -84,21 +84,21 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Send a signal to each that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def await_signal(awaited: set[signal.Signals], patience_s: float) -> int | None:
-    """The next of these signals, which are blocked; None: there was none in that time."""
+    """Wait for the next of these blocked signals; None if none came in that time."""
     got = signal.sigtimedwait(awaited, patience_s)
-    # Stopped until the time was over, Python 3.11 returns what happens to lie in memory.
+    # Python 3.11 returns uninitialized memory if this process was stopped until the time was over.
     return got.si_signo if got is not None and got.si_signo in awaited else None
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler for the signal: one that has none yet would be killed by it."""
+    """Return whether the process has a handler for the signal, which would kill it otherwise."""
     with suppress(OSError), open(f"/proc/{pid}/status") as file:  # noqa: PTH123
         for line in file:
             if line.startswith("SigCgt:"):
@@ -107,7 +107,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def pin(pids: list[int], cores: tuple[int, ...]) -> None:
-    """Let all threads of the processes run on these cores only (none given: as before)."""
+    """Let all threads of the processes run on these cores only (empty: as before)."""
     for pid in pids if cores else ():
         with suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
@@ -116,7 +116,7 @@ def pin(pids: list[int], cores: tuple[int, ...]) -> None:
 
 
 def stop(root: int) -> None:
-    """Stop everything below ``root``, also what is being started meanwhile."""
+    """Stop all processes below ``root``, also those that are started meanwhile."""
     stopped: set[int] = set()
     while fresh := [pid for pid in descendants(root) if pid not in stopped]:
         send(fresh, signal.SIGSTOP)
@@ -124,11 +124,11 @@ def stop(root: int) -> None:
 
 
 class Reaped:
-    """What processes have used that were reaped, with all that they had reaped themselves.
+    """Use of resources by reaped processes, with all that they had reaped themselves.
 
     Attributes:
         user_s, system_s: processor time.
-        peak_mb: the largest one's resident memory; 0: no process needed as much as this one.
+        peak_mb: resident memory of the largest process; 0: none was larger than this process.
         read_mb, written_mb: from and to storage.
     """
 
@@ -139,8 +139,8 @@ class Reaped:
         """Add another process.
 
         Args:
-            before_exec_mb: memory that it may have shared with this process before it became the command: a
-                peak that is not larger says nothing about the command.
+            before_exec_mb: memory that the process may have shared with this one before its exec; a smaller
+                peak says nothing about the command.
         """
         self.user_s += usage.ru_utime
         self.system_s += usage.ru_stime
@@ -151,7 +151,7 @@ class Reaped:
 
 
 def reap(main: int = 0, reaped: Reaped | None = None) -> int | None:
-    """Collect this process's dead, and what they used; the status of ``main`` if it is among them."""
+    """Reap all dead children and add their use; return the status of ``main`` if it is among them."""
     status = None
     with suppress(ChildProcessError):
         while True:
@@ -166,14 +166,14 @@ def reap(main: int = 0, reaped: Reaped | None = None) -> int | None:
 
 
 def _own_peak_mb() -> float:
-    """The most resident memory that this process has had: one that it starts has as much until it execs."""
+    """Read this process's peak of resident memory, which its children share until they exec."""
     import resource  # wait4 has imported it by now
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KB_MB + ROUGH_MB
 
 
 def kill(root: int, reaped: Reaped | None = None) -> None:
-    """Kill everything below ``root`` and reap it; ``root`` must be this process."""
+    """Kill and reap all processes below ``root``, which must be this process."""
     while alive := descendants(root):
         send(alive, signal.SIGKILL)
         reap(0, reaped)
@@ -181,7 +181,7 @@ def kill(root: int, reaped: Reaped | None = None) -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes of ours that carry the mark in the environment they were started with."""
+    """Find the user's processes that were started with the mark in their environment."""
     sought = f"{MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
@@ -193,16 +193,16 @@ def marked(mark: str) -> list[int]:
 
 
 def lockers(path: Path, among: list[int] | None = None) -> list[int]:
-    """Processes of ours that have a file locked which has, or had, that name: it may be gone meanwhile.
+    """Find the user's processes that hold a lock of the file of that name, which may be removed.
 
     Args:
-        among: these only; None: all.
+        among: the processes to look at; None: all.
     """
     folder, name = os.path.split(path)
     named = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
     found = []
-    everybody = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
-    for pid in everybody if among is None else among:
+    running = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    for pid in running if among is None else among:
         with suppress(OSError):
             for one in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
                 if os.readlink(f"/proc/{pid}/fd/{one}") not in (named, f"{named} (deleted)"):  # noqa: PTH115
@@ -214,7 +214,7 @@ def lockers(path: Path, among: list[int] | None = None) -> list[int]:
 
 
 def kill_marked(mark: str, limit_s: float = 10.0) -> bool:
-    """Kill all marked processes; whether none was left within ``limit_s``."""
+    """Kill all marked processes; return whether none was left within ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while pids := marked(mark):
         send(pids, signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""The process that supervises one attempt: it waits for the command, keeps limits, samples use and obeys
-requests.
+"""The supervisor of one attempt, and the processes that start supervisors.
 
-It outlives the coordinator.
+A supervisor waits for the command, holds its limits, samples its use and carries out requests. It outlives
+the coordinator.
 """

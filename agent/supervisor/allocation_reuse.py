@@ -1,13 +1,11 @@
-"""The batch process of a Slurm job: runs an attempt, and then those that are passed on to it, one by one.
+"""The batch process of a Slurm job: it runs one attempt, and then others that the coordinator passes on.
 
-For a job of its own Slurm takes up to a second, and a Python has to start. So after a short job this process
-stays for a moment: a job of the same size on the same node can have its place. A file in the folder of the
-attempt that has ended decides, which is made once: by the coordinator, with the folder of the next attempt,
-or by this process, empty: it leaves.
+Slurm takes up to a second to start a job. So after a short job this process waits a moment for a job of the
+same size on the same node. The file ``next`` in the folder of the attempt that has ended decides. It is made
+once: by the coordinator with the folder of the next attempt, or empty by this process, which then leaves.
 
-Each attempt has a supervisor of its own, forked from here; signals for the batch process are for it. It
-imports what it supervises by when the command runs already (``begin``); once there was a second attempt this
-process has it for those that follow.
+Each attempt has a supervisor of its own, forked from this process, which passes signals on to it. The first
+supervisors import their modules while the command runs already; later ones find them loaded.
 """
 
 from __future__ import annotations
@@ -31,24 +29,24 @@ if TYPE_CHECKING:
     from agent.attempts.folder import Attempt
     from agent.attempts.records import Result
 
-ELSEWHERE = 3  # exit code: somebody else runs it, or it was given up
+ELSEWHERE = 3  # exit code: another process runs the attempt, or it was revoked
 NEXT = "next"
-STAYS_S = 0.3  # after a job that ran shorter than SHORT_S
+STAYS_S = 0.3  # after a job that was shorter than SHORT_S
 SHORT_S = 10.0
 LOOKS_S = 0.01
-MOST_BYTES = 65536  # of a file that says something
+MOST_BYTES = 65536  # of a result, or a folder's name
 FOR_IT = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def suits(how: str, wall_s: float) -> bool:
-    """Whether after a job that ended so another one may follow."""
+    """Return whether another job may follow one that ended so."""
     return how in ("exited", "signalled") and wall_s < SHORT_S
 
 
 def pass_on(folder: Path | str, successor: Path | str) -> bool:
-    """Have the process that has run the attempt in a folder run the next one, or ("") leave.
+    """Pass the next attempt on to the batch process of an attempt that has ended, or ("") end it.
 
-    Returns: False: it has left.
+    Returns: False if that process has left.
 
     Raises:
         OSError: the folder cannot be written.
@@ -57,7 +55,7 @@ def pass_on(folder: Path | str, successor: Path | str) -> bool:
     try:
         with open(aside, "w") as file:  # noqa: PTH123
             file.write(str(successor))
-        os.link(aside, f"{folder}/{NEXT}")  # whole, and only if there is none
+        os.link(aside, f"{folder}/{NEXT}")  # atomic, and fails if the file exists
     except FileExistsError:
         return False
     finally:
@@ -67,9 +65,10 @@ def pass_on(folder: Path | str, successor: Path | str) -> bool:
 
 
 def main() -> int:
+    """Run the attempt in the folder that the command line names, and those passed on; return an exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, FOR_IT)
     for number in (signal.SIGUSR1, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)  # who started this has ignored them
+        signal.signal(number, signal.SIG_DFL)  # the batch script ignores them
     sys.meta_path.append(_Installed())
     tree.adopt_orphans()
     folder = sys.argv[1]
@@ -80,11 +79,11 @@ def main() -> int:
         if not folder:
             return code
         pid = _fork(folder)
-        _learn()  # for those that are still to come
+        _import_supervisor()  # for the attempts after this one
 
 
 def _fork(folder: str) -> int:
-    """Have an attempt run in a process of its own."""
+    """Run an attempt in a process of its own, and return its number."""
     me, pid = os.getpid(), os.fork()
     if pid:
         return pid
@@ -95,14 +94,14 @@ def _fork(folder: str) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         code = _code(_run(folder))
-    except BaseException:  # as if it had been a process from its beginning
+    except BaseException:  # as in a process of its own
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
 def _wait(pid: int) -> int:
-    """Until that process has ended; the exit code that tells of it."""
+    """Pass signals on to that process until it has ended; return its exit code as a shell does."""
     while True:
         number = signal.sigwait(FOR_IT)
         if number != signal.SIGCHLD:
@@ -110,27 +109,27 @@ def _wait(pid: int) -> int:
             continue
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            tree.kill(os.getpid())  # what a supervisor leaves that was killed
+            tree.kill(os.getpid())  # a killed supervisor leaves processes
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
 
 def _run(folder: str) -> Result | None:
-    """Run the attempt; its result, also of an earlier time; None: it is somebody else's."""
-    begun = begin(folder)
-    if begun is None:
+    """Run the attempt, and return its result; None if another process has claimed it."""
+    claimed = begin(folder)
+    if claimed is None:
         return _attempt(folder).result()
-    with begun:
-        _learn()
-    from agent.supervisor.supervisor import go_on
+    with claimed:
+        _import_supervisor()
+    from agent.supervisor.supervisor import supervise_claimed
 
     attempt = _attempt(folder)
-    go_on(attempt, begun, lambda _: None)
+    supervise_claimed(attempt, claimed, lambda _: None)
     return attempt.result()
 
 
-def _learn() -> None:
-    """Import what a supervisor needs: it is all Python's and tenbin's own, whatever it looks for besides."""
+def _import_supervisor() -> None:
+    """Import what a supervisor needs, which is all of Python and tenbin."""
     _Installed.asleep = True
     import agent.supervisor.supervisor  # noqa: F401
 
@@ -146,7 +145,7 @@ def _attempt(folder: str) -> Attempt:
 
 
 def _code(result: Result | None) -> int:
-    """The exit code that tells how an attempt ended."""
+    """Return the exit code for the end of an attempt."""
     if result is None:
         return ELSEWHERE
     if result.signal is not None:
@@ -155,7 +154,7 @@ def _code(result: Result | None) -> int:
 
 
 def _was_short(folder: str) -> bool:
-    """Whether another one may follow the attempt."""
+    """Return whether another attempt may follow."""
     try:
         result = parse(read_plain(f"{folder}/result.json", MOST_BYTES).decode())
         return suits(result["how"], result["usage"]["wall_s"])
@@ -164,7 +163,7 @@ def _was_short(folder: str) -> bool:
 
 
 def _awaited(folder: str) -> str:
-    """The folder of the next attempt; "": there is none, and there will be none."""
+    """Wait for the folder of the next attempt; "" if none comes, or can come any more."""
     file, until = f"{folder}/{NEXT}", time.monotonic() + STAYS_S
     while time.monotonic() < until and not os.path.exists(file):  # noqa: PTH110
         if tree.await_signal(FOR_IT, LOOKS_S) not in (None, signal.SIGCHLD, signal.SIGUSR1):
@@ -176,7 +175,7 @@ def _awaited(folder: str) -> str:
 
 
 class _Installed:
-    """Finds what is not of Python or tenbin: hardly any job needs it, and preparing for it takes time."""
+    """Finds installed packages by loading ``site`` on first use, because hardly any job needs them."""
 
     asleep = False
 
@@ -184,7 +183,7 @@ class _Installed:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if self.asleep or name in sys.stdlib_module_names:
-            return None  # such as nt, which other systems have: asked for to see whether it is there
+            return None  # a module of other systems, such as nt
         sys.meta_path.remove(self)
         import site
         from importlib.util import find_spec

@@ -1,13 +1,14 @@
-"""The batch process of a Slurm job (``agent.supervisor.allocation_reuse``), as it is started; short, because
-Python reads what it is started with anew each time.
+"""The start of the batch process of a Slurm job (``agent.supervisor.allocation_reuse``).
 
     python -I -S .../agent/supervisor/batch_process.py FOLDER
+
+The file is short, because Python compiles it anew at each start.
 """
 
 import os
 import sys
 
-if __name__ == "__main__":  # isolated: nothing of a user's may be in the way, and it starts the sooner
+if __name__ == "__main__":  # isolated (-I), so that no module of the user is in the way
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
     from agent.supervisor.allocation_reuse import main
 

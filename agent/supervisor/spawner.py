@@ -1,14 +1,13 @@
-"""Starts supervisors in less than a millisecond: a small process, everything imported, that forks them.
-
-``tenbin agent exec FOLDER`` does the same for one attempt, by a Python that has to start first: that takes
-150 times as long, so the engine of this machine does not use it.
-
-A supervisor is forked ahead, and waits to be told its attempt; when that was a plain one it waits for another
-(a fork is a millisecond, and the pages it shares are another two). Reads the folders of attempts as lines of
-JSON from standard input, and answers each with the supervisor's process number, or with the error number
-below zero of why there is none. It ends with its input; supervisors that have a job go on.
+"""The process that starts supervisors on this machine, each in less than a millisecond.
 
     python -P -m agent.supervisor.spawner REPORT_SOCKET
+
+It has everything imported, and forks supervisors ahead, which wait for an attempt. After a plain attempt a
+supervisor waits for the next, because a fork and its page faults cost three milliseconds. ``tenbin agent exec
+FOLDER`` has to start a Python, which takes 150 times as long.
+
+The input are folders of attempts as lines of JSON. The answer to each is the supervisor's process number, or
+an error number below zero. The spawner ends with its input; supervisors with a job go on.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from agent.attempts.begin import LOG
 from agent.attempts.folder import Attempt
 from agent.supervisor.supervisor import supervise
 
-MOST_WAITING = len(os.sched_getaffinity(0)) + 1  # supervisors without a job
-QUIET_S = 10.0  # after that only one of them is kept
+MOST_WAITING = len(os.sched_getaffinity(0)) + 1  # idle supervisors
+QUIET_S = 10.0  # then all idle supervisors but one are ended
 LINE_BYTES = 65536
-FREE = b"\n"  # a supervisor says: I wait for the next
+FREE = b"\n"  # a supervisor tells that it waits for the next attempt
 
 
 class Waiting(NamedTuple):
-    """A supervisor as its spawner sees it: while it waits, the next line sent to it is its attempt."""
+    """A supervisor that waits for the folder of an attempt on its channel."""
 
     pid: int
     channel: socket.socket
 
     def take(self, line: bytes) -> bool:
-        """Give it the line; whether it was there to take it."""
+        """Send the line; return whether the supervisor still lives."""
         try:
             self.channel.send(line)
         except OSError:
@@ -52,17 +51,17 @@ class Waiting(NamedTuple):
 
 
 class Spawner:
-    """Has supervisors ready, and takes back those that have done their job."""
+    """The idle supervisors, and the channels of all."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.waiting: list[Waiting] = []
-        self.events = selectors.PollSelector()  # it has no descriptor that a fork would share
+        self.events = selectors.PollSelector()  # without a descriptor, which a fork would share
         self.events.register(0, selectors.EVENT_READ)
         self.input = b""
 
     def run(self) -> None:
-        """Until the input ends."""
+        """Start supervisors until the input ends."""
         while True:
             self._stand_by()
             ready = self.events.select(QUIET_S)
@@ -80,7 +79,7 @@ class Spawner:
                 self._keep(1)
 
     def _start(self, line: bytes) -> int:
-        """Who has taken the attempt, or the error number below zero."""
+        """Hand an attempt to a supervisor; return its process number, or an error number below zero."""
         try:
             while True:
                 one = self.waiting.pop() if self.waiting else self._fork()
@@ -91,13 +90,13 @@ class Spawner:
             return -(error.errno or errno.EAGAIN)
 
     def _stand_by(self) -> None:
-        """One is ready for the next line, unless there can be no more processes now."""
+        """Fork a supervisor if none is idle; no more processes may be possible now."""
         if not self.waiting:
             with suppress(OSError):
                 self.waiting.append(self._fork())
 
     def _hear(self, one: Waiting) -> None:
-        """It waits again, or it has ended."""
+        """Note that a supervisor is idle again, or has ended."""
         with suppress(OSError):
             if one.channel.recv(len(FREE)) == FREE:
                 self.waiting.append(one)
@@ -107,7 +106,7 @@ class Spawner:
 
     def _keep(self, most: int) -> None:
         while len(self.waiting) > most:
-            self._drop(self.waiting[0])  # the last ones have been at work last
+            self._drop(self.waiting[0])  # the last ones worked last
 
     def _drop(self, one: Waiting) -> None:
         if one in self.waiting:
@@ -116,7 +115,7 @@ class Spawner:
         one.channel.close()
 
     def _fork(self) -> Waiting:
-        """A supervisor that waits for its attempt. OSError if there can be no more processes now."""
+        """Fork a supervisor; OSError if no more processes are possible now."""
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             pid = os.fork()
@@ -128,7 +127,7 @@ class Spawner:
             mine.close()
             for key in list(self.events.get_map().values()):
                 if isinstance(key.data, Waiting):
-                    key.data.channel.close()  # else the others would outlive the spawner
+                    key.data.channel.close()  # so that the others see the spawner end
             _supervise(its, self.address)
         its.close()
         made = Waiting(pid, mine)
@@ -137,16 +136,16 @@ class Spawner:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the coordinator, and by it this
-    # A request may reach a supervisor before it is ready: the signal must wait, not kill.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that supervisors leave no zombies
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the coordinator, and so this process
+    # The signal of a request must wait for a supervisor that is not ready yet, not kill it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.chdir("/")
     Spawner(sys.argv[1]).run()
 
 
 def _supervise(channel: socket.socket, address: str) -> None:
-    """In the new process: one attempt after the other, as long as they are plain."""
+    """Supervise one attempt after the other, as long as they are plain."""
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -158,10 +157,10 @@ def _supervise(channel: socket.socket, address: str) -> None:
         to_coordinator.setblocking(False)
 
         def report(what: str) -> None:
-            with suppress(OSError):  # without a coordinator nobody minds
+            with suppress(OSError):  # there may be no coordinator now
                 to_coordinator.sendto(json.dumps([str(path), what]).encode(), address)
 
-        while line := channel.recv(LINE_BYTES):  # none: the spawner has ended
+        while line := channel.recv(LINE_BYTES):  # empty if the spawner has ended
             path = Path(json.loads(line))
             with logged(path / LOG):
                 if not supervise(Attempt(path), report):
@@ -173,12 +172,12 @@ def _supervise(channel: socket.socket, address: str) -> None:
 
 @contextmanager
 def logged(file: Path) -> Iterator[None]:
-    """What ends a supervisor is told in its log, where there is room for one."""
+    """Write an exception that ends a supervisor into its log, if there is room."""
     try:
         yield
     except BaseException:
         with suppress(OSError), file.open("a") as log:
-            traceback.print_exc(file=log)  # its last line is why the attempt was lost
+            traceback.print_exc(file=log)  # its last line tells why the attempt was lost
         raise
 
 

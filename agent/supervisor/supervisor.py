@@ -1,7 +1,7 @@
-"""Supervises one attempt to run a job, from its claim to its durable result.
+"""The supervisor of one attempt, from its claim to its durable result.
 
-It outlives the coordinator. If it is killed itself the job's main process dies with it (the kernel sees to
-that) and no result is written: the coordinator then kills what is left and runs the job again.
+It outlives the coordinator. If the supervisor is killed, the kernel kills the job's main process with it, and
+no result is written. The coordinator then kills what is left and runs the job again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,38 @@ if TYPE_CHECKING:
     from agent.power.package_caps import PackageCaps
 
 TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one that came while all of the job was stopped
-MOST_TROUBLE = 1000  # letters of it: the result must fit into its reserved room
-LISTENS_S = 0.05  # how often to look whether a job that has just started can be asked for a checkpoint
-LONG_S = 3600.0  # nothing is awaited but signals
-Report = Callable[[str], None]  # "started", "changed", "ended": look into the folder
+ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one from while the whole job was stopped
+MOST_TROUBLE = 1000  # letters, because the result must fit into its reserved room
+LISTENS_S = 0.05  # between looks whether a new job can be asked for a checkpoint
+LONG_S = 3600.0  # only signals are awaited
+Report = Callable[[str], None]  # tells the coordinator "started", "changed" or "ended"
+
+
+def run_in_foreground(attempt: Attempt) -> Result | None:
+    """Run the attempt in this process, and return its result, also that of an earlier run.
+
+    Returns: None if another process has claimed the attempt.
+    """
+    # A request may come before the supervisor is ready: its signal must wait, neither kill nor be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    for number in (signal.SIGUSR1, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)  # the parent may have ignored them
+    if attempt.result() is None:
+        supervise(attempt, lambda _: None)
+    return attempt.result()
 
 
 def supervise(attempt: Attempt, report: Report) -> bool:
-    """Run the attempt's order if nobody has claimed it, until its result is on disk.
+    """Run the attempt until its result is on disk, unless another process has claimed it.
 
-    Returns: whether this process is as it was before, so that it can run another one.
+    Returns: whether this process is as it was before, so that it can run another attempt.
     """
     claimed = begin(str(attempt.path))
-    return claimed is None or go_on(attempt, claimed, report)
+    return claimed is None or supervise_claimed(attempt, claimed, report)
 
 
-def go_on(attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> bool:
-    """Supervise what was claimed; as ``supervise``."""
+def supervise_claimed(attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> bool:
+    """Supervise a claimed attempt; as ``supervise``."""
     try:
         return Supervisor(attempt, claimed, report).run()
     finally:
@@ -56,7 +70,7 @@ def go_on(attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> bool:
 
 
 class Supervisor:
-    """The one who waits for a job; ``run`` it once, in a process of its own."""
+    """The supervision of one attempt; to be ``run`` once."""
 
     def __init__(self, attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> None:
         self.attempt, self.claimed, self.report = attempt, claimed, report
@@ -66,19 +80,19 @@ class Supervisor:
         self.ran_s = 0.0  # up to the last pause
         self.runs_since: float | None = None  # None: paused
         self.sampler = Sampler(attempt.samples, self.me, self.reaped, self._energy_j)
-        self.group: control_groups.Group | None = None  # holds the memory limit; None: by looking
+        self.group: control_groups.Group | None = None  # holds the memory limit; None: the samples do
         self.ending: How | None = None
         self.kill_at: float | None = None
-        self.checkpoint_wanted = False  # and not yet asked for
+        self.checkpoint_wanted = False  # and the job not yet asked
         self.done = 0
         self.started_s = 0.0
         self.power: PackageCaps | NodeCaps | None = None
         self.remote_ranks: RemoteRanks | None = None
 
     def run(self) -> bool:
-        """From the start of the command to its result; whether it has left nothing in this process."""
+        """Run the attempt to its result; return whether this process can run another one."""
         reserved, trouble = self.claimed.reserved, ""
-        self._meet_nodes()
+        self._prepare_node_caps()
         how: How = "not-started"
         try:
             self._start()
@@ -93,7 +107,7 @@ class Supervisor:
         else:
             self._keep_lease()
             self.report("started")
-            self._obey()  # a request may have come before there was anybody to obey it
+            self._carry_out_request()  # a request may have come earlier
             result = self._result(self._wait())
             if self.remote_ranks is not None:
                 result = self.remote_ranks.finish(result)
@@ -101,7 +115,7 @@ class Supervisor:
             tree.kill(self.me)
             if self.order.mpi and result.code != 0:
                 sweep_segments(self.started_s)
-        self._release()
+        self._remove_group()
         if self.power is not None:
             self.power.release()
             self.power.close()
@@ -114,9 +128,9 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.claimed.mask)
         return again
 
-    def _reach_out(self) -> None:
+    def _prepare_remote_ranks(self) -> None:
         if self.order.hosts:
-            from agent.multi_node.remote_ranks import RemoteRanks, share_of_this_node  # few jobs need it
+            from agent.multi_node.remote_ranks import RemoteRanks, share_of_this_node
 
             self.remote_ranks = RemoteRanks(self.attempt, self.order)
             self.order = share_of_this_node(self.order)
@@ -128,19 +142,19 @@ class Supervisor:
             Lease(self.attempt, self.order.lease_s, self._lose).begin()
 
     def _lose(self) -> None:
-        """From another thread: nothing of the job may go on."""
+        """Kill the whole job; called from another thread."""
         self.ending = "interrupted"
         tree.send(tree.descendants(self.me), signal.SIGKILL)
 
-    def _meet_nodes(self) -> None:
+    def _prepare_node_caps(self) -> None:
         if self.order.capped_nodes:
             from agent.power.node_caps import NodeCaps
 
             self.power = NodeCaps(self.attempt, self.order, self._lose)
 
-    def _take_packages(self) -> None:
+    def _begin_caps(self) -> None:
         if self.order.sysfs and self.power is None:
-            from agent.power.package_caps import PackageCaps  # most jobs have none, and start the sooner
+            from agent.power.package_caps import PackageCaps
 
             self.power = PackageCaps(self.attempt, Path(self.order.sysfs))
         if self.power is not None:
@@ -150,65 +164,65 @@ class Supervisor:
         return None if self.power is None else self.power.energy_j
 
     def _wait(self) -> int:
-        """Do what is asked and mind the limits until the main process has ended; its status."""
-        status = tree.reap(self.claimed.pid, self.reaped)  # it may have ended before this was there to wait
+        """Carry out requests and hold the limits until the main process has ended; return its status."""
+        status = tree.reap(self.claimed.pid, self.reaped)  # it may have ended already
         while status is None:
             got = tree.await_signal(AWAITED, self._patience())
             status = tree.reap(self.claimed.pid, self.reaped)
             if status is not None:
                 if status and self.ending is None and TO_END & {got, *signal.sigpending()}:
-                    self.ending = "interrupted"  # so was the job itself, which ended by that, and the sooner
+                    self.ending = "interrupted"  # the job got the same signal, and ended sooner
                 break
             if got in ASKS:
-                self._obey()
+                self._carry_out_request()
             elif got not in (None, signal.SIGCHLD):
                 self._terminate("interrupted")
-            self._mind_limits()
+            self._hold_limits()
         return status
 
-    def _confine(self) -> None:
-        """Let the kernel hold the memory limit, where it may."""
+    def _make_group(self) -> None:
+        """Let the kernel hold the memory limit, if this process may make a control group."""
         if self.order.memory_limit_mb is not None:
             name = f"{self.order.job_id}-{self.order.attempt}-{self.me}"
             self.group = control_groups.confine(self.order.memory_limit_mb, name, self.attempt.write_group)
 
-    def _release(self) -> None:
+    def _remove_group(self) -> None:
         if self.group is not None:
             control_groups.remove(self.group.path)
             self.group = None
 
     def _start(self) -> None:
-        """See to it that the command runs. OSError, UserError if it cannot."""
+        """Start the command if it does not run yet; OSError, UserError if it cannot be started."""
         claimed = self.claimed
         if claimed.error is not None:
             raise claimed.error
         if not claimed.pid:
-            self._reach_out()
-            self._confine()
-            self._take_packages()
-            with self._held():
+            self._prepare_remote_ranks()
+            self._make_group()
+            self._begin_caps()
+            with self._inside_group():
                 claimed.start(self.order)
         self.runs_since, self.started_s = claimed.at, claimed.at_s
         steady = self.order.memory_limit_mb is not None and self.group is None
         self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady)
-        self._tell()
+        self._write_state()
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Within the group that holds the memory limit: what is started meanwhile stays there."""
+    def _inside_group(self) -> Iterator[None]:
+        """Enter the group that holds the memory limit; children that are started meanwhile stay there."""
         if self.group is not None:
             try:
                 self.group.enter()
             except OSError:
-                self._release()
+                self._remove_group()
         try:
             yield
         finally:
             if self.group is not None:
                 self.group.leave()
 
-    def _obey(self) -> None:
-        """Carry out the last request, once; and the last cap that is wished."""
+    def _carry_out_request(self) -> None:
+        """Carry out the last request once, and the last request for a cap."""
         if self.power is not None:
             self.power.follow()
         request = self.attempt.request()
@@ -216,7 +230,7 @@ class Supervisor:
             return
         self._carry_out(request)
         self.done = request.number
-        self._tell()
+        self._write_state()
         self.report("changed")
 
     def _carry_out(self, request: Request) -> None:
@@ -231,27 +245,27 @@ class Supervisor:
             cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
             tree.pin(tree.descendants(self.me), cores)
             if self.power is not None and self.runs_since is None:
-                tree.stop(self.me)  # Slurm lets go on whatever it had suspended
+                tree.stop(self.me)  # Slurm continues all that it had suspended
                 self.power.begin()
-            self._go_on()
+            self._continue_job()
         elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:
-            self._go_on()
+            self._continue_job()
             self.checkpoint_wanted = True
         elif request.want == "end":
             self._terminate("cancelled")
 
-    def _go_on(self) -> None:
+    def _continue_job(self) -> None:
         if self.runs_since is None:
             self.runs_since = time.monotonic()
             tree.send(tree.descendants(self.me), signal.SIGCONT)
             self._tell_keepers("run")
 
-    def _tell_keepers(self, wish: RankCommand) -> None:
+    def _tell_keepers(self, command: RankCommand) -> None:
         if self.remote_ranks is not None:
-            self.remote_ranks.tell(wish)
+            self.remote_ranks.tell(command)
 
     def _terminate(self, why: How) -> None:
-        """Ask the job to end; after its grace it is killed."""
+        """Ask the job to end, and have it killed after its grace."""
         if self.ending is None:
             self.ending = why
             self.kill_at = time.monotonic() + self.order.grace_s
@@ -263,7 +277,7 @@ class Supervisor:
             if self.runs_since is None:
                 self.runs_since = time.monotonic()
 
-    def _mind_limits(self) -> None:
+    def _hold_limits(self) -> None:
         number = self.order.checkpoint_signal
         if self.checkpoint_wanted and number is not None and tree.catches(self.claimed.pid, number):
             tree.send([self.claimed.pid], number)
@@ -290,7 +304,7 @@ class Supervisor:
         return max(0.0, self.ran_s + (until - self.runs_since if self.runs_since is not None else 0.0))
 
     def _patience(self) -> float:
-        """Seconds until something is to be looked at."""
+        """Compute the seconds until something is due."""
         wait = LISTENS_S if self.checkpoint_wanted else LONG_S
         if self.runs_since is not None:
             wait = min(wait, self.sampler.due - time.monotonic())
@@ -333,8 +347,8 @@ class Supervisor:
         number = -code if code < 0 else None
         return Result(how, ended_s, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)
 
-    def _tell(self) -> None:
-        with suppress(OSError):  # the result has its room reserved; this is told again at the next change
+    def _write_state(self) -> None:
+        with suppress(OSError):  # a full disk: the next change is written again
             paused, by = self.runs_since is None, self._limit_by()
             self.attempt.write_state(
                 RunState(self.me, self.claimed.pid, self.started_s, paused, self.done, by)
@@ -347,7 +361,7 @@ class Supervisor:
 
 
 def _told_to_end() -> bool:
-    """Whether a signal says so that came when there was no job any more; others were about the job."""
+    """Return whether a signal to end came after the end of the job; earlier ones concerned the job."""
     told = False
     while (got := signal.sigtimedwait(AWAITED, 0)) is not None:
         told = told or got.si_signo in TO_END

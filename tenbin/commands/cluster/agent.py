@@ -38,7 +38,7 @@ def execute(
     from dataclasses import asdict
 
     from agent.attempts.folder import Attempt
-    from agent.supervisor.foreground import run
+    from agent.supervisor.supervisor import run_in_foreground
     from profiles.errors import BadInput, Busy
 
     attempt = Attempt(folder.absolute())
@@ -47,7 +47,7 @@ def execute(
             attempt.order()
         except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{folder}: no order.json that can be read", "see docs/run-jobs.md") from error
-    result = run(attempt)
+    result = run_in_foreground(attempt)
     if result is None:
         raise Busy(f"{folder}: this attempt runs, or was given up", "look into its state.json")
     if json:

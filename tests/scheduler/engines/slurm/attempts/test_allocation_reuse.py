@@ -120,12 +120,12 @@ def test_who_ends_before_anybody_waits_is_not_taken_for_longer(tmp_path: Path) -
         "from pathlib import Path\n"
         "from agent.attempts.begin import begin\n"
         "from agent.attempts.folder import Attempt\n"
-        "from agent.supervisor.supervisor import go_on\n"
+        "from agent.supervisor.supervisor import supervise_claimed\n"
         "with begin(sys.argv[1]) as begun:\n"
         "    os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)\n"
         "    print(time.monotonic() - begun.at)\n"
         "    time.sleep(1)\n"
-        "go_on(Attempt(Path(sys.argv[1])), begun, lambda _: None)\n"
+        "supervise_claimed(Attempt(Path(sys.argv[1])), begun, lambda _: None)\n"
     )
     words = [sys.executable, "-P", "-c", program, str(attempt.path)]
     took_s = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
