@@ -12,7 +12,7 @@ from typing import Any
 
 
 def read_control(path: Path) -> str:
-    """The present value.
+    """Read the present value.
 
     Raises:
         OSError: there is no such control, or it cannot be read.

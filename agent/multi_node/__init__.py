@@ -1,1 +1,4 @@
-"""Jobs on several nodes: ranks, one keeper a node, leases, and allocations that are used again."""
+"""Jobs on several nodes: their ranks, a keeper on each remote node, and leases.
+
+A lease ends what runs on a node that nobody reaches, so that the job can run elsewhere.
+"""

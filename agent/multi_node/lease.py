@@ -1,13 +1,13 @@
-"""A job on a node that nobody reaches ends itself: only so it can run elsewhere and not twice at once.
+"""Leases: a job on a node that nobody reaches ends itself, so that it can run elsewhere, and never twice.
 
-The supervisor looks at the attempt's folder, on the shared disk, and leaves a beat there: a number that
-grows, in a file of its node. While both succeed the job may go on. Once there is a fence, or for the time of
-the lease no beat could be left (the disk does not answer, or the network is cut), it kills its job.
+The supervisor reads the fence in the attempt's folder on the shared disk, and writes a beat there: a number
+that grows, in a file of its node. It kills its job if the fence says "end", or if it could write no beat for
+the time of the lease, because the disk does not answer or the network is cut.
 
-So whoever sees no new beat for that long knows that on this node the job runs no more, or that all of it is
-stopped. Who cannot see beats raises the fence, and waits that long.
+So a coordinator that sees no new beat for that time knows that the job no longer runs on this node, or is
+stopped as a whole. A coordinator that cannot see beats sets the fence, and waits for that time.
 
-Over NFS what others have written is sure to be seen only by opening a file that was there before: fence and
+NFS shows the writes of other nodes reliably only in a file that existed when it was opened. So fence and
 beats are made with the order, and overwritten.
 """
 
@@ -24,36 +24,36 @@ from agent.attempts.folder import Attempt
 from agent.multi_node.node_name import node_name
 from profiles.files import overwrite
 
-LEASE_S = 30.0  # where nobody says otherwise
-MARGIN_S = 2.0  # beyond the lease: then nothing runs any more
+LEASE_S = 30.0  # the default
+MARGIN_S = 2.0  # after the end of the lease; then nothing runs any more
 LOOKS_S = 0.5
 BEATS_S = 2.0
 WIDTH = 20  # bytes of a beat
-FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk that is full can be seen all the same
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk can still be read
 
 
 def prepare(attempt: Attempt, hosts: Iterable[str]) -> None:
-    """Make the files of an attempt that is to run on these nodes; OSError if there is no room."""
+    """Make fence and beats of an attempt for these nodes; OSError if there is no room."""
     overwrite(attempt.fence, GOES_ON, len(FENCED))
     for host in hosts:
         overwrite(beat_file(attempt.path, host), "", WIDTH)
 
 
 def beat_file(folder: Path, host: str) -> Path:
-    """Where the attempt's beats are left on that node; blank before the first one."""
+    """Return the file of the attempt's beats from that node, which is blank before the first beat."""
     return folder / f"beat-{host}"
 
 
 def beats_every_s(lease_s: float) -> float:
-    """Seconds between beats."""
+    """Return the seconds between beats."""
     return min(BEATS_S, lease_s / 6)
 
 
 class Lease:
-    """The right to go on; two threads, because a look may hang for ever where the disk is gone.
+    """The right of a job to run, kept by two threads, because access to a lost disk may hang for ever.
 
-    It ages in its own steps, none longer than twice what it is meant to be: while all of the job is stopped
-    it does nothing wrong.
+    A step of the lease's age counts at most twice its planned length, because a job that is stopped as a
+    whole does no harm meanwhile.
 
     Args:
         lease_s: seconds that the job may run without a beat.
@@ -64,36 +64,37 @@ class Lease:
         self.attempt, self.lease_s, self.end = attempt, lease_s, end
         self._beat = beat_file(attempt.path, node_name())
         self._step_s = min(LOOKS_S, lease_s / 6)
-        self._age_s = 0.0  # of this object
-        self._renewed_s = 0.0  # at that age
+        self._age_s = 0.0  # of this lease
+        self._renewed_s = 0.0  # its age at the last beat
         self._fenced = False
 
     def begin(self) -> None:
-        for work in (self._look, self._mind):
+        """Start the threads."""
+        for work in (self._renew, self._enforce):
             threading.Thread(target=work, daemon=True).start()
 
-    def _look(self) -> None:
+    def _renew(self) -> None:
         beats, due_s = 0, 0.0
         while not self._fenced:
-            began_s = self._age_s  # the beat may be seen long before the disk says that it is written
+            began_s = self._age_s  # a beat may be visible long before its write returns
             try:
                 self._fenced = self.attempt.fenced()
                 if began_s >= due_s and not self._fenced:
                     beats += 1
-                    self._leave(beats)
+                    self._write_beat(beats)
                     self._renewed_s, due_s = began_s, began_s + beats_every_s(self.lease_s)
-            except OSError:  # such as ESTALE, EIO: the folder cannot be seen
+            except OSError:  # such as ESTALE or EIO
                 pass
             time.sleep(self._step_s)
 
-    def _leave(self, number: int) -> None:
+    def _write_beat(self, number: int) -> None:
         try:
             overwrite(self._beat, str(number), WIDTH)
         except OSError as error:
             if error.errno not in FULL:
                 raise
 
-    def _mind(self) -> None:
+    def _enforce(self) -> None:
         now = time.monotonic()
         while True:
             time.sleep(self._step_s)

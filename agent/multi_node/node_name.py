@@ -1,4 +1,4 @@
-"""The node that this process is on."""
+"""The name of the node that this process is on."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def node_name() -> str:
-    """Its name, as Slurm calls it where that has started us."""
+    """Return the node's name, that of Slurm if Slurm has started this process."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]

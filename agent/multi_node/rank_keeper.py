@@ -1,9 +1,8 @@
-"""Keeps the ranks of a job on a node that is not its supervisor's.
+"""The keeper of a job's ranks on a node that is not its supervisor's.
 
-It starts what mpiexec wants there and has it below itself, as a supervisor has a job: it does what the
-supervisor wishes, holds the node's share of the memory limit, and ends all of it by the same lease
-(``agent.multi_node.lease``): a node that nobody reaches computes no further. What it says, and what it is
-told, is in the attempt's folder (``agent.multi_node.remote_ranks``).
+It starts the daemon of mpiexec there and keeps all of its processes below itself. It carries out the
+supervisor's commands (``agent.multi_node.remote_ranks``), holds the node's share of the memory limit, and
+ends the ranks by the job's lease (``agent.multi_node.lease``).
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from agent.processes.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
 
 LOOKS_S = 0.2
-IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # Slurm's: the
-# supervisor has them as well, and decides; what it cannot decide any more the lease does
+# Slurm sends these to the supervisor too, which decides; if it cannot any more, the lease ends the ranks.
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def keep(folder: Path, command: str) -> int:
-    """Run the command, until it has ended and nothing of it is left; always 0: mpiexec tells how it was."""
+    """Run the command until nothing of it is left; return 0, because mpiexec tells how it ended."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -39,7 +38,7 @@ def keep(folder: Path, command: str) -> int:
 
 
 class Keeper:
-    """Of one node's ranks."""
+    """The keeper of one node's ranks."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt, self.order = attempt, share_of_this_node(attempt.order())
@@ -49,12 +48,12 @@ class Keeper:
         self.sampler = Sampler(attempt.path / f"samples-{self.host}.csv", self.me, self.reaped, steady=True)
         self.number = 0
         self.paused = False
-        self.broken_mb = 0.0  # the memory limit, once it is
+        self.broken_mb = 0.0  # the memory limit, once it was exceeded
 
     def run(self, command: str) -> None:
-        """From the command's start to the last word."""
+        """Run the command, and report its begin and its end."""
         started_s = time.time()
-        self.files.say(self.host, NodeReport(begun=True))
+        self.files.report(self.host, NodeReport(begun=True))
         if not self._over():
             pid = os.posix_spawn(
                 "/bin/sh",
@@ -69,20 +68,20 @@ class Keeper:
             self._wait(pid)
             tree.kill(self.me, self.reaped)
             sweep_segments(started_s)
-        retry_until_written(lambda: self.files.say(self.host, self._last_word()))
+        retry_until_written(lambda: self.files.report(self.host, self._last_report()))
 
     def _over(self) -> bool:
-        """Whether nothing is wanted here any more, before anything was begun."""
-        return self.attempt.fenced() or self.files.wish()[1] == "end"
+        """Return whether the job has ended before this node's ranks were started."""
+        return self.attempt.fenced() or self.files.command()[1] == "end"
 
     def _wait(self, pid: int) -> None:
-        """Obey and look until the command has ended."""
+        """Carry out commands and take samples until the command has ended."""
         while tree.reap(pid, self.reaped) is None:
-            with suppress(OSError):  # it cannot be seen now; the lease minds that
-                number, wish = self.files.wish()
+            with suppress(OSError):  # the lease ends the job if the disk stays away
+                number, command = self.files.command()
                 if number != self.number:
                     self.number = number
-                    self._obey(wish)
+                    self._obey(command)
             if not self.paused and time.monotonic() >= self.sampler.due:
                 limit_mb, used = self.order.memory_limit_mb, self.sampler.look()
                 if limit_mb is not None and used.memory_mb > limit_mb:
@@ -90,31 +89,31 @@ class Keeper:
                     self._kill()
             signal.sigtimedwait({signal.SIGCHLD}, LOOKS_S)
 
-    def _obey(self, wish: RankCommand) -> None:
-        if wish == "pause":
+    def _obey(self, command: RankCommand) -> None:
+        if command == "pause":
             tree.stop(self.me)
-        elif wish == "term":
+        elif command == "term":
             tree.send(ranks.programs(self.me), signal.SIGTERM)
-        elif wish == "end":
+        elif command == "end":
             self._kill()
-        self.paused = wish == "pause"
+        self.paused = command == "pause"
         if not self.paused:
             tree.send(tree.descendants(self.me), signal.SIGCONT)
 
     def _kill(self) -> None:
-        """Also from the lease's thread."""
+        """Kill all ranks; called from the lease's thread too."""
         tree.send(tree.descendants(self.me), signal.SIGKILL)
 
-    def _last_word(self) -> NodeReport:
+    def _last_report(self) -> NodeReport:
         last, used = self.sampler.end(), self.reaped
         peak_mb = max(self.sampler.peak_mb, used.peak_mb)
         return NodeReport(
-            True,
-            True,
-            self.broken_mb,
-            used.user_s,
-            used.system_s,
-            peak_mb,
-            last.read_mb,
-            last.written_mb,
+            begun=True,
+            ended=True,
+            memory_limit_mb=self.broken_mb,
+            user_s=used.user_s,
+            system_s=used.system_s,
+            peak_memory_mb=peak_mb,
+            read_mb=last.read_mb,
+            written_mb=last.written_mb,
         )

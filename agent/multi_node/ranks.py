@@ -1,7 +1,7 @@
-"""What is particular about a job that is started by mpiexec: its ranks.
+"""The ranks of a job that is started by mpiexec.
 
-Between the supervisor and a rank are mpiexec, its proxy and the rank's guard (``probes.mpi.rank_guard``),
-which reports in the attempt's folder how its rank ended.
+Between the supervisor and a rank are mpiexec, its proxy and the rank's guard (``probes.mpi.rank_guard``). The
+guard reports in the attempt's folder how its rank ended.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from probes.mpi import rank_guard
 from probes.mpi.rank_guard import RankEnd
 from profiles.files import read_plain
 
-REPORTS = "rank-ends"  # in the attempt's folder, of each node
+REPORTS = "rank-ends"  # prefix of a file for each node, in the attempt's folder
 LAST_WORDS_BYTES = 8192
-MOST_BYTES = 1 << 20  # of the reports of a node
+MOST_BYTES = 1 << 20  # of a node's reports
 
 
 def programs(root: int) -> list[int]:
-    """The ranks proper below ``root``, with all that they started: neither mpiexec nor guards.
+    """Find the ranks below ``root`` and all that they started, without mpiexec and guards.
 
-    A signal for the job is for these: mpiexec, or a guard, would at once take their ranks with them.
+    A signal for the job goes to these, because mpiexec or a guard would kill its ranks at once.
     """
     found: list[int] = []
-    guard = [b"-I", b"-S", os.fsencode(rank_guard.__file__)]  # mpiexec has these words too, further on
+    guard = [b"-I", b"-S", os.fsencode(rank_guard.__file__)]  # mpiexec has these words further on
     for pid in tree.descendants(root):
         with suppress(OSError):
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:4] == guard:
@@ -35,10 +35,10 @@ def programs(root: int) -> list[int]:
 
 
 def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
-    """How the rank ended whose death ended the others, and a sentence about it.
+    """Find the rank whose death ended the others, and describe its end in a sentence.
 
     Returns:
-        its exit code, or minus the signal that killed it (``code``, mpiexec's own, if no guard saw it).
+        its exit code, or minus the signal that killed it; without a guard's report ``code``, that of mpiexec.
     """
     from probes.mpi.rank_failure import cause_first, describe_failure
 
@@ -52,7 +52,7 @@ def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:
 
 
 def _end(line: str) -> RankEnd | None:
-    with suppress(ValueError, OverflowError):  # no guard has written it
+    with suppress(ValueError, OverflowError):  # not written by a guard
         end = RankEnd.from_line(line)
         if end is not None:
             os.waitstatus_to_exitcode(end.wait_status)
@@ -61,7 +61,7 @@ def _end(line: str) -> RankEnd | None:
 
 
 def _last_lines(path: Path) -> list[str]:
-    with suppress(OSError):  # also of what is no file
+    with suppress(OSError):  # also a pipe
         end = read_plain(os.path.realpath(path), LAST_WORDS_BYTES, last=True)
         return end.decode(errors="replace").splitlines()
     return []

@@ -1,14 +1,13 @@
-"""A job whose ranks lie on several nodes, as its supervisor sees it.
+"""The ranks of a job on nodes other than its supervisor's.
 
-The ranks on the supervisor's own node are below it; on each other node a keeper has them
-(``agent.multi_node.rank_keeper``). Both write into files of the attempt that are there before and keep their
-length, so that whoever opens one over NFS reads what was written last:
+On each such node a keeper has the ranks (``agent.multi_node.rank_keeper``). Supervisor and keepers write into
+files that exist before and keep their length, because NFS then shows the last write to each reader:
 
-    ranks/wish    what the keepers are to do; the supervisor
-    ranks/NODE    what became of the node's ranks; its keeper (or who could not start one)
+    ranks/wish    the command for the keepers; the supervisor
+    ranks/NODE    the report on the node's ranks; its keeper, or the program that could not start one
 
-The supervisor tells no result before all keepers have said that nothing of the job runs on their nodes, or
-before they must have ended it because their lease is over.
+The supervisor publishes no result before all keepers have reported the end of their ranks, or their leases
+are over.
 """
 
 from __future__ import annotations
@@ -32,16 +31,18 @@ from profiles.files import overwrite, read_plain
 FOLDER = "ranks"
 RankCommand = Literal["run", "pause", "term", "end"]
 BYTES = 1024
-MOST_TROUBLE = 200  # letters of it: a word must fit
+MOST_TROUBLE = 200  # letters, because a report must fit into its file
 LOOKS_S = 0.05
 STUCK_S = 5.0
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What a keeper says: its ranks have begun, have ended; which limit they broke; what they used.
+    """A keeper's report on its ranks.
 
-    ``unreached``: why no keeper could be started.
+    Attributes:
+        memory_limit_mb: the limit that they exceeded; 0: none.
+        unreached: why no keeper could be started.
     """
 
     begun: bool = False
@@ -56,7 +57,7 @@ class NodeReport:
 
 
 def share_of_this_node(order: Order) -> Order:
-    """With the share of the memory limit that is for the ranks here."""
+    """Reduce the memory limit to the share of the ranks on this node."""
     if order.memory_limit_mb is None:
         return order
     share = order.hosts.get(node_name(), 0) / sum(order.hosts.values())
@@ -70,41 +71,44 @@ class RankFiles:
         self.path = attempt.path / FOLDER
 
     def make(self, hosts: list[str]) -> None:
-        """OSError if there is no room."""
+        """Make the files; OSError if there is no room."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         for name in ("wish", *hosts):
             (self.path / name).write_bytes(b"".ljust(BYTES))
 
-    def wish(self) -> tuple[int, RankCommand]:
-        """The last one and its number; 0 if nothing was wished yet. OSError if it cannot be seen."""
+    def command(self) -> tuple[int, RankCommand]:
+        """Read the last command and its number, 0 before the first; OSError if the file cannot be read."""
         said = read_plain(self.path / "wish", BYTES).split()
         if not said:
             return 0, "run"
-        for wish in get_args(RankCommand):
-            if len(said) == 2 and said[0].isdigit() and said[1] == wish.encode():
-                return int(said[0]), wish
-        raise OSError(errno.EINVAL, "no wish", str(self.path / "wish"))
+        for command in get_args(RankCommand):
+            if len(said) == 2 and said[0].isdigit() and said[1] == command.encode():
+                return int(said[0]), command
+        raise OSError(errno.EINVAL, "no command", str(self.path / "wish"))
 
-    def tell(self, number: int, wish: RankCommand) -> None:
-        overwrite(self.path / "wish", f"{number} {wish}", BYTES)
+    def write_command(self, number: int, command: RankCommand) -> None:
+        """Write a command for all keepers."""
+        overwrite(self.path / "wish", f"{number} {command}", BYTES)
 
-    def say(self, host: str, word: NodeReport) -> None:
-        overwrite(self.path / host, json.dumps(asdict(word)), BYTES)
+    def report(self, host: str, report: NodeReport) -> None:
+        """Write the report of a node."""
+        overwrite(self.path / host, json.dumps(asdict(report)), BYTES)
 
-    def unreached(self, host: str, why: str) -> None:
-        """No keeper could be started there; one that has begun has the say."""
-        if not self.word(host).begun:
+    def report_unreached(self, host: str, why: str) -> None:
+        """Report why no keeper could be started, unless a keeper has begun."""
+        if not self.read_report(host).begun:
             why = why.encode("ascii", "replace").decode()[:MOST_TROUBLE]
-            self.say(host, NodeReport(unreached=why or "srun failed"))
+            self.report(host, NodeReport(unreached=why or "srun failed"))
 
-    def word(self, host: str) -> NodeReport:
+    def read_report(self, host: str) -> NodeReport:
+        """Read the report of a node, empty before the first."""
         with suppress(OSError, Broken):
             return checked.read(NodeReport, self.path / host) or NodeReport()
         return NodeReport()
 
 
 class RemoteRanks:
-    """The keepers of one attempt."""
+    """The keepers of one attempt, for its supervisor."""
 
     def __init__(self, attempt: Attempt, order: Order) -> None:
         self.hosts = [host for host in order.hosts if host != node_name()]
@@ -114,41 +118,43 @@ class RemoteRanks:
         self._over_since: float | None = None
         self._files.make(self.hosts)
 
-    def tell(self, wish: RankCommand) -> None:
-        """What all of them are to do; each obeys within a fraction of a second."""
+    def tell(self, command: RankCommand) -> None:
+        """Give all keepers a command, which they carry out within a fraction of a second."""
         self._number += 1
-        with suppress(OSError):  # a disk that cannot be reached: their leases end
-            self._files.tell(self._number, wish)
+        with suppress(OSError):  # without the disk their leases end
+            self._files.write_command(self._number, command)
 
     def stuck(self) -> bool:
-        """Whether all ranks of a node have ended, one of them badly, and mpiexec goes on all the same.
+        """Return whether mpiexec goes on though all ranks of a node have ended, one of them badly.
 
-        MPICH's sometimes (5.0, nodes under load) does not end the others then.
+        MPICH's mpiexec (5.0, nodes under load) sometimes does not end the other ranks then.
         """
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + 1.0
             over = any(
-                (self._attempt.path / f"{REPORTS}-{host}").exists() and self._files.word(host).ended
+                (self._attempt.path / f"{REPORTS}-{host}").exists() and self._files.read_report(host).ended
                 for host in self.hosts
             )
             self._over_since = (self._over_since or now) if over else None
         return self._over_since is not None and now >= self._over_since + STUCK_S
 
     def finish(self, result: Result) -> Result:
-        """Nothing of the job runs anywhere any more; the result with what the other nodes add to it."""
+        """End the job on all nodes, and add to the result what the other nodes report."""
         self.tell("end")
         silent = self._await_end()
-        words = [self._files.word(host) for host in self.hosts]
-        result = replace(result, usage=_sum(result.usage, words))
+        reports = [self._files.read_report(host) for host in self.hosts]
+        result = replace(result, usage=_sum(result.usage, reports))
         by_itself = result.how in ("exited", "signalled")
-        over = [h for h, word in zip(self.hosts, words, strict=True) if word.memory_limit_mb]
+        over = [h for h, report in zip(self.hosts, reports, strict=True) if report.memory_limit_mb]
         if by_itself and over:
-            limit_mb = self._files.word(over[0]).memory_limit_mb
+            limit_mb = self._files.read_report(over[0]).memory_limit_mb
             trouble = f"its ranks on {', '.join(over)} used more than {limit_mb:.0f} MB"
             return replace(result, how="memory-limit", trouble=trouble)
         reasons = [
-            f"{h}: {word.unreached}" for h, word in zip(self.hosts, words, strict=True) if word.unreached
+            f"{h}: {report.unreached}"
+            for h, report in zip(self.hosts, reports, strict=True)
+            if report.unreached
         ]
         if by_itself and result.code != 0 and (silent or reasons):
             trouble = (
@@ -160,7 +166,7 @@ class RemoteRanks:
         return result
 
     def _await_end(self) -> list[str]:
-        """The nodes whose keepers have not said that they ended within their lease."""
+        """Wait for the keepers; return the nodes that reported no end within their lease."""
         deadline = time.monotonic() + self.lease_s + MARGIN_S
         while silent := [host for host in self.hosts if self._runs(host)]:
             if time.monotonic() >= deadline:
@@ -169,10 +175,12 @@ class RemoteRanks:
         return silent
 
     def _runs(self, host: str) -> bool:
-        word = self._files.word(host)
-        return word.begun and not word.ended
+        report = self._files.read_report(host)
+        return report.begun and not report.ended
 
 
-def _sum(usage: Usage, words: list[NodeReport]) -> Usage:
+def _sum(usage: Usage, reports: list[NodeReport]) -> Usage:
     names = ("user_s", "system_s", "peak_memory_mb", "read_mb", "written_mb")
-    return replace(usage, **{n: getattr(usage, n) + sum(getattr(w, n) for w in words) for n in names})
+    return replace(
+        usage, **{n: getattr(usage, n) + sum(getattr(report, n) for report in reports) for n in names}
+    )

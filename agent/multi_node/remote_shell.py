@@ -1,11 +1,10 @@
-"""What mpiexec calls in place of ssh to start its daemon on another node of a Slurm job: HOST COMMAND...
+"""The program that mpiexec calls in place of ssh to start its daemon on another node of a Slurm job.
 
-    python -I -S reach.py HOST COMMAND...     starts there, by srun:
-    python -I -S reach.py --keep COMMAND...   a keeper (``agent.multi_node.rank_keeper``), and by it the
-    command
+    python -I -S remote_shell.py HOST COMMAND...    starts on HOST, by srun:
+    python -I -S remote_shell.py --keep COMMAND...  a keeper (``agent.multi_node.rank_keeper``) of the command
 
-The attempt's folder is in ``TENBIN_ATTEMPT``. It is started by its file, isolated: the environment around it
-is meant for the user's program.
+``TENBIN_ATTEMPT`` is the attempt's folder. The program is started isolated, by its file, because the
+environment is meant for the user's program.
 """
 
 from __future__ import annotations
@@ -17,13 +16,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = "TENBIN_ATTEMPT"
-OF_THE_JOB = ("SLURM_CONF", "SLURM_JWT", "SLURM_JOB_ID", "SLURM_JOBID")  # what else there is are options
+OF_THE_JOB = (
+    "SLURM_CONF",
+    "SLURM_JWT",
+    "SLURM_JOB_ID",
+    "SLURM_JOBID",
+)  # the others are options
 
-UNBOUND = b"lacks support for cpu binding"  # what srun says of --cpu-bind=none where nothing is bound
+UNBOUND = b"lacks support for cpu binding"  # srun's complaint about --cpu-bind=none without a binding plugin
 
 
 def variables() -> dict[str, str]:
-    """What has mpiexec call this: MPICH and its kin, Open MPI 4, Open MPI 5."""
+    """Return the variables that have mpiexec call this program (MPICH family, Open MPI 4, Open MPI 5)."""
     words = f"{sys.executable} -I -S {Path(__file__).resolve()}"
     return {
         "HYDRA_LAUNCHER_EXEC": sys.executable,
@@ -36,7 +40,7 @@ def variables() -> dict[str, str]:
 
 
 def srun(host: str, command: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The call that starts the keeper there, in the job's own allocation, and its environment."""
+    """Build the call that starts the keeper in the job's own allocation, and its environment."""
     clean = {k: v for k, v in environment.items() if not k.startswith("SLURM_") or k in OF_THE_JOB}
     words = ["srun", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mpi=none"]
     words += ["--cpu-bind=none", "--input=none", "--quiet"]
@@ -44,6 +48,7 @@ def srun(host: str, command: list[str], environment: Mapping[str, str]) -> tuple
 
 
 def main(arguments: list[str]) -> int:
+    """Start the command on a host, or keep it on this one; return the exit code."""
     if arguments[0] == "--keep":
         sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
         from agent.multi_node.rank_keeper import keep
@@ -54,22 +59,22 @@ def main(arguments: list[str]) -> int:
     assert process.stderr is not None
     said = b""
     for line in process.stderr:
-        if UNBOUND not in line:  # the job's own output is no place for that
+        if UNBOUND not in line:  # not meant for the job's output
             os.write(2, line)
             said = line
     code = process.wait()
     if code > 0:
-        note(Path(os.environ[FOLDER]), arguments[0], said.decode(errors="replace").strip())
+        _note_failure(Path(os.environ[FOLDER]), arguments[0], said.decode(errors="replace").strip())
     return code
 
 
-def note(folder: Path, host: str, said: str) -> None:
-    """Where srun has failed before there was a keeper: the job itself has done nothing wrong."""
+def _note_failure(folder: Path, host: str, said: str) -> None:
+    """Report that srun failed before there was a keeper, which is no fault of the job."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from agent.attempts.folder import Attempt
     from agent.multi_node.remote_ranks import RankFiles
 
-    RankFiles(Attempt(folder)).unreached(host, said)
+    RankFiles(Attempt(folder)).report_unreached(host, said)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from probes.power.powercap import Zone, metered, zones
 
 
 class Energy:
-    """Counts from ``begin`` to ``end``, and again.
+    """Counts energy from ``begin`` to ``end``, and again.
 
-    ``joules`` is to be looked at often enough that no counter wraps unseen.
+    ``joules`` must be read so often that no counter wraps unseen.
     """
 
     def __init__(self, sysfs: Path) -> None:
@@ -24,7 +24,7 @@ class Energy:
         self._broken = False
 
     def begin(self, packages: Sequence[Zone]) -> None:
-        """Count these packages, and the memory below them, from now on."""
+        """Count these packages, and their memory, from now on."""
         self.end()
         own = {zone.key for zone in packages}
         below = [z for z in metered(zones(self._sysfs)) if z.is_dram and z.parent in own]
@@ -37,7 +37,7 @@ class Energy:
         self._sample()
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._sample()
         self._counted_j += sum(counter.energy_j for counter in self._counters)
         for counter in self._counters:
@@ -48,7 +48,7 @@ class Energy:
 
     @property
     def joules(self) -> float | None:
-        """Up to now; None: there is no counter, or one failed."""
+        """Energy so far; None if there is no counter, or a counter failed."""
         self._sample()
         total = self._counted_j + sum(counter.energy_j for counter in self._counters)
         broken = self._broken or any(counter.breaks for counter in self._counters)

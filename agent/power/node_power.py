@@ -1,7 +1,9 @@
-"""What a node of a cluster can say of its power caps: ``python -P -m agent.power.node_power SYSFS STATES``.
+"""The survey of a node's power caps, started on each node of a cluster.
 
-Puts back first what a crash has left, then looks for a second how much the node draws at rest. Prints one
-line of JSON: ``NodePower``, or ``{"trouble": ..., "remedy": ...}``.
+    python -P -m agent.power.node_power SYSFS STATES
+
+It first restores what a crash has left changed, then measures for a second how much the node draws at rest.
+It prints one line of JSON: ``NodePower``, or ``{"trouble": ..., "remedy": ...}``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from probes.power.powercap import Zone
 from profiles.errors import Unavailable, UserError
 
 LOOKS_S = 1.0
-EMULATED = "emulated"  # file beside emulated zones, with the machine's name
+EMULATED = "emulated"  # file beside emulated zones; names the machine
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,10 @@ class NodePower:
     """The packages of a node, all together.
 
     Attributes:
-        lowest_w, highest_w: caps that can be set.
-        rest_w: what packages and memory drew while nothing ran; beside_w: of that, beside the packages.
-        emulated: the machine that is emulated; empty: it is real.
+        lowest_w, highest_w: the range of caps that can be set.
+        rest_w: power of packages and memory while nothing ran.
+        beside_w: the memory's part of that.
+        emulated: name of the emulated machine; empty: it is real.
     """
 
     lowest_w: float
@@ -43,10 +46,10 @@ class NodePower:
 
 
 def look(sysfs: str, states: str) -> NodePower:
-    """Of this node.
+    """Survey this node.
 
     Raises:
-        Unavailable: it has no caps that this user may set, or no energy counter.
+        Unavailable: this user may set no caps here, or there is no energy counter.
     """
     restore_leftovers(node_journal(Path(states), node_name()))
     root = on_this_node(sysfs)
@@ -63,8 +66,8 @@ def look(sysfs: str, states: str) -> NodePower:
 
 
 def _draws_w(root: Path, packages: list[Zone]) -> tuple[float, float]:
-    """Watts of packages with their memory, and of the packages alone, over a second."""
-    whole, alone = Energy(root), Energy(root / "nothing")  # which finds no memory there
+    """Measure for a second the watts of packages with their memory, and of the packages alone."""
+    whole, alone = Energy(root), Energy(root / "nothing")  # finds no memory there
     whole.begin(packages)
     alone.begin(packages)
     began = time.monotonic()

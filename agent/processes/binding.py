@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def cpus_of(places: tuple[int, ...]) -> tuple[int, ...]:
-    """One CPU of each of these whole cores: counted from 0, neighbours in cache and memory together.
+    """Return one CPU of each of these whole cores, counted from 0 with neighbours in cache side by side.
 
-    Returns: none where this process may not use all of the node: then what it may use is for the job alone,
-    as Slurm's task plugins have it; nor where the node has no such cores.
+    Returns: none if this process may use only a part of the node, because Slurm's task plugins then gave that
+        part to the job; and none if the node has no such cores.
     """
     from probes.topology import read_topology
 

@@ -91,7 +91,7 @@ def _doubt(engine: SlurmEngine, watched: SlurmAttempt, snapshot: ClusterSnapshot
 
 def _over(engine: SlurmEngine, watched: SlurmAttempt, name: str) -> bool:
     """Whether nothing of the attempt, which is fenced, can run on that node any more."""
-    if RankFiles(watched.attempt).word(name).ended:
+    if RankFiles(watched.attempt).read_report(name).ended:
         return True
     heartbeats = engine.poller.heartbeats
     return (

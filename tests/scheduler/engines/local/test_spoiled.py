@@ -87,8 +87,8 @@ def read_all(attempt: Attempt) -> None:
         phase.program.encode()
     for cap in (cap_files.requested_cap(attempt), cap_files.cap_in_force(attempt)):
         json.dumps(cap if isinstance(cap, float | None) else asdict(cap), allow_nan=False)
-    RankFiles(attempt).word("node")
-    for seen in (attempt.fenced, RankFiles(attempt).wish, attempt.lives):
+    RankFiles(attempt).read_report("node")
+    for seen in (attempt.fenced, RankFiles(attempt).command, attempt.lives):
         with suppress(OSError):
             seen()
     look_for_beat(Sign(beat_file(attempt.path, "node")), 1.0)
@@ -185,7 +185,7 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, kind: str) -> N
             lambda: cap_files.request_cap(attempt, cap_files.CapRequest(1.0, 1, 1.0)),
             lambda: package_caps.set_package_caps(attempt, tmp_path, (), None),
             lambda: samples._append(attempt.samples, "x\n"),
-            lambda: RankFiles(attempt).say("node", NodeReport()),
+            lambda: RankFiles(attempt).report("node", NodeReport()),
         ):
             with suppress(OSError, Broken):
                 write()
