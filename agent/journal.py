@@ -147,7 +147,7 @@ class Journal:
         atexit.register(self.restore)
 
     def _claim(self, path: Path, current: str) -> str:
-        """The original of ``path``: from a crash's journal if one names it, else what it is now.
+        """Return the original of ``path``, from the journal of a crash if that names it, else its value now.
 
         Raises:
             Busy: a living process has changed it.
@@ -225,7 +225,7 @@ def _put_back(file: Path) -> list[Restored]:
 
 
 def _undone(result: list[Restored]) -> dict[Path, str]:
-    """What should be tried again later, in the order of its first change."""
+    """Return what should be tried again later, in the order of its first change."""
     return {r.path: r.value for r in reversed(result) if not r.done and r.why != GONE}
 
 

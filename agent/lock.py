@@ -18,7 +18,7 @@ from profiles.errors import Busy
 
 
 def default_lock_file() -> Path:
-    """The same file for every user of the node."""
+    """Return the lock file, the same for every user of the node."""
     shared = Path("/run/lock")
     return (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / "tenbin-profile.lock"
 

@@ -1,4 +1,4 @@
-"""Where the agent keeps what is not a profile."""
+"""The folders of the agent's state other than profiles."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def state_dir() -> Path:
 
 
 def node_states() -> Path:
-    """What nodes keep of their own where they share their homes: a folder for each, by name."""
+    """Return the folder with a folder for each node, because nodes share home folders."""
     return state_dir() / "nodes"
 
 
 def node_journal(states: Path, node: str) -> Path:
-    """The restore journal of a node of a cluster: what is to be put back there is nobody else's business."""
+    """Return the restore journal of a node of a cluster."""
     return states / node / "tenbin" / "journal"
 
 

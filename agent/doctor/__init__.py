@@ -1,4 +1,4 @@
-"""What can be measured on this node and what not, each with the reason and the remedy.
+"""The doctor: what can be measured on this node and what not, with reasons and remedies.
 
 Nothing is changed, apart from a file of one page in each checkpoint folder that is removed at once.
 """

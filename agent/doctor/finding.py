@@ -1,4 +1,4 @@
-"""What a check of the doctor looks at, and what it says."""
+"""The machine that the doctor's checks examine, and their findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profiles.records import Record
 
 
 class Finding(Record):
-    """One thing that can be measured here, or cannot, or only so far.
+    """A finding: a thing can be measured here, cannot, or only with limits.
 
     ``what`` and ``reason`` are sentences without a full stop; ``remedy`` is the next step, empty where there
     is none or none is needed.

@@ -1,4 +1,4 @@
-"""Who else is using the machine now: a measurement is of a quiet machine, or of its neighbours."""
+"""The present load of the machine by others, which would disturb a measurement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(roots: Roots) -> Iterator[Finding]:
 
 
 def compare(roots: Roots, before: Ticks | None, after: Ticks | None) -> Iterator[Finding]:
-    """What two readings, and the kernel's averages, say of the others."""
+    """Judge the load by two readings of CPU time and the kernel's averages."""
     yield from _busy(roots, before, after)
     yield from _stolen(before, after)
     for resource, what in (("io", "storage"), ("memory", "memory")):

@@ -1,4 +1,4 @@
-"""What concerns every probe: which CPUs may be used, what makes their speed vary, who else is here."""
+"""Checks that concern every probe: usable CPUs, causes of varying speed, virtualisation."""
 
 from __future__ import annotations
 

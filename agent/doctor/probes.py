@@ -1,4 +1,4 @@
-"""What each probe finds here: memory, network, checkpoint, scaling."""
+"""Checks of what the probes of memory, network, checkpoint and scaling find here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def _memory(case: Case) -> Iterator[Finding]:
-    """What the probe itself would say, were it started now."""
+    """Find what the memory probe could measure now."""
     from probes.memory.plan import choose_area, plan  # late: it needs numpy
 
     free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
@@ -117,7 +117,7 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
 
 
 def _one_device(devices: Sequence[OpenCLDevice]) -> Finding:
-    """What is known of migrations without a second device."""
+    """Say which migrations can be measured with one device."""
     from probes.checkpoint.subjects import may_have_twin  # late: it needs numpy
 
     key = devices[0].key

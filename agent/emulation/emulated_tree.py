@@ -190,7 +190,7 @@ class Tree:
     """All zones and packages of one emulated node, and the loads below its owner."""
 
     def __init__(
-        self, sysfs: Path, name: str, owner: int, store: Path | None = None, node: bool = False
+        self, sysfs: Path, name: str, owner: int = 0, *, store: Path | None = None, node: bool = False
     ) -> None:
         """Its loads are the jobs of ``store``, or of the whole ``node``; else descendants of ``owner``."""
         self.machine, self.faults = parse(name)
@@ -284,7 +284,7 @@ class Tree:
         return (homes or list(self.packages.values()))[0]
 
     def _follow(self, load: Load) -> None:
-        """A paused one is its supervisor's to continue: it belongs to no package meanwhile."""
+        """Move a load to the package of its cores; a paused load belongs to none."""
         home = self._home(os.sched_getaffinity(load.pid))
         paused = self._paused(load.job)
         if paused and not load.paused:
@@ -298,7 +298,7 @@ class Tree:
         load.paused = paused
 
     def _paused(self, job: str) -> bool:
-        """What the supervisor says."""
+        """Return whether the job's supervisor has paused it."""
         state = Attempt(Path(job)).state()
         return state is not None and state.paused
 
@@ -324,7 +324,7 @@ def stand(sysfs: Path, name: str, store: Path) -> None:
     """Keep the tree alive until neither a coordinator nor a job of the store is left, or SIGTERM."""
     folder = store / "emulated"
     _prepare()
-    tree, alive, door = Tree(sysfs, name, 0, store), sign_of_life(folder), None
+    tree, alive, door = Tree(sysfs, name, store=store), sign_of_life(folder), None
 
     def wanted() -> bool:
         nonlocal door
@@ -355,7 +355,7 @@ def keep(sysfs: Path, name: str) -> None:
             lowest.write_text(f"{round(machine.floor_w * 1e6)}\n")
     mark.write_text(f"{name}\n")
     _prepare()
-    tree = Tree(sysfs, name, 0, node=True)
+    tree = Tree(sysfs, name, node=True)
     try:
         _loop(tree, lambda: True)
     finally:

@@ -76,7 +76,7 @@ class Truth:
 
 
 def truth(name: str, load: str = "compute") -> Truth:
-    """The ground truth of an emulated node."""
+    """Return the ground truth of an emulated node."""
     machine, _ = parse(name)
     n = len(machine.packages)
     dram_w = machine.dram_w if "dram" in machine.parts else 0.0
@@ -106,7 +106,7 @@ def parse(name: str) -> tuple[Machine, frozenset[str]]:
 
 @contextmanager
 def emulated_node(name: str) -> Iterator[Path]:
-    """A sysfs root with emulated power hardware, alive until the context ends.
+    """Emulate power hardware in a sysfs root until the context ends.
 
     The loads it slows down are those descendants of this process that have ``TENBIN_LOAD`` in their
     environment (the power probe's have).

@@ -24,7 +24,7 @@ from profiles.files import is_locked, try_lock, write_whole
 
 @contextmanager
 def standing_node(name: str, store: Path) -> Iterator[Path]:
-    """The sysfs root of the emulated node of a coordinator's store; started if it does not run.
+    """Find, or start, the emulated node of a coordinator's store; return its sysfs root.
 
     Raises:
         BadInput: no such machine, or jobs run there on another one.
@@ -79,7 +79,7 @@ def sign_of_life(folder: Path) -> int:
 
 
 def abandoned(folder: Path) -> int | None:
-    """A descriptor that keeps users away, if there are none; else None."""
+    """Keep new users away if there are none, and return the descriptor; else None."""
     return try_lock(folder / "users")
 
 

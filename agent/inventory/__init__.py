@@ -1,4 +1,4 @@
-"""What this node is made of. Nothing here changes the machine, and nothing that is broken stops it.
+"""The inventory of this node. Taking it changes nothing, and no broken part stops it.
 
 Everything under ``/sys`` and ``/proc`` is read from the roots in the settings, so that a captured or made-up
 machine can be examined as if it were this one. Drivers that might hang or abort are asked in processes of
@@ -33,7 +33,7 @@ from profiles.records import Settings
 
 
 def gather(settings: Settings) -> Inventory:
-    """The inventory of this node; what could not be found out is in ``missing`` with its reason.
+    """Take the inventory of this node; ``missing`` has what could not be found out, with its reason.
 
     The storage under each folder of ``settings.storage`` is examined. Takes about a second, most of it
     waiting for drivers.
@@ -54,7 +54,7 @@ def gather(settings: Settings) -> Inventory:
 
 
 def read_machine(settings: Settings) -> Inventory:
-    """The part of the inventory that files tell: all but OpenCL devices, GPUs and MPI."""
+    """Read the part of the inventory that files tell: all but OpenCL devices, GPUs and MPI."""
     roots = Roots.of(settings)
     cpu = read_cpu(roots)
     memory_mb = read_memory_mb(roots)

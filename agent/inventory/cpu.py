@@ -32,7 +32,7 @@ _BY_CAPACITY = {2: ("little", "big"), 3: ("little", "medium", "big")}
 
 
 def read_cpu(roots: Roots) -> Cpu:
-    """The processors of one machine; where sysfs says nothing, what ``cpuinfo`` says."""
+    """Read the processors of a machine, from ``cpuinfo`` if sysfs tells nothing."""
     info = read(roots.procfs / "cpuinfo")
     folders = _online(roots.sysfs / "devices/system/cpu")
     if not folders:
@@ -56,7 +56,7 @@ def read_cpu(roots: Roots) -> Cpu:
 
 
 def _online(folder: Path) -> dict[int, Path]:
-    """The folders of the CPUs that are online (an offline one has no topology)."""
+    """Find the folders of the CPUs that are online; offline CPUs have no topology."""
     return {cpu: path for cpu, path in numbered(folder, "cpu") if (path / "topology").is_dir()}
 
 
@@ -95,7 +95,7 @@ def _model(info: str | None) -> str:
 
 
 def _arm_parts(info: str | None) -> list[tuple[str, str]]:
-    """The distinct (implementer, part) of all processors, in order of appearance."""
+    """List the distinct (implementer, part) of all processors, in order of appearance."""
     blocks = [fields(block) for block in (info or "").split("\n\n")]
     keys = ("CPU implementer", "CPU part")
     return list(dict.fromkeys((b[keys[0]], b[keys[1]]) for b in blocks if b.keys() >= set(keys)))
@@ -116,7 +116,7 @@ def _count(folders: dict[int, Path], *names: str) -> int:
 
 
 def _cores(folders: dict[int, Path]) -> list[tuple[int, ...]]:
-    """The logical CPUs of each core."""
+    """List the logical CPUs of each core."""
     found = set()
     for cpu, path in folders.items():
         # core_cpus_list is the newer name (5.3); a CPU without either is a core of its own.

@@ -1,4 +1,4 @@
-"""What only vendors' drivers know: OpenCL devices and NVIDIA GPUs.
+"""OpenCL devices and NVIDIA GPUs, which only vendors' drivers know.
 
 Run as ``python -P -m agent.inventory.drivers opencl`` (or ``gpu``), which prints an ``Answer`` as JSON; see
 ``agent.inventory.isolated``.
@@ -19,7 +19,7 @@ from profiles.records import MB
 
 
 def opencl() -> Answer:
-    """The OpenCL devices, and platforms that are there twice."""
+    """List the OpenCL devices, and platforms that are installed twice."""
     from probes.opencl.devices import devices, duplicate_platforms, overlooked
 
     try:
@@ -43,7 +43,7 @@ def opencl() -> Answer:
 
 
 def gpu(sysfs: str = "/sys") -> Answer:
-    """The NVIDIA GPUs by NVML; a machine without its library has none, and nothing is said."""
+    """List the NVIDIA GPUs by NVML; none without its library."""
     try:
         import pynvml as nvml
     except ImportError:
@@ -81,7 +81,7 @@ def _gpu(nvml: Any, index: int, driver: str, sysfs: Path) -> Gpu:
 
 
 def _or_none(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Any:
-    """What ``call`` answers; ``None`` where this GPU does not have it."""
+    """Call a function of NVML; ``None`` if this GPU does not support it."""
     try:
         return call(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):

@@ -19,14 +19,14 @@ class Roots:
 
     @classmethod
     def of(cls, settings: Settings) -> Roots:
-        """A captured machine keeps its ``etc`` beside its ``sys``; without one the real ``/`` is read."""
+        """Take the roots from settings; a captured machine has its ``etc`` beside its ``sys``."""
         beside = settings.sysfs.parent
         root = beside if (beside / "etc").is_dir() else Path("/")
         return cls(settings.sysfs, settings.procfs, root)
 
 
 def read(path: Path) -> str | None:
-    """The stripped text of a file; ``None`` where it is missing, refused, or its driver has no answer."""
+    """Read the stripped text of a file; ``None`` if it is missing, refused, or its driver has no answer."""
     try:
         return path.read_bytes().decode(errors="replace").strip("\0 \t\n")
     except OSError:  # ENOENT, EACCES, and EINVAL or ENODEV from drivers
@@ -34,13 +34,13 @@ def read(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """The whole number in a file; ``None`` where there is none."""
+    """Read the whole number in a file; ``None`` if there is none."""
     text = read(path)
     return int(text) if text and re.fullmatch(r"[+-]?\d+", text) else None
 
 
 def fields(text: str | None) -> dict[str, str]:
-    """The ``key: value`` lines of a text (the first of each key), as in ``cpuinfo`` and ``meminfo``."""
+    """Parse the ``key: value`` lines of ``cpuinfo`` or ``meminfo``; the first of each key counts."""
     found: dict[str, str] = {}
     for line in (text or "").splitlines():
         key, colon, value = line.partition(":")
@@ -50,7 +50,7 @@ def fields(text: str | None) -> dict[str, str]:
 
 
 def link_name(path: Path) -> str | None:
-    """The last part of what a link points to (a driver, a subsystem); ``None`` where there is no link."""
+    """Read the name that a link points to (a driver, a subsystem); ``None`` if there is no link."""
     try:
         return path.readlink().name
     except OSError:
@@ -58,7 +58,7 @@ def link_name(path: Path) -> str | None:
 
 
 def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
-    """The entries ``prefix0``, ``prefix1`` ... of a folder, by number."""
+    """List the entries ``prefix0``, ``prefix1`` ... of a folder, by number."""
     found = [
         (int(match[1]), path)
         for path in folder.glob(f"{prefix}[0-9]*")

@@ -15,7 +15,7 @@ TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
 
 
 class Answer(InventoryRecord):
-    """What a driver said."""
+    """The answer of a driver."""
 
     opencl: tuple[OpenCLDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()

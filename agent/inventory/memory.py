@@ -18,7 +18,7 @@ def read_memory_mb(roots: Roots) -> float:
 
 
 def read_numa(roots: Roots) -> tuple[NumaNode, ...]:
-    """The NUMA nodes; none where the kernel was built without them."""
+    """Read the NUMA nodes; none if the kernel was built without them."""
     return tuple(
         NumaNode(
             index=index,
@@ -43,7 +43,7 @@ def _kib_as_mb(text: str) -> float:
 
 
 def read_limits(roots: Roots, threads: int, memory_mb: float) -> Limits:
-    """What affinity and control groups leave of ``threads`` CPUs and ``memory_mb``; ``None`` where all.
+    """Read the limits by affinity and control groups; ``None`` for those that take nothing away.
 
     The affinity mask already has the control group's cpuset in it.
     """
@@ -77,7 +77,7 @@ def _memory_limits_mb(roots: Roots) -> Iterator[float]:
 
 
 def _groups(roots: Roots, controller: str) -> Iterator[Path]:
-    """This process's control group for a controller and all those above it, of version 1 and 2."""
+    """Yield this process's control group for a controller and all above it, of versions 1 and 2."""
     for line in (read(roots.procfs / "self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         base = roots.sysfs / "fs/cgroup"

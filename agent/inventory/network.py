@@ -10,7 +10,7 @@ from profiles.inventory import NetworkInterface
 
 
 def read_network(roots: Roots) -> tuple[NetworkInterface, ...]:
-    """The interfaces that could carry a job's data: all with hardware, and virtual ones that are up."""
+    """Read the interfaces that could carry a job's data: hardware, and virtual interfaces that are up."""
     found = [_interface(path) for path in sorted((roots.sysfs / "class/net").glob("*")) if path.name != "lo"]
     ports = sorted((roots.sysfs / "class/infiniband").glob("*/ports/*"))
     return tuple([interface for interface in found if interface] + [_port(path) for path in ports])
@@ -32,7 +32,7 @@ def _interface(path: Path) -> NetworkInterface | None:
 
 
 def _port(path: Path) -> NetworkInterface:
-    """A port of an InfiniBand or RoCE adapter; its rate reads like ``100 Gb/sec (4X EDR)``."""
+    """Read a port of an InfiniBand or RoCE adapter; its rate reads like ``100 Gb/sec (4X EDR)``."""
     adapter = path.parent.parent
     rate = re.match(r"([\d.]+) Gb/sec", read(path / "rate") or "")
     return NetworkInterface(

@@ -1,4 +1,4 @@
-"""What lies under a checkpoint folder: file system, device and its kind, room, direct I/O."""
+"""The storage under a checkpoint folder: file system, device and its kind, room, direct I/O."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Mount:
 
 
 def read_mounts(roots: Roots) -> list[Mount]:
-    """The mounts this process sees, in their order."""
+    """Read the mounts that this process sees, in their order."""
     mounts = []
     for line in (read(roots.procfs / "self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
@@ -75,7 +75,7 @@ def _plain(text: str) -> str:
 
 
 def mount_of(folder: Path, mounts: list[Mount]) -> Mount | None:
-    """The mount a folder is on: the longest path; of two on one path the later, which covers the other."""
+    """Find the mount of a folder: the longest path; of two on one path the later covers the earlier."""
     found = None
     for mount in mounts:
         deeper = found is None or len(mount.point.parts) >= len(found.point.parts)
@@ -85,7 +85,7 @@ def mount_of(folder: Path, mounts: list[Mount]) -> Mount | None:
 
 
 def read_storage(roots: Roots, folder: Path) -> Storage:
-    """What a checkpoint in ``folder`` would land on; of its nearest parent where it is not there yet.
+    """Inspect the storage under ``folder``, or under its nearest parent if the folder does not exist.
 
     Raises:
         Unavailable: its file system does not answer (a lost server).
@@ -113,7 +113,7 @@ def read_storage(roots: Roots, folder: Path) -> Storage:
 
 
 def _block(roots: Roots, mount: Mount | None) -> Path | None:
-    """The disk's folder in sysfs: the whole disk of a partition, the first disk under a stacked device."""
+    """Find the disk's folder in sysfs: the disk of a partition, the first disk under a stacked device."""
     if mount is None:
         return None
     # btrfs and the like show a made-up number; the name of the source still leads to the disk.

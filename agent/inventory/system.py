@@ -56,7 +56,7 @@ def read_hostname(roots: Roots) -> str:
 
 
 def read_kernel(roots: Roots) -> str:
-    """The kernel's release: ``6.1.0-18-amd64``."""
+    """Read the kernel's release: ``6.1.0-18-amd64``."""
     return read(roots.procfs / "sys/kernel/osrelease") or platform.release()
 
 
@@ -70,7 +70,7 @@ def read_distribution(roots: Roots) -> str:
 
 
 def read_tuning(roots: Roots) -> Tuning:
-    """Settings of the kernel that decide how fast memory and clocks are."""
+    """Read the settings of the kernel that decide how fast memory and clocks are."""
     pages = re.search(r"\[(\w+)\]", read(roots.sysfs / "kernel/mm/transparent_hugepage/enabled") or "")
     balancing = read(roots.procfs / "sys/kernel/numa_balancing")
     clocks = roots.sysfs / "devices/system/clocksource/clocksource0"
@@ -82,7 +82,7 @@ def read_tuning(roots: Roots) -> Tuning:
 
 
 def read_virtualisation(roots: Roots) -> str:
-    """The hypervisor under this kernel (``kvm`` ...; ``vm`` where it hides its name), or ``none``."""
+    """Name the hypervisor under this kernel (``kvm`` ...; ``vm`` if it hides its name), or ``none``."""
     if "control_d" in (read(roots.procfs / "xen/capabilities") or ""):
         return "none"  # the machine's own system, which sees the hardware
     if read(roots.sysfs / "hypervisor/type"):
@@ -107,7 +107,7 @@ def _dmi(roots: Roots) -> str:
 
 
 def read_container(roots: Roots) -> str:
-    """The container around this process (``docker``, ``podman``, ``apptainer`` ...), or ``none``.
+    """Name the container around this process (``docker``, ``podman``, ``apptainer`` ...), or ``none``.
 
     An engine's mark in the root is believed only where the process is in namespaces that are not the system's
     own: machines whose disk was made from a container's image carry the mark too.

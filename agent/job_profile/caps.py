@@ -21,7 +21,7 @@ import pandas as pd
 from agent.emulation.machines import cores_of as emulated_cores
 from agent.emulation.machines import emulated_node, parse
 from agent.job_profile.start import as_ranks, plain
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.trial import RunOutcome, Trial, check
 from agent.journal import Journal
 from agent.lock import node_lock
 from agent.paths import state_dir
@@ -31,17 +31,13 @@ from probes.power.loads import MARK
 from probes.power.meters import Meter, Reading, choose_meter
 from probes.power.powercap import capped, cores_of, zones
 from probes.power.probe import HEADROOM, held
-from profiles.errors import Unavailable, UserError
+from profiles.errors import Unavailable
 from profiles.records import Settings
 
 CAPS, QUICK_CAPS = 6, 5
 LEAST, QUICK, MOST = 2, 2, 5  # repetitions; a third and further ones while there is time
 LOOK_S = 0.02
 EMULATION_STARTS_S = 20.0
-
-
-class CapsFailed(UserError):
-    """The command cannot be measured under caps."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class _Bench:
             while (ended := trial.ended(LOOK_S)) is None:
                 seen.append((time.monotonic(), self.meter.read()))
         seen.append((time.monotonic(), self.meter.read()))
-        self._check(ended)
+        check(ended, self.order.limit_s)
         energy_j = self._energy_j(seen, ended)
         power_w = None if energy_j is None else energy_j / ended.wall_s
         self.rows.append(
@@ -106,7 +102,7 @@ class _Bench:
     def _held(self, cap_w: float, power_w: float) -> bool:
         return held(cap_w * len(self.packages), power_w)
 
-    def _energy_j(self, seen: Sequence[tuple[float, Reading]], ended: Ended) -> float | None:
+    def _energy_j(self, seen: Sequence[tuple[float, Reading]], ended: RunOutcome) -> float | None:
         """Between begin and end of the run; None where a counter jumped, stopped or vanished."""
         first, last = seen[0][1], seen[-1][1]
         if any(first.breaks[part] != last.breaks[part] for part in self.packages):
@@ -118,21 +114,8 @@ class _Bench:
         unseen = max(at[0] - ended.started_s, 0.0) / max(ended.wall_s, 1e-9)
         return float(end_j - begin_j) / max(1.0 - unseen, 0.5)
 
-    def _check(self, ended: Ended) -> None:
-        if ended.trouble:
-            raise CapsFailed(f"the command cannot be started: {ended.trouble}", "check its path")
-        if ended.overdue:
-            what = f"the command still ran under a cap after {self.order.limit_s:g} s"
-            raise CapsFailed(what, "give it a longer --limit")
-        if ended.code or ended.left:
-            how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
-            raise CapsFailed(
-                f"the command ended with {how}, {ended.left} processes left: {ended.last_words}",
-                "try it by itself",
-            )
 
-
-def check(emulated: str) -> None:
+def check_meter(emulated: str) -> None:
     """See, before minutes are spent, that there is a meter.
 
     Raises:
@@ -152,7 +135,7 @@ def measure(
     ``energy_j`` and ``power_w`` (of the packages that it runs on), ``held``; and why there are no caps ("").
 
     Raises:
-        CapsFailed: a run fails. Busy: a profile is being measured on this node.
+        CommandFailed: a run fails. Busy: a profile is being measured on this node.
         Unavailable: no meter, or its counters fail.
     """
     rng, doubt = np.random.default_rng(order.seed), ""
@@ -195,7 +178,7 @@ def measure(
 
 
 def _meter(sysfs: Path, emulated: str) -> Meter:
-    """That of the machine; the counters of an emulated one may begin late, where others compute."""
+    """Choose the machine's meter; the counters of an emulated machine may begin late under load."""
     until_s = time.monotonic() + (EMULATION_STARTS_S if emulated else 0.0)
     while True:
         try:
@@ -214,7 +197,7 @@ def _plan(lowest_w: float, natural_w: float, caps: Caps, quick: bool) -> list[fl
 
 
 def _packages(order: UnderCapsOrder, sysfs: Path, meter: Meter) -> tuple[str, ...]:
-    """The packages that the job runs on; all where that cannot be said."""
+    """Find the packages that the job runs on; all if that is unknown."""
     cores: Mapping[str, Sequence[int]]
     if order.emulated:
         cores = emulated_cores(parse(order.emulated)[0])
@@ -228,8 +211,8 @@ def _packages(order: UnderCapsOrder, sysfs: Path, meter: Meter) -> tuple[str, ..
 def _trial(order: UnderCapsOrder) -> Iterator[Trial]:
     start = plain(order.command, order.cpus)
     if order.mpi:
-        start = as_ranks(find_mpi(), order.command, order.cpus, (), order.limit_s)
+        start = as_ranks(find_mpi(), order.command, order.cpus, limit_s=order.limit_s)
     marked = {MARK: order.load} if order.emulated else {}
     variables = {**start.variables, **marked}
-    with Trial(start.command, order.folder, start.cpus, order.limit_s, variables) as trial:
+    with Trial(start.command, order.folder, start.cpus, limit_s=order.limit_s, variables=variables) as trial:
         yield trial

@@ -1,4 +1,4 @@
-"""What a program needs of OpenCL devices: seen by a layer below it, and told by ``tenbin.Checkpoint``."""
+"""A program's use of OpenCL devices, as a layer below it sees and ``tenbin.Checkpoint`` tells it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DeviceWatch:
         return {"TENBIN_JOB_FOLDER": str(folder), **more}
 
     def seen(self) -> dict[str, float | None]:
-        """What the last run needed, in the columns of ``profiles.fits.job``; empty: it used no device.
+        """Read what the last run needed, in the columns of ``profiles.fits.job``; empty without a device.
 
         What ``tenbin.Checkpoint`` tells goes before what the layer sees, where both know it: its build times
         are those that a restart will have.

@@ -19,17 +19,18 @@ def command(
     kernel: str,
     letter: str,
     least_s: float,
+    *,
     ranks: int = 1,
     start: Callable[[Sequence[str]], Start] | None = None,
 ) -> tuple[str, ...]:
-    """A kernel of that class, the same number of times in every run, for about ``least_s`` on this machine.
+    """Build a command that repeats a kernel so often that it runs for about ``least_s`` on this machine.
 
     Args:
-        ranks: it is started as so many, by mpiexec; several, or one of a varying number (0): it uses MPI.
-        start: how its ranks are started, to time them so; None: as if they took none of each other's time.
+        ranks: number of ranks; the kernel uses MPI for several, or a varying number (0).
+        start: starts the ranks for the timing; None: time one process, and share its work.
 
     Raises:
-        UserError: it does not run here.
+        UserError: the kernel does not run here.
     """
     load = "-m", "probes.loads", f"{kernel}:{letter}", "--repeat"
     alone = sys.executable, "-P", *load

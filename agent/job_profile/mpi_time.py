@@ -1,4 +1,4 @@
-"""How long the ranks of a job are inside MPI, run by run (``probes.mpi.mpi_time``)."""
+"""The time that the ranks of a job are inside MPI, run by run (``probes.mpi.mpi_time``)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MpiTime:
 
 @contextmanager
 def mpi_times(hosts: Sequence[str]) -> Iterator[MpiTime]:
-    """The library, built in a folder that the hosts share if home folders are; removed afterwards.
+    """Build the library in a folder that the hosts share if they share home folders; remove it afterwards.
 
     Raises:
         Unavailable: it cannot be built.

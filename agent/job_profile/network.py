@@ -136,6 +136,7 @@ class Network:
         rows: Sequence[ExchangeWindow],
         repetition: int,
         intensity: float,
+        *,
         phase: str = "reference",
         measured: bool = True,
         begin_s: float | None = None,

@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.job_profile.session import CommandFailed
 from agent.job_profile.start import Start, as_ranks, plain
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.lock import node_lock
 from probes.mpi.launchers import MpiInstall
 from profiles.jobs import Clock, JobProfile
@@ -54,7 +53,7 @@ class Program(NamedTuple):
             return plain(self.command, cpus[mine])
         of_hosts = [core for cores in self.host_cores for core in cores[mine]]
         cores = (of_hosts if self.hosts else list(cpus[mine]))[: self.ranks]
-        return as_ranks(self.mpi, self.command, cores, self.hosts, limit_s)
+        return as_ranks(self.mpi, self.command, cores, limit_s=limit_s, hosts=self.hosts)
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Times:
     interrupted: bool = False
 
     def add(self, later: Times) -> None:
-        """The repetitions of another time, of the same programs."""
+        """Add the repetitions of a later session of the same programs."""
         for program, runs in later.alone.items():
             self.alone.setdefault(program, []).extend(runs)
         for pair, runs in later.beside.items():
@@ -95,7 +94,7 @@ class Times:
 def program_of(
     job: JobProfile, mpi: MpiInstall | None = None, host_cores: tuple[tuple[int, ...], ...] = ()
 ) -> Program:
-    """What was measured for a job profile. ``mpi``, ``host_cores``: where it was started as ranks."""
+    """Return the program of a job profile; ``mpi`` and ``host_cores`` if it was started as ranks."""
     run = job.need("run_s")
     ranks = job.ranks or 1
     run_s = run.value if run else 0.0
@@ -107,6 +106,7 @@ def run_pairs(
     pairs: Iterable[tuple[int, int]],
     cpus: Sequence[int],
     repetitions: int,
+    *,
     limit_s: float,
     tell: Callable[[str], None] = lambda doing: None,
     seed: int = 1,
@@ -141,8 +141,8 @@ def run_pairs(
     return times
 
 
-def _note(times: Times, names: Sequence[str], runs: Sequence[Sequence[Ended]]) -> None:
-    """The first run of each one that was there; of a program beside itself that of the first is enough."""
+def _note(times: Times, names: Sequence[str], runs: Sequence[Sequence[RunOutcome]]) -> None:
+    """Note the first run of each program; beside itself only that of the first instance."""
     first = [_by_clock(of_one[0]) for of_one in runs[: len(set(names))]]
     if len(names) == 1:
         times.alone.setdefault(names[0], []).append(first[0])
@@ -153,19 +153,19 @@ def _note(times: Times, names: Sequence[str], runs: Sequence[Sequence[Ended]]) -
         times.beside.setdefault((b, a), []).append(first[1])
 
 
-def _by_clock(ended: Ended) -> dict[Clock, float]:
+def _by_clock(ended: RunOutcome) -> dict[Clock, float]:
     return {"wall": ended.wall_s, "cpu": ended.cpu_s}
 
 
 def _together(
     programs: Sequence[Program], cpus: Sequence[int], limit_s: float, ahead_s: float = 0.0
-) -> list[list[Ended]]:
-    """The complete runs of each, one at least, all of them with the others at work.
+) -> list[list[RunOutcome]]:
+    """Run programs side by side; return the complete runs of each, during which all others were at work.
 
     Args:
         ahead_s: the last one starts so long before the others; then its own runs are not waited for.
     """
-    runs: list[list[Ended]] = [[] for _ in programs]
+    runs: list[list[RunOutcome]] = [[] for _ in programs]
     awaited = runs[:-1] if ahead_s else runs
     with ExitStack() as stack:
         firsts = [sum(program.cores for program in programs[:i]) for i in range(len(programs))]
@@ -174,7 +174,9 @@ def _together(
         def start(i: int) -> Trial:
             how, one = starts[i], programs[i]
             own = not one.hosts
-            trial = Trial(how.command, one.folder, how.cpus, limit_s, how.variables, own_folder=own)
+            trial = Trial(
+                how.command, one.folder, how.cpus, limit_s=limit_s, variables=how.variables, own_folder=own
+            )
             return stack.enter_context(trial)
 
         running = {len(programs) - 1: start(len(programs) - 1)} if ahead_s else {}
@@ -194,7 +196,7 @@ def _together(
     return runs
 
 
-def _check(program: Program, ended: Ended) -> None:
+def _check(program: Program, ended: RunOutcome) -> None:
     if ended.trouble or ended.code or ended.overdue or ended.left:
         why = ended.trouble or ended.last_words or f"code {ended.code}"
         why = "it took too long" if ended.overdue else why

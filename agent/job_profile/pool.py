@@ -22,7 +22,7 @@ POOLED = ("runs", "windows")
 
 
 def same_again(job: JobProfile, limit_s: float, budget_s: float | None) -> JobOrder:
-    """What to measure in order to go on with a job profile; in other random orders."""
+    """Return the order that continues a job profile, with another random seed."""
     return JobOrder(
         job.name,
         job.command,
@@ -57,7 +57,7 @@ def pooled(
     earlier: JobProfile,
     earlier_samples: Mapping[str, pd.DataFrame],
 ) -> tuple[JobProfile, dict[str, pd.DataFrame]]:
-    """The later profile with the samples of both; what else was known (scaling, caps) is kept.
+    """Fit the later profile to the samples of both sessions, and keep scaling and caps.
 
     Args:
         samples, earlier_samples: tables ``runs`` and ``windows`` (see ``profiles.fits.job``), and others.

@@ -65,7 +65,7 @@ def make_job_profile(
     cores = layout.job_cores if layout else tuple(spot.core for spot in job)
     start = plain(order.command, cores)
     if mpi:
-        start = as_ranks(mpi, order.command, cores, order.hosts, order.limit_s)
+        start = as_ranks(mpi, order.command, cores, limit_s=order.limit_s, hosts=order.hosts)
     created, began = datetime.now(UTC), time.monotonic()
     with node_lock(), ExitStack() as stack:
         inventory = read_machine(settings)
@@ -118,7 +118,7 @@ def make_job_profile(
 
 
 def _counting(order: JobOrder, stack: ExitStack, absent: list[Absent]) -> MpiTime | None:
-    """What counts the time inside MPI; where it cannot be, and the job is known to be MPI's, that is said."""
+    """Prepare to count the time inside MPI; note if that is impossible for a job of MPI."""
     try:
         return stack.enter_context(mpi_times(order.hosts))
     except Unavailable as error:
@@ -171,7 +171,7 @@ def choose_areas(
 
 
 def choose_clock(condition: Condition, fitted: Fitted) -> tuple[Clock, str]:
-    """The clock to predict by, and why it is not the wall's: others had the cores meanwhile.
+    """Choose the clock to predict by; say why if it is not the wall's, because others used the cores.
 
     Of a job over hosts it is the wall's: ranks that wait for messages are not at work, or poll. Where the
     hosts are one machine, what the kernel does for messages looks like work of others.

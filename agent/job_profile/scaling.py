@@ -1,4 +1,4 @@
-"""How a program speeds up over cores: run over and over, alone, with more and fewer of them.
+"""The speed-up of a program over cores: it runs alone, again and again, on more and fewer of them.
 
 Counts alternate in random order, so that a slow minute of the machine does not fall on one only. The program
 finds the count wherever ``{n}`` stands in its command, in ``TENBIN_TASKS`` and in ``OMP_NUM_THREADS``; it may
@@ -17,21 +17,17 @@ import pandas as pd
 
 from agent.job_profile.network import cores_of
 from agent.job_profile.start import Start, as_ranks, plain
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.trial import RunOutcome, Trial, check
 from agent.lock import node_lock
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
-from profiles.errors import BadInput, UserError
+from profiles.errors import BadInput
 from profiles.models import downey
 from profiles.records import Model
 from profiles.stats import narrow_enough
 
 LEAST, QUICK, MOST = 2, 3, 8  # repetitions of each count
 TOLERANCE = 0.03
-
-
-class ScalingFailed(UserError):
-    """The command cannot be measured on so many cores."""
 
 
 class Hosts(NamedTuple):
@@ -56,7 +52,7 @@ class Hosts(NamedTuple):
         return len(set(self.boots)) < len(self.boots)
 
     def ranks(self, n: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The hosts of ``n`` ranks, as many on each but the last, and the core of each rank.
+        """Place ``n`` ranks, as many on each host but the last; return hosts, and the core of each rank.
 
         Hosts that share cores take them in turns, so that ranks share none before they must.
         """
@@ -92,7 +88,7 @@ class Scaling(NamedTuple):
 
 
 def ask(names: Sequence[str]) -> Hosts:
-    """The cores of each host.
+    """Ask each host for its cores.
 
     Raises:
         BadInput, Unavailable: a host lacks something, or there is no MPI.
@@ -102,7 +98,7 @@ def ask(names: Sequence[str]) -> Hosts:
 
 
 def check_counts(counts: Sequence[int], cores: int, where: str = "this process may use") -> tuple[int, ...]:
-    """The counts in ascending order.
+    """Sort and check the counts.
 
     Raises:
         BadInput: 1 is not among them, or there are not so many cores.
@@ -116,7 +112,7 @@ def check_counts(counts: Sequence[int], cores: int, where: str = "this process m
 
 
 def on_cores(command: Sequence[str], n: int) -> tuple[str, ...]:
-    """The command for ``n`` cores."""
+    """Fill the count of cores into the command."""
     return tuple(word.replace("{n}", str(n)) for word in command)
 
 
@@ -125,7 +121,7 @@ def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> 
     until the medians are known to 3 %, or the time is up.
 
     Raises:
-        ScalingFailed: a run fails, or takes too long.
+        CommandFailed: a run fails, or takes too long.
         Busy: a profile is being measured on this node.
         Unavailable: ranks without an MPI.
     """
@@ -152,27 +148,18 @@ def fit(samples: pd.DataFrame, hosts: Hosts | None = None) -> Model:
     return downey.fit(*times, probe="job", quantity="run_s", labels=labels, emulated=emulated)
 
 
-def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> Ended:
+def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> RunOutcome:
     counts = {"TENBIN_TASKS": str(n), "OMP_NUM_THREADS": str(n)}
     start = _start(what, n, mpi)
     variables = {**start.variables, **counts}
-    where = what.folder, start.cpus, what.limit_s
-    with Trial(start.command, *where, variables, own_folder=what.hosts is None) as trial:
+    own = what.hosts is None
+    with Trial(
+        start.command, what.folder, start.cpus, limit_s=what.limit_s, variables=variables, own_folder=own
+    ) as trial:
         while (ended := trial.ended(1.0)) is None:
             pass
-    on = f"on {n} core{'s' * (n > 1)}"
-    if ended.trouble:
-        raise ScalingFailed(f"the command cannot be started {on}: {ended.trouble}", "check its path")
-    if ended.overdue:
-        raise ScalingFailed(
-            f"the command still ran {on} after {what.limit_s:g} s", "give it a longer --limit"
-        )
-    if ended.code or ended.left:
-        how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
-        raise ScalingFailed(
-            f"the command ended {on} with {how}, {ended.left} processes left: {ended.last_words}",
-            "try it by itself; {n} in it is the count of cores",
-        )
+    where, remedy = f" on {n} core{'s' * (n > 1)}", "try it by itself; {n} in it is the count of cores"
+    check(ended, what.limit_s, where, remedy)
     return ended
 
 
@@ -180,9 +167,9 @@ def _start(what: Scaling, n: int, mpi: MpiInstall | None) -> Start:
     command = on_cores(what.command, n)
     if mpi and what.hosts:
         names, cores = what.hosts.ranks(n)
-        return as_ranks(mpi, command, cores, names, what.limit_s)
+        return as_ranks(mpi, command, cores, limit_s=what.limit_s, hosts=names)
     start = plain(command, what.cpus[:n])
-    return as_ranks(mpi, start.command, start.cpus, (), what.limit_s) if mpi else start
+    return as_ranks(mpi, start.command, start.cpus, limit_s=what.limit_s) if mpi else start
 
 
 def _narrow(rows: Sequence[dict[str, float]], counts: Sequence[int]) -> bool:

@@ -22,7 +22,7 @@ from agent.job_profile.devices import DeviceWatch
 from agent.job_profile.mpi_time import MpiTime
 from agent.job_profile.network import Network
 from agent.job_profile.start import Start
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.trial import CommandFailed, RunOutcome, Trial, check
 from probes.memory.pool import Spot, WriterLost, WriterPool
 from probes.memory.stream import WINDOW_S, Stream, WriterWindow
 from probes.mpi.rank_segments import sweep_segments
@@ -46,10 +46,6 @@ SHORTEST_S, LONGEST_S = 170.0, 1200.0  # but so much at least and at most
 TOLERANCE = 0.05
 NOTABLE_S = 0.05  # of building kernels
 COMPROBE_S = 2.0  # to start one, and its windows
-
-
-class CommandFailed(UserError):
-    """The command cannot be measured as it is."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class JobOrder:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """What a listener is told."""
+    """The progress that a listener is told."""
 
     doing: str
     fraction: float
@@ -93,7 +89,7 @@ Listener = Callable[[JobProgress], None]
 
 @dataclass
 class Session:
-    """What has been seen so far.
+    """The samples and troubles so far.
 
     Attributes:
         job, probes: the cores of the job and of memprobe; no probes: without memprobe.
@@ -139,7 +135,7 @@ class Session:
             self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
         repetition = 0
         try:
-            while goes_on(self.order, self.run_s, repetition, time.monotonic() - self.began, self._narrow):
+            while self._goes_on(repetition):
                 repetition += 1
                 self._repeat(repetition)
         except KeyboardInterrupt:
@@ -154,6 +150,10 @@ class Session:
             )
         self._drop_incomplete(repetition)
 
+    def _goes_on(self, done: int) -> bool:
+        spent_s = time.monotonic() - self.began
+        return goes_on(self.order, self.run_s, done, spent_s, narrow=self._narrow)
+
     def _look_at_device(self) -> None:
         """After the first run, in which kernels may have to be built anew."""
         self.first_compile_s = self._on_devices().get("compile_s")
@@ -162,11 +162,11 @@ class Session:
             self.absent.append(Absent(probe="job", what=what, reason=self.devices.trouble))
 
     def _on_devices(self) -> dict[str, float | None]:
-        """What the last run did on OpenCL devices; over hosts that is not looked at."""
+        """Read what the last run did on OpenCL devices; empty over hosts."""
         return {} if self.order.hosts else self.devices.seen()
 
     def built_anew(self, fitted: Fitted) -> str:
-        """A note on kernels that the driver keeps from run to run; "" if it does not."""
+        """Note that the driver keeps kernels from run to run; "" if it does not."""
         later = next((need.value for need in fitted.alone if need.name == "compile_s"), None)
         first = self.first_compile_s
         if first is None or later is None or first < max(2 * later, NOTABLE_S):
@@ -246,7 +246,7 @@ class Session:
                     rows = stream.step()
                 self._note(rows, repetition, "reference", float(intensity), number=number)
 
-    def _trial(self, beside: str, intensity: float, repetition: int = 0) -> Ended:
+    def _trial(self, beside: str, intensity: float, repetition: int = 0) -> RunOutcome:
         """One run of the command beside that probe at ``intensity``."""
         since_s = time.time()
         if beside == NETWORK and self.network:
@@ -262,7 +262,7 @@ class Session:
                 if ended.started_s <= row.written.start_s
                 and row.written.start_s + row.written.wall_s <= ended.ended_s
             ]
-            self._note(inside, repetition, "run", intensity, ended.started_s)
+            self._note(inside, repetition, "run", intensity, begin_s=ended.started_s)
         if self.order.mpi and (ended.code or ended.overdue):
             sweep_segments(since_s)
         return ended
@@ -275,7 +275,7 @@ class Session:
                 stream.step()  # they are at work when it starts
             yield stream
 
-    def _run_beside(self, stream: Stream | None) -> tuple[Ended, list[WriterWindow]]:
+    def _run_beside(self, stream: Stream | None) -> tuple[RunOutcome, list[WriterWindow]]:
         """One run of the command, and what the writers of ``stream`` do meanwhile."""
         rows: list[WriterWindow] = []
         variables = dict(self.start.variables)
@@ -283,8 +283,15 @@ class Session:
             variables |= self.devices.variables()
         if self.mpi_time:
             variables |= self.mpi_time.variables()
-        where = self.order.folder, self.start.cpus, self.order.limit_s
-        with Trial(self.start.command, *where, variables, own_folder=False) as trial:  # it is the devices'
+        start, limit_s = self.start, self.order.limit_s
+        with Trial(
+            start.command,
+            self.order.folder,
+            start.cpus,
+            limit_s=limit_s,
+            variables=variables,
+            own_folder=False,
+        ) as trial:
             while (ended := trial.ended(0.0 if stream else WINDOW_S)) is None:
                 rows += stream.step() if stream else []
         return ended, rows
@@ -295,6 +302,7 @@ class Session:
         repetition: int,
         phase: str,
         intensity: float,
+        *,
         begin_s: float | None = None,
         number: int | None = None,
     ) -> None:
@@ -316,9 +324,14 @@ class Session:
                 }
             )
 
-    def _check(self, ended: Ended) -> None:
+    def _check(self, ended: RunOutcome) -> None:
         """Raise what makes a run unusable; note what makes it doubtful."""
         check(ended, self.order.limit_s)
+        if ended.wall_s < LEAST_RUN_S:
+            raise CommandFailed(
+                f"the command ended after {ended.wall_s:.3g} s, too soon to measure",
+                f"give it work for {LEAST_RUN_S:g} s at least, better {10 * LEAST_RUN_S:g} s",
+            )
         if ended.strayed:
             self.notes.append("the job took other CPUs than it was given, and was put back")
         if (
@@ -367,7 +380,7 @@ class Session:
         self.listener(JobProgress(doing, self.fraction, left_s if self.run_s else 0.0))
 
 
-def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, narrow: Callable[[], bool]) -> bool:
+def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, *, narrow: Callable[[], bool]) -> bool:
     """Whether another repetition is worth its time, after so many in so many seconds.
 
     Args:
@@ -383,35 +396,3 @@ def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, narrow: Ca
     if done >= most or spent_s * (done + 1) / done > longest_s:
         return False
     return order.quick or done < FULL_REPETITIONS or not narrow()
-
-
-def check(ended: Ended, limit_s: float) -> None:
-    """See that a run can be used.
-
-    Raises:
-        CommandFailed: it failed, did not end, left something behind, or was too short.
-    """
-    said = f": {ended.last_words}" if ended.last_words else ""
-    if ended.trouble:
-        raise CommandFailed(f"the command cannot be started: {ended.trouble}", "check its path")
-    if ended.overdue:
-        raise CommandFailed(
-            f"the command still ran after {limit_s:g} s (--limit) and was ended",
-            "give it less to do (fewer steps), or a longer --limit",
-        )
-    if ended.code:
-        how = f"exit code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
-        raise CommandFailed(
-            f"the command failed with {how}{said}",
-            "try it by itself; what it reads from the terminal is empty here (use < in sh -c)",
-        )
-    if ended.left:
-        raise CommandFailed(
-            f"the command ended and left {ended.left} processes running",
-            "keep it in the foreground: its own end must be the end of its work",
-        )
-    if ended.wall_s < LEAST_RUN_S:
-        raise CommandFailed(
-            f"the command ended after {ended.wall_s:.3g} s, too soon to measure",
-            f"give it work for {LEAST_RUN_S:g} s at least, better {10 * LEAST_RUN_S:g} s",
-        )

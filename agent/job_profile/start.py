@@ -1,4 +1,4 @@
-"""How the command of a job is started: as it is on its cores, or as ranks, here or over hosts."""
+"""The start of a job's command: as it is on its cores, or as ranks, here or over hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probes.mpi.launchers import MpiInstall
 
 @dataclass(frozen=True)
 class Start:
-    """A command on ``cpus``; where among them its ranks are is mpiexec's business."""
+    """A command on ``cpus``; mpiexec places ranks among them."""
 
     command: tuple[str, ...]
     cpus: tuple[int, ...]
@@ -19,14 +19,19 @@ class Start:
 
 
 def plain(command: Sequence[str], cpus: Sequence[int]) -> Start:
-    """The command itself."""
+    """Start the command itself."""
     return Start(tuple(command), tuple(cpus))
 
 
 def as_ranks(
-    mpi: MpiInstall, command: Sequence[str], cores: Sequence[int], hosts: Sequence[str], limit_s: float
+    mpi: MpiInstall,
+    command: Sequence[str],
+    cores: Sequence[int],
+    *,
+    limit_s: float,
+    hosts: Sequence[str] = (),
 ) -> Start:
-    """The command as ranks, one on each of ``cores``, in their order over the hosts (empty: here)."""
+    """Start the command as ranks, one on each of ``cores``, in their order over the hosts (empty: here)."""
     started = mpi.job_command(len(cores), command, [[core] for core in cores], hosts)
     # Hosts that are namespaces of this machine have their ranks below mpiexec, wherever they are bound to.
     allowed = sorted(os.sched_getaffinity(0)) if hosts else cores

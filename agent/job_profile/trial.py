@@ -23,6 +23,7 @@ from agent.processes import tree
 from agent.processes.samples import look
 from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure
 from probes.mpi.rank_guard import RankEnd
+from profiles.errors import UserError
 
 SAMPLE_S = 0.05
 LINGER_S = 0.5  # helpers of a library may end a little later than the main process
@@ -30,19 +31,19 @@ AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a run went.
+class RunOutcome:
+    """The outcome of a run.
 
     Attributes:
         trouble: why the command could not be started; "" if it ran.
-        code: exit code; -signal if it was killed by one.
+        code: exit code, or minus the signal that killed the command.
         started_s, ended_s: on the monotonic clock.
-        peak_memory_mb: resident, summed over its processes, looked at 20 times a second.
-        read_mb, written_mb: what it asked the system for; disk_*: what reached storage.
-        left: processes that it left running. strayed: it changed the CPUs that it was given.
-        most_threads: in all its processes at once.
-        overdue: it was killed at the time limit.
-        last_words: the last line that it wrote to standard error; of ranks, which died and of what.
+        peak_memory_mb: resident memory summed over all processes, sampled 20 times a second.
+        read_mb, written_mb: by system calls; disk_*: the part that reached storage.
+        left: number of processes left running. strayed: whether a process changed its CPUs.
+        most_threads: in all processes at once.
+        overdue: whether the command was killed at the time limit.
+        last_words: the last line of standard error; of ranks, which one died and why.
     """
 
     trouble: str = ""
@@ -66,13 +67,17 @@ class Ended:
         return self.ended_s - self.started_s
 
 
+class CommandFailed(UserError):
+    """The command cannot be measured as it is."""
+
+
 class Trial:
     """The parent's end of one run; leaving its context ends the run, whatever state it is in.
 
     Args:
         variables: of the command's environment, besides those of this process.
-        own_folder: make it an empty ``TENBIN_JOB_FOLDER``, so that one with ``tenbin.Checkpoint`` begins anew
-            and leaves nothing beside itself. Not for ranks over hosts, which need not share it.
+        own_folder: give it an empty ``TENBIN_JOB_FOLDER``, so that a ``tenbin.Checkpoint`` begins anew.
+            Not for ranks over hosts, which need not share the folder.
     """
 
     def __init__(
@@ -80,9 +85,9 @@ class Trial:
         command: Sequence[str],
         folder: str,
         cpus: Sequence[int],
+        *,
         limit_s: float,
         variables: Mapping[str, str] | None = None,
-        *,
         own_folder: bool = True,
     ) -> None:
         self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-") if own_folder else None
@@ -99,7 +104,7 @@ class Trial:
         self._process.stdin.write(json.dumps(order).encode())
         self._process.stdin.close()
 
-    def ended(self, within_s: float = 0.0) -> Ended | None:
+    def ended(self, within_s: float = 0.0) -> RunOutcome | None:
         """How it went; None while it runs, after waiting ``within_s`` for it."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], within_s)
@@ -107,7 +112,7 @@ class Trial:
             return None
         line = self._process.stdout.readline()
         self._process.wait()
-        return Ended(**json.loads(line)) if line else Ended(trouble="its supervisor was killed")
+        return RunOutcome(**json.loads(line)) if line else RunOutcome(trouble="its supervisor was killed")
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +125,35 @@ class Trial:
         self._process.stdout.close()
         if self._aside:
             self._aside.cleanup()
+
+
+def check(
+    ended: RunOutcome,
+    limit_s: float,
+    where: str = "",
+    remedy: str = "try it by itself; what it reads from the terminal is empty here (use < in sh -c)",
+) -> None:
+    """See that a run can be used; ``where`` says in the message under which conditions it ran.
+
+    Raises:
+        CommandFailed: the command failed, did not end, or left something behind.
+    """
+    said = f": {ended.last_words}" if ended.last_words else ""
+    if ended.trouble:
+        raise CommandFailed(f"the command cannot be started{where}: {ended.trouble}", "check its path")
+    if ended.overdue:
+        raise CommandFailed(
+            f"the command still ran{where} after {limit_s:g} s (--limit) and was ended",
+            "give it less to do (fewer steps), or a longer --limit",
+        )
+    if ended.code:
+        how = f"exit code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
+        raise CommandFailed(f"the command failed{where} with {how}{said}", remedy)
+    if ended.left:
+        raise CommandFailed(
+            f"the command ended{where} and left {ended.left} processes running",
+            "keep it in the foreground: its own end must be the end of its work",
+        )
 
 
 def main() -> int:
@@ -139,14 +173,14 @@ def main() -> int:
 
 
 def _last_words(lines: list[str], code: int) -> str:
-    """The last line; where guards of ranks reported, which rank died and of what."""
+    """Return the last line; if guards of ranks reported, which rank died and why."""
     if ends := [end for line in lines if (end := RankEnd.from_line(line))]:
         return describe_failure(code, lines, ends, ranks=len(ends) + 1)
     words = [line.strip() for line in lines if line.strip() and not LAUNCHER_LINE.search(line)]
     return words[-1] if words else ""
 
 
-def _run(order: dict[str, Any], errors: int) -> Ended | None:
+def _run(order: dict[str, Any], errors: int) -> RunOutcome | None:
     """Run the command to its end; None if this process was told to end."""
     me, cpus = os.getpid(), tuple(order["cpus"])
     before, reaped = _io_mb(), tree.Reaped()
@@ -154,7 +188,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     try:
         child = _start(order, errors)
     except OSError as error:
-        return Ended(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
+        return RunOutcome(trouble=f"{error.filename or order['command'][0]}: {error.strerror}")
     peak_mb, threads, strayed, overdue = 0.0, 0, False, False
     while (status := tree.reap(child.pid, reaped)) is None:
         if tree.await_signal(AWAITED, SAMPLE_S) not in (None, signal.SIGCHLD):
@@ -173,7 +207,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
     left = _linger(me, reaped)
     tree.kill(me, reaped)
     io_mb = [after - was for after, was in zip(_io_mb(), before, strict=True)]
-    return Ended(
+    return RunOutcome(
         code=os.waitstatus_to_exitcode(status),
         started_s=started,
         ended_s=ended,
@@ -191,7 +225,7 @@ def _run(order: dict[str, Any], errors: int) -> Ended | None:
 
 
 def _start(order: dict[str, Any], errors: int) -> subprocess.Popen[bytes]:
-    """The command, on its CPUs; it dies with this process.
+    """Start the command on its CPUs; the kernel kills it with this process.
 
     Raises:
         OSError: it cannot be started.

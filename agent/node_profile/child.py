@@ -22,7 +22,7 @@ GRACE_S = 15.0  # what a probe may take to clean up after an interrupt
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProbeExit:
     """How a probe's process ended; ``last_words`` is the last line it wrote to standard error."""
 
     returncode: int
@@ -42,7 +42,7 @@ class Ended:
         return f"failed ({self.last_words or f'exit code {self.returncode}'})"
 
 
-def run_child(probe: str, settings: Settings, on_event: Callable[[Event], None], limit_s: float) -> Ended:
+def run_child(probe: str, settings: Settings, on_event: Callable[[Event], None], limit_s: float) -> ProbeExit:
     """Run ``probe`` once; a KeyboardInterrupt here is passed to it, and it is waited for while it cleans up.
 
     Its own session keeps the terminal's Ctrl-C away from it (it would arrive twice) and lets everything it
@@ -67,7 +67,7 @@ def run_child(probe: str, settings: Settings, on_event: Callable[[Event], None],
             timer.cancel()
             _kill_group(child)
             child.wait()
-        return Ended(child.returncode, interrupted, overdue.is_set(), _last_line(errors))
+        return ProbeExit(child.returncode, interrupted, overdue.is_set(), _last_line(errors))
 
 
 def _feed(child: subprocess.Popen[str], settings: Settings) -> None:

@@ -43,7 +43,7 @@ class Watch:
         return cls(probe, round_, reference_s(), time.monotonic(), *_counters())
 
     def ended(self) -> Condition:
-        """What happened since; call it after the probe's process has been waited for."""
+        """Return what happened since; to be called when the probe's process has been waited for."""
         total, busy, steal, ours = _counters()
         elapsed = max(total - self.total_s, 1e-9)
         others = (busy - self.busy_s) - (ours - self.ours_s)

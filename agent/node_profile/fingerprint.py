@@ -23,7 +23,7 @@ def fingerprint(inventory: Inventory) -> str:
 
 
 def explain(old: Inventory, new: Inventory) -> list[str]:
-    """What changed between two inventories, one phrase each ("kernel 6.1.0 -> 6.8.0").
+    """List what changed between two inventories, a phrase each ("kernel 6.1.0 -> 6.8.0").
 
     Empty exactly where the fingerprints are equal.
     """

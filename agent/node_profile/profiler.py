@@ -13,7 +13,7 @@ import pandas as pd
 
 from agent.inventory import gather
 from agent.lock import node_lock
-from agent.node_profile.child import Ended, run_child
+from agent.node_profile.child import ProbeExit, run_child
 from agent.node_profile.conditions import Watch
 from agent.node_profile.fingerprint import fingerprint
 from agent.paths import default_storage
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a listener is told: which step, what it does right now, how far it is, how long the rest takes."""
+    """The progress of a profile: the step, its present work, the share done, and the time left."""
 
     step: Step
     doing: str
@@ -56,7 +56,7 @@ Listener = Callable[[Progress], None]
 
 
 def plan(settings: Settings) -> list[Step]:
-    """The steps in order: quick, one round; full, several, so that each probe sees several minutes.
+    """Plan the steps: one round if quick, else several, so that each probe sees several minutes.
 
     Raises:
         BadInput: a probe in ``settings.only`` does not exist.
@@ -127,7 +127,7 @@ def _node_name(inventory: Inventory, settings: Settings) -> str:
 
 @dataclass
 class _Session:
-    """What has been seen so far."""
+    """The samples and troubles so far."""
 
     settings: Settings
     listener: Listener
@@ -173,7 +173,7 @@ class _Session:
         self.listener(Progress(step, "done", 1.0, after_s))
         return len(rows) > before and not ended.timed_out
 
-    def _note_trouble(self, step: Step, ended: Ended, doing: str) -> None:
+    def _note_trouble(self, step: Step, ended: ProbeExit, doing: str) -> None:
         if ended.trouble:
             what = f"part of round {step.round + 1}"
             reason = f"the probe {ended.trouble} while at: {doing}"
@@ -185,7 +185,7 @@ class _Session:
             self.absent.append(absent)
 
     def fit(self, samples: dict[str, pd.DataFrame]) -> list[Model]:
-        """The models of all probes; a fit that fails costs its own models, the samples stay."""
+        """Fit the models of all probes; a failed fit costs its own models only."""
         models: list[Model] = []
         for probe, table in samples.items():
             try:

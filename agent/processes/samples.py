@@ -97,6 +97,7 @@ class Sampler:
         root: int,
         reaped: tree.Reaped,
         meter: Callable[[], float | None] = lambda: None,
+        *,
         steady: bool = False,
     ) -> None:
         self.file, self.root, self.reaped, self.meter, self.steady = file, root, reaped, meter, steady

@@ -204,7 +204,7 @@ class Supervisor:
                 claimed.start(self.order)
         self.runs_since, self.started_s = claimed.at, claimed.at_s
         steady = self.order.memory_limit_mb is not None and self.group is None
-        self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady)
+        self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady=steady)
         self._write_state()
 
     @contextmanager

@@ -153,7 +153,9 @@ def measure(size: PairsSize, hosts: tuple[str, ...], progress: Progress) -> Meas
         progress(next(steps), whole, f"pairs{of}")
         programs = [program_of(job, mpi, cores) for job in jobs.values()]
         wanted = list(combinations_with_replacement(range(len(programs)), 2))
-        times.add(run_pairs(programs, wanted, usable_cores(), size.repetitions, LIMIT_S, seed=session))
+        times.add(
+            run_pairs(programs, wanted, usable_cores(), size.repetitions, limit_s=LIMIT_S, seed=session)
+        )
         if times.interrupted:
             raise KeyboardInterrupt
     return MeasuredPairs(jobs, times)
@@ -169,7 +171,7 @@ def _orders(
     return {
         kernel: JobOrder(
             kernel,
-            command(kernel, letter, size.least_s, len(hosts) or 1, start),
+            command(kernel, letter, size.least_s, ranks=len(hosts) or 1, start=start),
             "/",
             len(hosts) or 1,
             quick=size.quick,

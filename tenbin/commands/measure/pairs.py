@@ -128,7 +128,7 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
         print(f"tenbin: {doing}", file=sys.stderr, flush=True)
 
     with terminated_as_interrupted():
-        return run_pairs(programs, wanted, cpus, repetitions, limit_s, tell)
+        return run_pairs(programs, wanted, cpus, repetitions, limit_s=limit_s, tell=tell)
 
 
 def _room(known: list[JobProfile]) -> int | None:

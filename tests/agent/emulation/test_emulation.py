@@ -137,7 +137,7 @@ def test_a_load_that_binds_itself_to_cores_of_a_package_that_runs_goes_on(tmp_pa
     sysfs, store = tmp_path / "sys", tmp_path / "store"
     sysfs.mkdir()
     build(sysfs, parse("intel-2s")[0])
-    machine = Tree(sysfs, "intel-2s", 0, store)
+    machine = Tree(sysfs, "intel-2s", store=store)
     first, second = machine.packages.values()
     marks = {MARK: "compute", JOB_MARK: f"{store}:1:1"}
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as load:

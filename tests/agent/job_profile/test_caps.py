@@ -13,7 +13,8 @@ import pytest
 
 from agent.emulation.machines import MACHINES, truth
 from agent.job_profile import caps
-from agent.job_profile.caps import CapsFailed, UnderCapsOrder, measure
+from agent.job_profile.caps import UnderCapsOrder, measure
+from agent.job_profile.trial import CommandFailed
 from probes.power.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
 from profiles.fits.job_caps import fit
@@ -112,7 +113,7 @@ def test_a_package_s_half_is_capped_alone() -> None:
 
 def test_what_fails_is_said() -> None:
     order = UnderCapsOrder(("sh", "-c", "exit 3"), "/", (CPUS[0],), emulated="intel-1s")
-    with pytest.raises(CapsFailed, match="ended with exit code 3"):
+    with pytest.raises(CommandFailed, match="failed with exit code 3"):
         measure(order)
     spin = (sys.executable, "-S", "-c", SPIN.format(0.3))
     rows, doubt = measure(UnderCapsOrder(spin, "/", (CPUS[0],), quick=True, emulated="amd"))
@@ -122,7 +123,7 @@ def test_what_fails_is_said() -> None:
 def test_no_meter_is_said_before_anything_is_run() -> None:
     require(not Path("/sys/class/powercap/intel-rapl:0").exists(), "a machine without a meter")
     with pytest.raises(Unavailable, match="no powercap interface"):
-        caps.check("")
+        caps.check_meter("")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from agent.job_profile.devices import DeviceWatch
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.trial import RunOutcome, Trial
 from probes.opencl.devices import devices
 from profiles.errors import UserError
 from profiles.fits.job import fit
@@ -56,9 +56,9 @@ def has_device() -> bool:
         return False
 
 
-def run(watch: DeviceWatch, program: str, *arguments: str) -> Ended:
+def run(watch: DeviceWatch, program: str, *arguments: str) -> RunOutcome:
     command = (sys.executable, "-c", program, *arguments)
-    with Trial(command, str(ROOT), [0], 100.0, watch.variables()) as trial:
+    with Trial(command, str(ROOT), [0], limit_s=100.0, variables=watch.variables()) as trial:
         while (ended := trial.ended(1.0)) is None:
             pass
     assert ended.code == 0, ended.last_words

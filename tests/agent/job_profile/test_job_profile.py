@@ -18,8 +18,8 @@ import pytest
 import typer
 
 from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
-from agent.job_profile.session import CommandFailed, JobOrder, JobProgress, Session, goes_on
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.session import JobOrder, JobProgress, Session, goes_on
+from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.node_profile.node_kind import node_kind
 from probes.memory.pool import Spot, WriterLost, WriterPool
 from probes.memory.stream import Stream
@@ -45,8 +45,8 @@ time.sleep(float(sys.argv[2]))
 """
 
 
-def trial(*command: str, limit_s: float = 60.0, cpus: list[int] = CPUS[:1]) -> Ended:
-    with Trial(command, "/", cpus, limit_s) as running:
+def trial(*command: str, limit_s: float = 60.0, cpus: list[int] = CPUS[:1]) -> RunOutcome:
+    with Trial(command, "/", cpus, limit_s=limit_s) as running:
         while (ended := running.ended(1.0)) is None:
             pass
     return ended
@@ -103,7 +103,8 @@ while len(os.sched_getaffinity(0)) > 1: time.sleep(0.01)
 
 def test_a_run_ends_with_its_parent() -> None:
     program = "from agent.job_profile.trial import Trial; import time\n"
-    program += f"with Trial(['sleep', '600'], '/', [{CPUS[0]}], 600): print(1, flush=True); time.sleep(600)"
+    program += f"with Trial(['sleep', '600'], '/', [{CPUS[0]}], limit_s=600): "
+    program += "print(1, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None and parent.stdout.readline()
         below = psutil.Process(parent.pid).children(recursive=True)
@@ -211,7 +212,7 @@ def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_
 
     def repetitions(order: JobOrder, first_s: float, one_s: float) -> tuple[int, float]:
         done = 0
-        while goes_on(order, first_s, done, first_s + done * one_s, lambda: False):
+        while goes_on(order, first_s, done, first_s + done * one_s, narrow=lambda: False):
             done += 1
         return done, first_s + done * one_s
 
@@ -223,7 +224,9 @@ def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_
     assert repetitions(full, 1.2, 10.0) == (16, pytest.approx(161.2))
     assert repetitions(full, 100.0, 600.0)[0] == 3
     assert repetitions(replace(full, budget_s=1200.0), 5.2, 30.0)[0] == 20
-    assert not goes_on(full, 2.0, 6, 80.0, lambda: True) and goes_on(full, 2.0, 5, 70.0, lambda: True)
+    assert not goes_on(full, 2.0, 6, 80.0, narrow=lambda: True) and goes_on(
+        full, 2.0, 5, 70.0, narrow=lambda: True
+    )
 
 
 @pytest.mark.computes
@@ -286,7 +289,9 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
 def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pytest.MonkeyPatch) -> None:
     order = JobOrder("crowd", ("crowd",), "/")
     session = Session(order, None, None, None, [Spot(0, 0, 0)], [], lambda progress: None)  # type: ignore[arg-type]
-    runs = [Ended(ended_s=1.0, cpu_s=c, most_threads=n) for n, c in ((4, 1.0), (6, 1.0), (5, 1.0), (9, 0.5))]
+    runs = [
+        RunOutcome(ended_s=1.0, cpu_s=c, most_threads=n) for n, c in ((4, 1.0), (6, 1.0), (5, 1.0), (9, 0.5))
+    ]
     monkeypatch.setattr(session, "_trial", lambda load, intensity: runs[0])
     monkeypatch.setattr(session, "_look_at_device", lambda: None)
     monkeypatch.setattr(session, "_repeat", lambda repetition: session._check(runs[repetition]))

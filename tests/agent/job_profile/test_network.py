@@ -17,8 +17,8 @@ from agent.job_profile.network import Network, cores_of, lay_out
 from agent.job_profile.pair_trials import Program, run_pairs
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
-from agent.job_profile.session import CommandFailed, JobOrder
-from agent.job_profile.trial import Ended, Trial
+from agent.job_profile.session import JobOrder
+from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from probes.mpi import mpi_time
 from probes.mpi.launchers import MpiInstall
 from probes.network.stream import Comprobe, RankPlaces
@@ -102,11 +102,13 @@ def lab(two_hosts: NetLab, monkeypatch: pytest.MonkeyPatch) -> NetLab:
 # --- inside MPI
 
 
-def counted(command: list[str], folder: Path, more: dict[str, str]) -> tuple[Ended, list[mpi_time.MpiShare]]:
+def counted(
+    command: list[str], folder: Path, more: dict[str, str]
+) -> tuple[RunOutcome, list[mpi_time.MpiShare]]:
     library, counts = mpi_time.build(folder), folder / "counts"
     counts.mkdir()
     variables = mpi_time.variables(library, counts) | more
-    with Trial(command, str(folder), CPUS, 120.0, variables) as trial:
+    with Trial(command, str(folder), CPUS, limit_s=120.0, variables=variables) as trial:
         while (ended := trial.ended(1.0)) is None:
             pass
     return ended, mpi_time.read(counts)
@@ -252,7 +254,7 @@ def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: Ne
     starts = [one.start(CPUS, i, 60.0) for i, one in enumerate(programs)]
     for i, start in enumerate(starts):
         assert f"{cores[0][i]},{cores[1][i]}" in start.command
-    times = run_pairs(programs, [(0, 1)], CPUS, 1, 120.0)
+    times = run_pairs(programs, [(0, 1)], CPUS, 1, limit_s=120.0)
     assert len(times.slowdowns("exchange", "another", "wall")) == 1
     assert len(times.slowdowns("another", "exchange", "wall")) == 1
     assert not processes_below()

@@ -13,7 +13,7 @@ import pytest
 
 from agent.job_profile import pair_trials
 from agent.job_profile.pair_trials import Program, Times, run_pairs
-from agent.job_profile.session import CommandFailed
+from agent.job_profile.trial import CommandFailed
 from agent.node_profile.node_kind import node_kind
 from profiles.job_store import JobStore
 from profiles.jobs import JobProfile
@@ -161,7 +161,7 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     require(len(CPUS) > 1, "two CPUs")
     told: list[str] = []
     programs = [sleeper("long", 1.0), sleeper("short", 0.2)]
-    times = run_pairs(programs, [(0, 1), (1, 1)], CPUS, 2, 60.0, told.append)
+    times = run_pairs(programs, [(0, 1), (1, 1)], CPUS, 2, limit_s=60.0, tell=told.append)
     assert {name: len(runs) for name, runs in times.alone.items()} == {"long": 4, "short": 4}
     assert {pair: len(runs) for pair, runs in times.beside.items()} == {
         ("long", "short"): 2,
@@ -185,7 +185,7 @@ def test_a_program_beside_itself_is_not_in_step(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(pair_trials, "_together", seen)
     programs = [sleeper(name, 0.2)._replace(run_s=0.2) for name in ("a", "b")]
-    times = run_pairs(programs, [(0, 0), (0, 1)], CPUS, 4, 60.0)
+    times = run_pairs(programs, [(0, 0), (0, 1)], CPUS, 4, limit_s=60.0)
     assert len(times.beside["a", "a"]) == len(times.beside["b", "a"]) == 4
     ahead = [ahead_s for names, ahead_s in asked if names == ["a", "a"]]
     assert len(set(ahead)) == 4 and all(0 < ahead_s < 0.2 for ahead_s in ahead)
@@ -214,16 +214,16 @@ def test_every_run_of_a_pair_begins_anew() -> None:
         'test -z "$(ls -A "$TENBIN_JOB_FOLDER")"; echo 1 > "$TENBIN_JOB_FOLDER/checkpoint.tenbin"; sleep 0.2'
     )
     programs = [Program(name, ("sh", "-euc", word), "/", 1) for name in ("one", "other")]
-    times = run_pairs(programs, [(0, 1)], CPUS, 2, 60.0)
+    times = run_pairs(programs, [(0, 1)], CPUS, 2, limit_s=60.0)
     assert len(times.beside["one", "other"]) == 2
 
 
 def test_a_program_that_fails_is_named() -> None:
     with pytest.raises(CommandFailed, match=r"broken: .* did not succeed .*no such grid.*measure it again"):
         broken = Program("broken", ("sh", "-c", "echo no such grid >&2; exit 2"), "/", 1)
-        run_pairs([broken], [], CPUS, 1, 60.0)
+        run_pairs([broken], [], CPUS, 1, limit_s=60.0)
     with pytest.raises(CommandFailed, match=r"endless: .*took too long"):
-        run_pairs([sleeper("endless", 600)], [], CPUS, 1, 0.5)
+        run_pairs([sleeper("endless", 600)], [], CPUS, 1, limit_s=0.5)
     assert not processes_below()
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from agent.job_profile import scaling
-from agent.job_profile.scaling import Scaling, ScalingFailed, check_counts, measure
+from agent.job_profile.scaling import Scaling, check_counts, measure
+from agent.job_profile.trial import CommandFailed
 from probes.mpi.detection import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
@@ -76,9 +77,9 @@ def test_ranks_are_started_as_many() -> None:
 
 
 def test_what_cannot_be_measured_says_on_how_many_cores() -> None:
-    with pytest.raises(ScalingFailed, match="on 2 cores with exit code 3"):
+    with pytest.raises(CommandFailed, match="on 2 cores with exit code 3"):
         measure(order("import os, sys; sys.exit(3 if os.environ['OMP_NUM_THREADS'] == '2' else 0)", 1, 2))
-    with pytest.raises(ScalingFailed, match=r"still ran on 1 core after 0\.3 s"):
+    with pytest.raises(CommandFailed, match=r"still ran on 1 core after 0\.3 s"):
         measure(order("import time; time.sleep(60)", 1, limit_s=0.3))
 
 
