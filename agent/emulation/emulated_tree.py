@@ -1,17 +1,14 @@
-"""The process behind an emulated powercap tree: advances the counters, obeys the caps.
+"""The process behind an emulated powercap tree: it advances the counters and obeys the caps.
 
-Every 5 ms it looks which loads are runnable, turns that into energy, and holds each package to its cap by
-stopping and continuing the package's loads: a CPU quota by SIGSTOP and SIGCONT. Unlike a cgroup's quota this
-needs no root, and it takes a *share* of whatever time the machine gives the load. Power follows runnable
-time, whether or not another process had the core: so a busy machine does not move the knee.
+Every 5 ms it counts energy for the loads that are runnable, and holds each package to its cap by SIGSTOP and
+SIGCONT to the package's loads. Unlike a cgroup's quota this needs no root, and takes a *share* of the time
+that the machine gives the load. Power follows runnable time, even if another process had the core, so a busy
+machine does not move the knee.
 
-Its loads are marked descendants of its owner; or, where it stands for a coordinator
-(``agent.emulation.persistent``), the processes of the jobs in a store, except while they are paused. On a
-node of a cluster they are those of all jobs there:
+    python -P -m agent.emulation.emulated_tree SYSFS MACHINE [STORE | --node]
 
-    python -P -m agent.emulation.emulated_tree SYSFS MACHINE --node
-
-makes the tree in the folder SYSFS, and keeps it until SIGTERM.
+The loads are marked descendants of its parent, the jobs of a coordinator's STORE, or all jobs of a node of a
+cluster, for which it makes the tree itself.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from probes.power.powercap import read_int
 
 TICK_S = 0.005
 SCAN_S = 0.1
-SWING_S = 0.0015  # of running time that a package may be ahead of its cap, or behind, before it is stopped
-CREDIT_S = 0.05  # of running time: the most that is saved up while less than the cap is drawn
+SWING_S = 0.0015  # of running time: how far a package may be ahead of its cap, or behind it
+CREDIT_S = 0.05  # of running time: the most that is saved up below the cap
 START_UJ = 1_000_000_000
 WRAP_IN_UJ = 20_000_000
 DIGITS = 16
@@ -48,20 +45,20 @@ FOLDER = "TENBIN_JOB_FOLDER"
 
 @dataclass
 class Load:
-    """A process that draws power, and is slowed down."""
+    """A process that draws power and is slowed down."""
 
     pid: int
     kind: str
-    settled_s: float  # all the time it was runnable, when it was last seen not to be
+    settled_s: float  # all its runnable time, when it was last seen not runnable
     counted_s: float = 0.0  # runnable time counted since then
-    job: str = ""  # folder of the attempt that it belongs to
+    job: str = ""  # folder of its attempt
     paused: bool = False
 
     def active_s(self, seconds: float) -> float | None:
-        """For how much of the ``seconds`` just passed it was runnable; None once it has ended.
+        """Estimate the runnable time within the ``seconds`` just passed; None once the process has ended.
 
-        One that is runnable now counts as runnable all the time. Once it is not, the kernel's own account is
-        complete, and what was counted too little (the moments before a stop took effect) is made up.
+        A process that is runnable now counts as runnable all the time. When it no longer is, the kernel's
+        account is complete, and moments that were missed (before a stop took effect) are added.
         """
         try:
             state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -74,7 +71,7 @@ class Load:
         except (OSError, ValueError, IndexError):
             return None
         missing_s = total_s - self.settled_s - self.counted_s
-        # What was counted too much is set off later: no counter of energy runs backwards.
+        # An excess is set off later, because no counter of energy runs backwards.
         self.settled_s, self.counted_s = total_s, max(0.0, -missing_s)
         return max(0.0, missing_s)
 
@@ -84,7 +81,7 @@ class Load:
 
 
 def runnable_s(pid: int) -> float:
-    """Time for which a process has run or waited for its core; complete only while it does neither."""
+    """Read how long a process has run or waited for its core; complete only while it does neither."""
     ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
     return (int(ran_ns) + int(waited_ns)) * 1e-9
 
@@ -103,7 +100,7 @@ class Package:
     cap_w: float | None = None
 
     def step(self, seconds: float) -> float:
-        """Account for the ``seconds`` just passed, then hold the cap. Returns the mean power in them, W."""
+        """Account for the ``seconds`` just passed, hold the cap, and return the mean power in W."""
         dynamic_w = 0.0
         full_w = 0.0
         for load in list(self.loads):
@@ -148,12 +145,12 @@ class Package:
         return self.cap_w
 
     def adopt(self, load: Load) -> None:
-        """Take a load over: it stops or goes on as the package does, whatever it did where it comes from."""
+        """Take a load over, and stop or continue it as the package's other loads."""
         self.loads.append(load)
         load.send(signal.SIGSTOP if self.stopped else signal.SIGCONT)
 
     def free(self) -> None:
-        """Let every load go on (at the end of the emulation)."""
+        """Let all loads go on at the end of the emulation."""
         self.stopped = True
         self._stop(False)
 
@@ -181,7 +178,7 @@ class Zone:
                 path.unlink(missing_ok=True)
         all_ones = "ffffffff" in self._faults and self._ticks % 20 == 0
         raw = 0xFFFFFFFF if all_ones else int(self._uj) % self._range_uj
-        text = f"{raw:0{DIGITS}d}\n".encode()  # of fixed width: a reader never sees half of it
+        text = f"{raw:0{DIGITS}d}\n".encode()  # of fixed width, so that no reader sees half of it
         for file in self._files:
             os.pwrite(file, text, 0)
 
@@ -233,7 +230,7 @@ class Tree:
         for pid in pids:
             if pid not in self._known:
                 with suppress(psutil.Error, OSError, ValueError):
-                    self._meet(psutil.Process(pid))
+                    self._classify(psutil.Process(pid))
         for load in self._known.values():
             if load is not None and load.job:
                 with suppress(OSError):
@@ -252,10 +249,10 @@ class Tree:
         except psutil.NoSuchProcess:
             return []
 
-    def _meet(self, process: psutil.Process) -> None:
+    def _classify(self, process: psutil.Process) -> None:
         environment = process.environ()
         kind, job = environment.get(MARK), self._job(environment)
-        young = time.time() - process.create_time() < 2.0  # it may not have reached its own program yet
+        young = time.time() - process.create_time() < 2.0  # it may not have reached its exec yet
         if kind is None or job is None:
             if not young:
                 self._known[process.pid] = None
@@ -268,7 +265,7 @@ class Tree:
         self._home(set(cores)).adopt(load)
 
     def _job(self, environment: Mapping[str, str]) -> str | None:
-        """Folder of the attempt that a process belongs to; "" where jobs do not count; None: no load."""
+        """Return the folder of a process's attempt; "" if jobs do not count; None if it is no load."""
         mark = environment.get(JOB_MARK, "")
         number, _, attempt = mark.rpartition(":")
         if self.node:
@@ -288,7 +285,7 @@ class Tree:
         home = self._home(os.sched_getaffinity(load.pid))
         paused = self._paused(load.job)
         if paused and not load.paused:
-            load.send(signal.SIGSTOP)  # it may just have been continued here
+            load.send(signal.SIGSTOP)  # this process may just have continued it
         if paused or load not in home.loads:
             for package in self.packages.values():
                 if load in package.loads:
@@ -310,39 +307,33 @@ class Tree:
 def run(sysfs: Path, name: str) -> None:
     """Keep the tree alive until the process that started this one ends, or SIGTERM."""
     owner = os.getppid()
-    _prepare()
-    tree = Tree(sysfs, name, owner)
     try:
-        _loop(tree, lambda: os.getppid() == owner)
+        _serve(Tree(sysfs, name, owner), lambda: os.getppid() == owner)
     finally:
-        tree.free()
         if os.getppid() != owner:
             shutil.rmtree(sysfs, ignore_errors=True)
 
 
-def stand(sysfs: Path, name: str, store: Path) -> None:
+def run_for_store(sysfs: Path, name: str, store: Path) -> None:
     """Keep the tree alive until neither a coordinator nor a job of the store is left, or SIGTERM."""
     folder = store / "emulated"
-    _prepare()
-    tree, alive, door = Tree(sysfs, name, store=store), sign_of_life(folder), None
+    tree, alive, closed = Tree(sysfs, name, store=store), sign_of_life(folder), None
 
     def wanted() -> bool:
-        nonlocal door
+        nonlocal closed
         if tree.idle:
-            door = abandoned(folder)  # nobody comes in from here on
-        return door is None
+            closed = abandoned(folder)  # no user can come from here on
+        return closed is None
 
     try:
-        _loop(tree, wanted)
+        _serve(tree, wanted)
     finally:
-        tree.free()
         shutil.rmtree(sysfs, ignore_errors=True)
         os.close(alive)
 
 
-def keep(sysfs: Path, name: str) -> None:
-    """Make the tree of a node of a cluster, and keep it alive until SIGTERM; one of before is made anew, as a
-    machine that was started again has its own caps."""
+def run_for_node(sysfs: Path, name: str) -> None:
+    """Make the tree of a node of a cluster anew, as after a reboot, and keep it alive until SIGTERM."""
     machine, faults = parse(name)
     mark = sysfs / "class/powercap/emulated"
     if mark.exists():
@@ -354,34 +345,25 @@ def keep(sysfs: Path, name: str) -> None:
             lowest = sysfs / "class/powercap" / folder / "constraint_0_min_power_uw"
             lowest.write_text(f"{round(machine.floor_w * 1e6)}\n")
     mark.write_text(f"{name}\n")
-    _prepare()
-    tree = Tree(sysfs, name, node=True)
+    _serve(Tree(sysfs, name, node=True), lambda: True)
+
+
+def _serve(tree: Tree, wanted: Callable[[], bool]) -> None:
+    """Advance the tree as long as it is wanted, and then let its loads go on."""
+    last, scanned = time.monotonic(), 0.0
     try:
-        _loop(tree, lambda: True)
+        while wanted():
+            time.sleep(TICK_S)
+            now = time.monotonic()
+            tree.step(now - last)
+            last = now
+            if scanned == 0.0:
+                print("ready", flush=True)
+            if now - scanned > SCAN_S:
+                tree.find_loads()
+                scanned = now
     finally:
         tree.free()
-
-
-def _prepare() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which still needs the tree
-    signal.signal(signal.SIGTERM, _leave)
-    with suppress(PermissionError):  # root only; without it a busy machine makes the power uneven
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-
-
-def _loop(tree: Tree, wanted: Callable[[], bool]) -> None:
-    last = time.monotonic()
-    scanned = 0.0
-    while wanted():
-        time.sleep(TICK_S)
-        now = time.monotonic()
-        tree.step(now - last)
-        last = now
-        if scanned == 0.0:
-            print("ready", flush=True)
-        if now - scanned > SCAN_S:
-            tree.find_loads()
-            scanned = now
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -389,9 +371,13 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which still needs the tree
+    signal.signal(signal.SIGTERM, _leave)
+    with suppress(PermissionError):  # for root only; without priority a busy machine makes the power uneven
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     if sys.argv[3:] == ["--node"]:
-        keep(Path(sys.argv[1]), sys.argv[2])
+        run_for_node(Path(sys.argv[1]), sys.argv[2])
     elif len(sys.argv) > 3:
-        stand(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+        run_for_store(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
     else:
         run(Path(sys.argv[1]), sys.argv[2])

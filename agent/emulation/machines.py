@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from profiles.errors import BadInput, UserError
 
@@ -114,25 +115,41 @@ def emulated_node(name: str) -> Iterator[Path]:
     Raises:
         BadInput: ``name`` is not known.
     """
+    sysfs, process = start_emulation(name)
+    try:
+        yield sysfs
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(sysfs, ignore_errors=True)  # the emulation removes it too, if it ends last
+
+
+def start_emulation(
+    name: str, *arguments: str, log: IO[bytes] | None = None
+) -> tuple[Path, subprocess.Popen[bytes]]:
+    """Build the tree of an emulated node, and start the process behind it; return sysfs root and process.
+
+    Args:
+        arguments: more arguments of the process.
+        log: file of its errors; the process then has a session of its own.
+    """
     machine, faults = parse(name)
     memory = Path("/dev/shm")
-    folder = tempfile.mkdtemp(prefix="tenbin-emulated-", dir=memory if memory.is_dir() else None)
-    sysfs = Path(folder)
-    try:
-        build(sysfs, machine, faults)
-        with subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent.emulation.emulated_tree", folder, name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        ) as process:
-            try:
-                if process.stdout is None or not process.stdout.readline():
-                    raise UserError(f"the emulation of {name} did not start (exit {process.wait()})")
-                yield sysfs
-            finally:
-                process.terminate()
-    finally:
-        shutil.rmtree(sysfs, ignore_errors=True)  # the emulation removes it too, if it ends last
+    sysfs = Path(tempfile.mkdtemp(prefix="tenbin-emulated-", dir=memory if memory.is_dir() else None))
+    build(sysfs, machine, faults)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "agent.emulation.emulated_tree", str(sysfs), name, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=log is not None,
+    )
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        shutil.rmtree(sysfs, ignore_errors=True)
+        raise UserError(f"the emulation of {name} did not start (exit {process.wait()})")
+    process.stdout.close()
+    return sysfs, process
 
 
 def build(sysfs: Path, machine: Machine, faults: frozenset[str] = frozenset()) -> None:

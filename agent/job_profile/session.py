@@ -1,10 +1,9 @@
-"""The runs of a job profile: the command over and over, alone and beside graded memprobe and comprobe.
+"""The runs of a job profile: the command again and again, alone and beside graded memprobe and comprobe.
 
 One repetition visits every intensity of each probe once, in random order, so that drift falls on all alike.
-Each probe is measured beside itself too, the reference of the job's pressure: memprobe in short rounds
-between the runs, because memory that others use as well can be half as fast a second later, and what is
-compared must lie side by side. The pressure costs no runs of its own: the probes beside the job tell how fast
-they were.
+Each probe is measured beside itself too, as reference of the job's pressure. memprobe does so in short rounds
+between the runs, because shared memory can be half as fast a second later. The pressure needs no runs of its
+own, because the probes beside the job tell how fast they were.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 QUICK_INTENSITIES = (0.0, 50.0, 100.0)
 ALONE, MEMORY, NETWORK = "", "memory", "network"
 LEAST_RUN_S = 5 * WINDOW_S
-REFERENCES, QUICK_REFERENCES = (2, 2), (1, 3)  # so often in a repetition, each of so many rounds
-WARM_UP = 5  # windows, until a writer that has rested is as fast as one beside the job
+REFERENCES, QUICK_REFERENCES = (2, 2), (1, 3)  # times in a repetition, and rounds each time
+WARM_UP = 5  # windows until a rested writer is as fast as one beside the job
 LEAST_REPETITIONS, MOST_REPETITIONS = 3, 20
-FULL_REPETITIONS = 6  # below, the median's interval rests on an assumption
+FULL_REPETITIONS = 6  # with fewer, the median's interval rests on an assumption
 QUICK_LEAST, QUICK_MOST = 2, 3
-QUICK_S = 50.0  # a quick profile begins no third repetition that ends later: a minute in all, of 5 s runs
-RUNS = 34  # a full one has the time of so many: three minutes in all, of 5 s runs
-SHORTEST_S, LONGEST_S = 170.0, 1200.0  # but so much at least and at most
+QUICK_S = 50.0  # end of a third repetition in a quick profile: a minute in all, of runs of 5 s
+RUNS = 34  # time of a full profile, in runs: three minutes in all, of runs of 5 s
+SHORTEST_S, LONGEST_S = 170.0, 1200.0  # bounds of that time
 TOLERANCE = 0.05
+MEASURED = ("wall_s", "cpu_s", "peak_memory_mb", "read_mb", "written_mb", "disk_read_mb", "disk_written_mb")
 NOTABLE_S = 0.05  # of building kernels
-COMPROBE_S = 2.0  # to start one, and its windows
+COMPROBE_S = 2.0  # to start comprobe, and its windows
 
 
 @dataclass(frozen=True)
 class JobOrder:
-    """What to measure.
+    """The command to measure, and how.
 
     Attributes:
-        quick: at 50 and 100 % only, two repetitions or three: the intervals are as wide as that makes them.
-        cores: how many the job gets, pinned; memprobe writes on as many beside it, or on those left. With
+        quick: two or three repetitions, at 50 and 100 % only, with wider intervals.
+        cores: cores that the job is pinned to; memprobe writes on as many others, or on those left. With
             ``mpi``: its ranks, one a core.
-        mpi: the command is started as so many ranks.
-        hosts: where they lie; empty: here.
-        limit_s: a run that takes longer is ended.
-        budget_s: no further repetition is begun that would end later, once the least number is done; None: by
-            the length of a run.
+        mpi: start the command as so many ranks.
+        hosts: the hosts of the ranks; empty: this node.
+        limit_s: longest time of a run.
+        budget_s: time in which repetitions beyond the least number must end; None: by the length of a run.
     """
 
     name: str
@@ -93,8 +92,8 @@ class Session:
 
     Attributes:
         job, probes: the cores of the job and of memprobe; no probes: without memprobe.
-        network: comprobe, where the job has hosts.
-        mpi_time: looks how long ranks are inside MPI; None where it cannot.
+        network: comprobe, if the job has hosts.
+        mpi_time: counts the time inside MPI; None if that is impossible.
     """
 
     order: JobOrder
@@ -117,7 +116,7 @@ class Session:
     first_compile_s: float | None = None
 
     def run(self) -> None:
-        """All of it.
+        """Run all repetitions.
 
         Raises:
             CommandFailed: the command cannot be measured. KeyboardInterrupt: before anything was.
@@ -130,7 +129,7 @@ class Session:
         self.run_s = first.wall_s
         self._look_at_device()
         if self.mpi_time and not (ranks := self.mpi_time.seen):
-            self.mpi_time = None  # no MPI program: its later runs are left as they are
+            self.mpi_time = None  # no MPI program
         elif self.mpi_time and self.order.mpi and ranks < self.order.cores:
             self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
         repetition = 0
@@ -155,7 +154,7 @@ class Session:
         return goes_on(self.order, self.run_s, done, spent_s, narrow=self._narrow)
 
     def _look_at_device(self) -> None:
-        """After the first run, in which kernels may have to be built anew."""
+        """Note the first run's time to build kernels, which the driver may keep."""
         self.first_compile_s = self._on_devices().get("compile_s")
         if self.devices.trouble:
             what = "OpenCL: device memory, kernels, building, draining"
@@ -215,13 +214,7 @@ class Session:
                     "repetition": repetition,
                     "beside": beside,
                     "intensity_percent": intensity,
-                    "wall_s": ended.wall_s,
-                    "cpu_s": ended.cpu_s,
-                    "peak_memory_mb": ended.peak_memory_mb,
-                    "read_mb": ended.read_mb,
-                    "written_mb": ended.written_mb,
-                    "disk_read_mb": ended.disk_read_mb,
-                    "disk_written_mb": ended.disk_written_mb,
+                    **{name: getattr(ended, name) for name in MEASURED},
                     "mpi_share": self.mpi_time.share(ended.wall_s) if self.mpi_time else None,
                     **self._on_devices(),
                 }
@@ -279,7 +272,7 @@ class Session:
         """One run of the command, and what the writers of ``stream`` do meanwhile."""
         rows: list[WriterWindow] = []
         variables = dict(self.start.variables)
-        if not self.order.hosts:  # which need not share the folder
+        if not self.order.hosts:  # hosts need not share the folder
             variables |= self.devices.variables()
         if self.mpi_time:
             variables |= self.mpi_time.variables()
@@ -325,7 +318,7 @@ class Session:
             )
 
     def _check(self, ended: RunOutcome) -> None:
-        """Raise what makes a run unusable; note what makes it doubtful."""
+        """Raise CommandFailed if a run is unusable; note if it is doubtful."""
         check(ended, self.order.limit_s)
         if ended.wall_s < LEAST_RUN_S:
             raise CommandFailed(
@@ -342,7 +335,7 @@ class Session:
             self.most_threads = max(self.most_threads, ended.most_threads)
 
     def _drop_incomplete(self, repetition: int) -> None:
-        """Forget a repetition that was cut short; say so if nothing is left."""
+        """Forget a repetition that was cut short; raise if no other is left."""
         if self.network:
             self.windows += self.network.windows
         complete = len([1 for row in self.runs if row["repetition"] == repetition]) == len(self.steps)
@@ -375,7 +368,9 @@ class Session:
         windows = times * (WARM_UP + rounds * len(self.intensities))
         one_s += windows * WINDOW_S if self.probes else 0.0
         one_s += 2 * len(self.intensities) * COMPROBE_S if self.network else 0.0
-        self.fraction = max(self.fraction, fraction)  # one more repetition than planned takes nothing back
+        self.fraction = max(
+            self.fraction, fraction
+        )  # never less, though there are more repetitions than planned
         left_s = one_s * self._planned * (1 - self.fraction)
         self.listener(JobProgress(doing, self.fraction, left_s if self.run_s else 0.0))
 

@@ -56,11 +56,11 @@ class LocalMachine(Machine):
 @contextmanager
 def find(asked: Asked) -> Iterator[LocalMachine]:
     """Find the cores, devices or packages of this machine that jobs get; an emulated machine ends with it."""
-    from agent.emulation.persistent import standing_node
+    from agent.emulation.persistent import persistent_node
     from scheduler.engines.local.capped import capped_packages
 
     cores, nodes, memory_mb = (asked.own[name] for name in ("cores", "nodes", "memory"))
-    emulated = standing_node(asked.emulate, asked.home) if asked.emulate else nullcontext(Path("/sys"))
+    emulated = persistent_node(asked.emulate, asked.home) if asked.emulate else nullcontext(Path("/sys"))
     with emulated as sysfs:
         if asked.devices:
             machine = devices_of_machine(asked.policy, asked.profile, asked.home)
