@@ -116,7 +116,7 @@ def profile(
 
       tenbin job profile stencil --caps -- ./stencil --steps 1000
     """
-    from agent.job_profile.caps import check as check_caps
+    from agent.job_profile.caps import check_meter
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
@@ -145,7 +145,7 @@ def profile(
     if caps and hosts:
         raise BadInput("--caps with --hosts: caps are those of this node", "leave one of them out")
     if caps:
-        check_caps(emulate)
+        check_meter(emulate)
     if scaling is not None:
         order = replace(order, command=on_cores(command, cores))
     stored.prepare()
@@ -252,7 +252,7 @@ def examples(
     sizes = counts(scale) if scale else ()
     with terminated_as_interrupted():
         for name in wanted:
-            run = command(name, KERNELS[name], seconds, 0 if sizes else 1)
+            run = command(name, KERNELS[name], seconds, ranks=0 if sizes else 1)
             order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
             scaling = planned(sizes, order) if sizes else None
             with progress(f"{name}, ") as listener:

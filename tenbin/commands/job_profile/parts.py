@@ -40,19 +40,21 @@ def budget_s(order: JobOrder) -> float:
 
 def with_scaling(made: Made, scaling: Scaling, listener: Listener) -> Made:
     """Add the speed-up over cores."""
-    from agent.job_profile.scaling import ScalingFailed, fit, measure
+    from agent.job_profile.scaling import fit, measure
+    from agent.job_profile.trial import CommandFailed
 
     def runs() -> tuple[object, pd.DataFrame]:
         table = measure(scaling, _teller(listener))
         return fit(table, scaling.hosts), table
 
     what = f"scaling over {', '.join(map(str, scaling.counts))} cores"
-    return _with_part(made, "scaling", what, runs, failures=(ScalingFailed,))
+    return _with_part(made, "scaling", what, runs, failures=(CommandFailed,))
 
 
 def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) -> Made:
     """Add run time and energy under power caps."""
-    from agent.job_profile.caps import CapsFailed, UnderCapsOrder, measure
+    from agent.job_profile.caps import UnderCapsOrder, measure
+    from agent.job_profile.trial import CommandFailed
     from profiles.errors import Unavailable
     from profiles.fits.job_caps import fit
 
@@ -65,7 +67,7 @@ def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) ->
         return fit(table, emulated, doubt), table
 
     what = "run time and energy under power caps"
-    return _with_part(made, "caps", what, runs, failures=(CapsFailed, Unavailable))
+    return _with_part(made, "caps", what, runs, failures=(CommandFailed, Unavailable))
 
 
 def _teller(listener: Listener, of: str = "") -> Callable[[str], None]:
