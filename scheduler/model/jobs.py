@@ -194,12 +194,12 @@ class Pool:
 
     @property
     def counted(self) -> bool:
-        """Whether the units have no identity."""
+        """True if the units have no identity."""
         return not self.resources
 
     @property
     def has_power(self) -> bool:
-        """Whether anything is known of its power."""
+        """True if its power is known."""
         return bool(self.base_w or self.peak_w or self.caps_w)
 
     def name_of(self, node: int) -> str:

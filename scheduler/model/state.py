@@ -67,6 +67,12 @@ class JobState:
     migrations: int = 0
     failures: int = 0
 
+    @property
+    def place(self) -> Placement:
+        """The placement of a job that has started."""
+        assert self.placement is not None
+        return self.placement
+
     def attained_s(self, now: float) -> float:
         """Return the attained service in seconds, the time in which the job made progress."""
         if self.phase is RUNNING and now > self.works_from_s:
@@ -150,8 +156,7 @@ class ClusterState(Allocation):
         state = self.suspended.get(job_id)
         if state is None:
             self._not("resume", job_id, "suspended")
-        job, before = state.job, state.placement
-        assert before is not None
+        job, before = state.job, state.place
         if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
             self._check_shape("resume", job, placement)
         moved = placement.pool != before.pool or placement.nodes != before.nodes
@@ -230,8 +235,7 @@ class ClusterState(Allocation):
         elif phase is SUSPENDED:
             self.suspended[job.id] = state
         else:
-            assert state.placement is not None
-            self._take_again(job, state.placement)
+            self._take_again(job, state.place)
             self.running[job.id] = state
             if phase is RUNNING:
                 self.expect(state, state.works_from_s)
@@ -286,8 +290,7 @@ class ClusterState(Allocation):
 
     def resize(self, state: JobState, placement: Placement) -> None:
         """Give a running malleable job other units."""
-        job, before, job_id = state.job, state.placement, state.job.id
-        assert before is not None
+        job, before, job_id = state.job, state.place, state.job.id
         if not job.malleable and placement.units != before.units:
             self.broken(job_id, "resize", "the job is not malleable")
         if placement.pool != before.pool:
@@ -302,8 +305,7 @@ class ClusterState(Allocation):
 
     def set_cap(self, state: JobState, cap_w: float | None) -> None:
         """Give a running job's units another power cap."""
-        before, job_id = state.placement, state.job.id
-        assert before is not None
+        before, job_id = state.place, state.job.id
         after = Placement(before.pool, before.units, before.nodes, cap_w, before.region, before.binding)
         self._settle(state)
         self._add_power(before, -1)

@@ -24,7 +24,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -99,17 +99,17 @@ class History:
         self._of_program: dict[str, deque[PastRun]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._last_two: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2))
         self._errors: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=ERRORS_KEPT))
-        self._asked_for: dict[tuple[object, ...], _Alike] = {}
-        self._named: dict[tuple[str, str, Quantity], HistoryPrediction | None] = {}
-        self._by_user: dict[str, HistoryPrediction | None] = {}
+        # Each is computed once between two ends of runs.
+        self._alike = cache(self._find_alike)
+        self._by_name = cache(self._predict_by_name)
+        self._by_user = cache(self._predict_by_user)
         for run in runs:
             self.add(run)
 
     def add(self, run: PastRun) -> None:
         """Learn from a run that has ended."""
-        self._asked_for.clear()
-        self._named.clear()
-        self._by_user.clear()
+        for cached in (self._alike, self._by_name, self._by_user):
+            cached.cache_clear()
         self._of_program[run.asked.program].append(run)
         if run.run_s <= 0:
             return
@@ -131,43 +131,31 @@ class History:
     def predict(self, asked: JobSignature, quantity: Quantity = "run_s") -> HistoryPrediction | None:
         """Predict a quantity of the next run; None if nothing is known."""
         if asked.program not in self._of_program:
-            return self._of_user(asked.user) if quantity == "run_s" else None
-        alike = self._alike(asked, quantity)
+            return self._by_user(asked.user) if quantity == "run_s" else None
+        alike = self._alike(asked.program, asked.size, asked.pool, quantity)
         if same := alike.same.get(asked.arguments):
             return _of_values(same[-RECENT:], "arguments", "same program and arguments")
-        found = alike.scaled(asked.arguments) or self._by_name(asked, quantity)
-        return self._of_user(asked.user) if found is None and quantity == "run_s" else found
+        found = alike.scaled(asked.arguments) or self._by_name(asked.program, asked.pool, quantity)
+        return self._by_user(asked.user) if found is None and quantity == "run_s" else found
 
-    def _alike(self, asked: JobSignature, quantity: Quantity) -> _Alike:
-        """Return the runs of its program, size and class of device, cached until the next run ends."""
-        key = asked.program, asked.size, asked.pool, quantity
-        if key not in self._asked_for:
-            values = self._values(asked.program, quantity)
-            there = (asked.size, asked.pool)
-            own = [(run, value) for run, value in values if (run.asked.size, run.asked.pool) == there]
-            self._asked_for[key] = _Alike([(run.asked.arguments, value) for run, value in own])
-        return self._asked_for[key]
+    def _find_alike(self, program: str, size: tuple[int, ...], pool: str, quantity: Quantity) -> _Alike:
+        runs = self._values(program, quantity)
+        there = ((run.asked, value) for run, value in runs)
+        return _Alike(
+            [(one.arguments, value) for one, value in there if (one.size, one.pool) == (size, pool)]
+        )
 
-    def _by_name(self, asked: JobSignature, quantity: Quantity) -> HistoryPrediction | None:
-        key = asked.program, asked.pool, quantity
-        if key not in self._named:
-            values = self._values(asked.program, quantity)
-            there = [value for run, value in values if run.asked.pool == asked.pool][-RECENT:]
-            rule = "same program, other arguments or another size"
-            self._named[key] = _of_values(there, "name", rule) if there else None
-        return self._named[key]
+    def _predict_by_name(self, program: str, pool: str, quantity: Quantity) -> HistoryPrediction | None:
+        there = [value for run, value in self._values(program, quantity) if run.asked.pool == pool][-RECENT:]
+        rule = "same program, other arguments or another size"
+        return _of_values(there, "name", rule) if there else None
 
     def _values(self, program: str, quantity: Quantity) -> list[tuple[PastRun, float]]:
         """List the program's runs of which the quantity is known."""
         runs = ((run, getattr(run, quantity)) for run in self._of_program.get(program, ()))
         return [(run, value) for run, value in runs if value is not None and value > 0]
 
-    def _of_user(self, user: str) -> HistoryPrediction | None:
-        if user not in self._by_user:
-            self._by_user[user] = self._by_last_two(user)
-        return self._by_user[user]
-
-    def _by_last_two(self, user: str) -> HistoryPrediction | None:
+    def _predict_by_user(self, user: str) -> HistoryPrediction | None:
         last = self._last_two.get(user)
         if not last:
             return None

@@ -68,8 +68,7 @@ class PredictionTracker:
 
     def starts(self, entry: Entry, state: JobState, now: float) -> None:
         """Predict a new attempt that is about to start."""
-        job, placement = state.job, state.placement
-        assert placement is not None
+        job, placement = state.job, state.place
         if entry.spec.checkpoint_signal is not None:
             self._awaited[entry.id] = {"ready", "pace"}
             if state.served_s > 0.0 or state.preemptions:
@@ -281,8 +280,8 @@ class CoLocationTracker:
     def look(self, state: ClusterState) -> None:
         """Note the company of each running job, if it has changed."""
         for running in state.running.values():
-            placement = running.placement
-            if placement is None or self.profiles.pressure(running.job.program) is None:
+            placement = running.place
+            if self.profiles.pressure(running.job.program) is None:
                 continue
             beside = _beside(running, state)
             one = self.job_table.forecasts.of(running.job.id, "pairing")
@@ -326,13 +325,11 @@ def overall(one: TrackedPrediction, end_s: float) -> float:
 
 def _beside(running: JobState, state: ClusterState) -> list[str]:
     """List the programs of the jobs on its nodes, in alphabetical order."""
-    assert running.placement is not None
-    nodes = {node for node, _ in running.placement.nodes}
-    others = (other for other in state.running.values() if other is not running and other.placement)
+    nodes = {node for node, _ in running.place.nodes}
     return sorted(
         other.job.program
-        for other in others
-        if other.placement is not None and nodes & {node for node, _ in other.placement.nodes}
+        for other in state.running.values()
+        if other is not running and nodes & {node for node, _ in other.place.nodes}
     )
 
 

@@ -111,8 +111,7 @@ class SimulatedCluster:
 
     def _release(self, simulated: SimulatedJob) -> Placement:
         """Suspend the job; return where it was."""
-        before = simulated.state.placement
-        assert before is not None
+        before = simulated.state.place
         simulated.close(self.state.now, self._powered.get(before.pool))
         self.state.end_stop(simulated.state)
         simulated.keep()
@@ -145,8 +144,8 @@ class SimulatedCluster:
         hit = self._random.randrange(state.in_service[pool]) - state.free[pool]
         if hit >= 0:
             for job_state in state.running.values():
-                placement = job_state.placement
-                if placement is not None and placement.pool == pool:
+                placement = job_state.place
+                if placement.pool == pool:
                     hit -= placement.units
                     if hit < 0:
                         self._fail(self.jobs[job_state.job.id])
@@ -155,8 +154,7 @@ class SimulatedCluster:
 
     def _fail(self, simulated: SimulatedJob) -> None:
         """Take the job's units away."""
-        before = simulated.state.placement
-        assert before is not None
+        before = simulated.state.place
         simulated.close(self.state.now, self._powered.get(before.pool))
         self.state.fail(simulated.state, simulated.fall_back(), simulated.saved_service_s)
         if self._interferes:
@@ -199,8 +197,7 @@ class SimulatedCluster:
 
     def _stop(self, simulated: SimulatedJob, state: JobState) -> None:
         """Begin to stop a running job; at no cost its units are free at once."""
-        placement, now = state.placement, self.state.now
-        assert placement is not None
+        placement, now = state.place, self.state.now
         simulated.version += 1
         cost = self._costs.stop_s(simulated.job, placement.pool)
         if cost > 0 or simulated.moving_to is not None:
@@ -214,8 +211,7 @@ class SimulatedCluster:
 
     def _resize(self, action: act.Resize) -> None:
         state = self.state.check_running("resize", action.job_id)
-        simulated, before, after = self.jobs[action.job_id], state.placement, action.placement
-        assert before is not None
+        simulated, before, after = self.jobs[action.job_id], state.place, action.placement
         simulated.close(self.state.now, self._powered.get(before.pool))
         self.state.resize(state, after)
         planned = self.state.costs.resize_s(simulated.job, before, after)
@@ -226,8 +222,7 @@ class SimulatedCluster:
 
     def _set_cap(self, action: act.SetPowerCap) -> None:
         state = self.state.check_running("set power cap", action.job_id)
-        simulated, before = self.jobs[action.job_id], state.placement
-        assert before is not None
+        simulated, before = self.jobs[action.job_id], state.place
         simulated.close(self.state.now, self._powered.get(before.pool))
         self.state.set_cap(state, action.cap_w)
         planned = self.state.costs.cap_s(simulated.job, before)
@@ -254,14 +249,12 @@ class SimulatedCluster:
         self.queue.push(end, FINISH, simulated, simulated.version)
 
     def _factor(self, simulated: SimulatedJob) -> float:
-        placement, interference = simulated.state.placement, self.settings.interference
-        assert placement is not None and interference is not None
+        placement, interference = simulated.state.place, self.settings.interference
+        assert interference is not None
         beside = []
         if placement.nodes:
             for other in sorted(self.state.nodes[placement.pool].neighbours(simulated.job.id, placement)):
-                where = self.jobs[other].state.placement
-                assert where is not None
-                beside.append((self.jobs[other].job, where))
+                beside.append((self.jobs[other].job, self.jobs[other].state.place))
         return interference(simulated.job, placement, beside)
 
     def _disturb_neighbours(self, job_id: int, placement: Placement) -> None:

@@ -228,9 +228,9 @@ def of_running(view: View, pool: str) -> Availability:
     """
     soon = instant(view.now + 1e-6)
     held = [
-        (max(state.expected_end_s, soon), state.placement.units)
+        (max(state.expected_end_s, soon), state.place.units)
         for state in view.running.values()
-        if state.placement is not None and state.placement.pool == pool
+        if state.place.pool == pool
     ]
     return Availability.beside(held, view.in_service[pool], view.now)
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from scheduler.model.actions import Action, Start, WakeAt
-from scheduler.model.events import Event, Finished, Started, Submitted, Timer
+from scheduler.model.events import Event, Finished, Submitted, Timer
 from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill.availability import Availability, earliest_end
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
@@ -69,7 +69,6 @@ class Conservative(Policy):
     Parameters = ConservativeParameters
     promises = frozenset({"no-delay"})
     suits = frozenset({"counted", "classes"})
-    ignores = frozenset({Started})
     parameters: ConservativeParameters
 
     def begin(self, view: View) -> None:
@@ -309,12 +308,11 @@ class Conservative(Policy):
         self._ends.clear()
         held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
         for state in view.running.values():
-            assert state.placement is not None
             end = state.expected_end_s
             if end <= view.now:
                 end = instant(view.now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(view.now)))
             self._ends[state.job.id] = end
-            held[state.placement.pool].append((end, state.placement.units))
+            held[state.place.pool].append((end, state.place.units))
         self._plans = {
             pool: Availability.beside(held[pool], view.in_service[pool], view.now) for pool in self._pools
         }

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.model.actions import Action, Start
-from scheduler.model.events import Event, Failed, Finished, Started, Submitted
+from scheduler.model.events import Event, Failed, Finished, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
@@ -44,7 +44,6 @@ class Easy(Policy):
     """EASY backfilling on counted pools."""
 
     suits = frozenset({"counted", "classes"})
-    ignores = frozenset({Started})
 
     def begin(self, view: View) -> None:
         pools = counted_pools(view, "easy")
@@ -55,8 +54,7 @@ class Easy(Policy):
             self._queue.add(job)
         if isinstance(self._queue, EasyQueue):
             for state in view.running.values():
-                assert state.placement is not None
-                self._queue.hold(state.job.id, state.placement.units, state.expected_end_s)
+                self._queue.hold(state.job.id, state.place.units, state.expected_end_s)
 
     def revise(self, jobs: Sequence[Job]) -> None:
         assert isinstance(self._queue, EasyQueue)

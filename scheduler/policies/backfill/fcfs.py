@@ -58,9 +58,9 @@ class Fcfs(Policy):
         """Predict when enough running jobs have ended on one class for the first job to start."""
         left = dict(view.free)
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
-            placement = state.placement
-            if placement is None or state.expected_end_s == float("inf"):
-                continue
+            if state.expected_end_s == float("inf"):
+                break
+            placement = state.place
             left[placement.pool] += placement.units
             if job.runs_on(placement.pool) and left[placement.pool] >= job.units:
                 return max(state.expected_end_s, view.now)

@@ -80,7 +80,7 @@ class MultiPoolEasy(MultiPoolQueue):
     def __init__(self, pools: Sequence[str]) -> None:
         super().__init__(pools)
         # For the first job: until when passing jobs may run on a class, and the units spare then.
-        # A class that is not here is free to all. None: to be made anew.
+        # A class without an entry is free to all. None: the reservation must be made.
         self._limits: dict[str, tuple[float, int]] | None = None
 
     def ended(self, job_id: int) -> None:
@@ -154,14 +154,14 @@ class MultiPoolEasy(MultiPoolQueue):
             pool: [] for pool in self.classes(job) if job.units <= view.in_service[pool]
         }
         for state in view.running.values():
-            placement = state.placement
-            if placement is not None and placement.pool in held:
+            placement = state.place
+            if placement.pool in held:
                 held[placement.pool].append((state.expected_end_s, state.job.id, placement.units))
         for other, pool in chosen:
             if pool in held:
                 held[pool].append((instant(view.now + other.estimate_on(pool)), other.id, other.units))
         best = math.inf, math.inf
-        limits = dict.fromkeys(held, (-math.inf, 0))  # until its time can be said nobody passes
+        limits = dict.fromkeys(held, (-math.inf, 0))  # without a time no job passes
         for pool, ends in held.items():
             at, spare = when_free(sorted(ends), job.units, left[pool], view.now)
             found = instant(at + job.estimate_on(pool)), at

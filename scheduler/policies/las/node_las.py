@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ TICK_S = 1e-6  # step of the grid of time, the least difference of attained serv
 ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
 
 
+@dataclass(slots=True, eq=False)
 class NodeTask:
     """A job of one task, or its part on one node: ``units`` tasks that count as one.
 
@@ -47,37 +49,29 @@ class NodeTask:
         started: True once it ran.
     """
 
-    __slots__ = (
-        "above_s",
-        "began_s",
-        "demand",
-        "gang",
-        "id",
-        "job",
-        "node",
-        "order",
-        "placement",
-        "rank",
-        "ripe_s",
-        "served_s",
-        "since_s",
-        "started",
-        "units",
-    )
+    job: Job
+    units: int = 1
+    id: int = field(init=False)
+    rank: tuple[int, int] = field(init=False)
+    demand: tuple[float, ...] = field(init=False)
+    gang: tuple[NodeTask, ...] = field(init=False)
+    node: Node = field(init=False)
+    placement: Placement = field(init=False)
+    served_s: float = 0.0
+    above_s: float = 0.0
+    began_s: float = 0.0
+    ripe_s: float = 0.0
+    since_s: float = 0.0
+    order: tuple[float, tuple[int, int]] = field(init=False)
+    started: bool = False
 
-    node: Node
-    placement: Placement
-
-    def __init__(self, job: Job, units: int = 1) -> None:
-        self.job = job
+    def __post_init__(self) -> None:
+        job = self.job
         self.id = job.id
         self.rank = (-job.priority, job.id)
-        self.units = units
-        self.demand = job.demand if units == 1 else tuple(units * d for d in job.demand)
-        self.gang: tuple[NodeTask, ...] = (self,)
-        self.served_s = self.above_s = self.began_s = self.ripe_s = self.since_s = 0.0
+        self.demand = job.demand if self.units == 1 else tuple(self.units * d for d in job.demand)
+        self.gang = (self,)
         self.order = (0.0, self.rank)
-        self.started = False
 
     def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
         """Place the job's tasks on these nodes (of one pool), so many on each."""
@@ -181,6 +175,7 @@ class NodeRules(NamedTuple):
     levels: Levels | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """The state of one node.
 
@@ -194,38 +189,25 @@ class Node:
         wake_s: requested time of a timer; infinite: none.
     """
 
-    __slots__ = (
-        "awaits",
-        "capacity",
-        "free",
-        "index",
-        "new",
-        "paused",
-        "placement",
-        "resources",
-        "running",
-        "stopping",
-        "tasks",
-        "unfinished",
-        "up",
-        "wake_s",
-    )
+    index: int
+    placement: Placement
+    pool: Pool
+    up: bool
+    capacity: tuple[float, ...] = field(init=False)
+    free: list[float] = field(init=False)
+    unfinished: list[float] = field(init=False)
+    tasks: int = 0
+    running: list[NodeTask] = field(default_factory=list)
+    paused: list[NodeTask] = field(default_factory=list)
+    new: list[NodeTask] = field(default_factory=list)
+    stopping: dict[int, NodeTask] = field(default_factory=dict)
+    awaits: NodeTask | None = None
+    wake_s: float = math.inf
 
-    def __init__(self, index: int, placement: Placement, pool: Pool, up: bool) -> None:
-        self.index = index
-        self.placement = placement
-        self.resources = pool.resources
-        self.capacity = pool.capacity_of(placement.nodes[0][0])
-        self.up = up
+    def __post_init__(self) -> None:
+        self.capacity = self.pool.capacity_of(self.placement.nodes[0][0])
         self.free = list(self.capacity)
         self.unfinished = [0.0] * len(self.capacity)
-        self.tasks = 0
-        self.running: list[NodeTask] = []
-        self.paused: list[NodeTask] = []
-        self.new: list[NodeTask] = []
-        self.stopping: dict[int, NodeTask] = {}
-        self.awaits: NodeTask | None = None
-        self.wake_s = math.inf
 
     def charge(self, task: NodeTask, sign: int) -> None:
         """Count a task that was sent here (1) or has ended (-1)."""

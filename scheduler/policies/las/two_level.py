@@ -251,8 +251,7 @@ class TwoLevel(Policy):
     def _adopt(self, view: View) -> None:
         """Take over the tasks that the view shows."""
         for state in (*view.running.values(), *view.suspended.values()):
-            where = state.placement
-            assert where is not None
+            where = state.place
             task = NodeTask(state.job, where.units)
             task.lie([(self._at[where.pool, number], units) for number, units in where.nodes])
             self._tasks[task.id] = task, True
@@ -300,7 +299,7 @@ def _name(node: Node) -> str:
 
 def _share(amounts: Sequence[float], node: Node) -> str:
     return ", ".join(
-        f"{max(0.0, amount):.3g} {name}" for name, amount in zip(node.resources, amounts, strict=True)
+        f"{max(0.0, amount):.3g} {name}" for name, amount in zip(node.pool.resources, amounts, strict=True)
     )
 
 

@@ -50,7 +50,6 @@ from scheduler.policies.mct.plan_state import (
     DueQueue,
     PlannedJob,
     in_order,
-    pool_of,
     remaining_job,
     stays_until,
 )
@@ -252,7 +251,7 @@ class Mct(Policy):
         self._broken = False
         held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
         for state in view.running.values():
-            held[pool_of(state)].append((stays_until(state, view), state.job.units))
+            held[state.place.pool].append((stays_until(state, view), state.job.units))
         self._pool_plans = {
             name: PoolPlan(
                 name, view.in_service[name], Availability.beside(each, view.in_service[name], now), now
@@ -275,13 +274,13 @@ class Mct(Policy):
         parts: tuple[Stay, ...] = ()
         if planned.running:
             end = stays_until(state, view)
-            parts = (Stay(pool_of(state), view.now, math.inf, end),)
+            parts = (Stay(state.place.pool, view.now, math.inf, end),)
             late = state.expected_end_s <= view.now
             if not planned.stopping:
                 if job.stop is NEVER or not self.parameters.migrate or late:
                     self._adopt(planned, parts)
                     return
-                self._pool_plans[pool_of(state)].availability.release(view.now, end, job.units)
+                self._pool_plans[state.place.pool].availability.release(view.now, end, job.units)
                 parts = ()
         planned.parts = parts
         if self.parameters.priced:

@@ -85,7 +85,7 @@ def remaining_job(
     tied = job.stop is PAUSE
     known: Container[str] = job.estimates_s or pool_plans
     if tied and state is not None and state.phase is not WAITING:
-        known = (pool_of(state),)
+        known = (state.place.pool,)
     times = {name: job.estimate_on(name) for name in pool_plans if name in known}
     names = sorted(times, key=times.__getitem__)  # of equal times the better rank comes first
     stoppable = migrate and job.stop is not NEVER
@@ -98,18 +98,13 @@ def remaining_job(
         [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
         view.now,
         view.now,
-        stoppable,
-        tied,
-        stint,
+        stoppable=stoppable,
+        tied=tied,
+        stint=stint,
     )
     if state is not None:
         _go_on(rest, planned, state)
     return rest
-
-
-def pool_of(state: JobState) -> str:
-    assert state.placement is not None
-    return state.placement.pool
 
 
 def stays_until(state: JobState, view: View) -> float:
@@ -117,7 +112,7 @@ def stays_until(state: JobState, view: View) -> float:
     now = view.now
     end = state.expected_end_s
     if state.phase is STOPPING:
-        end = instant(state.since_s + view.costs.stop_s(state.job, pool_of(state)))
+        end = instant(state.since_s + view.costs.stop_s(state.job, state.place.pool))
     if end <= now and state.phase is STOPPING:
         end = instant(now + max(LATE_STOP_S, now - state.since_s))
     elif end <= now:
@@ -139,7 +134,7 @@ def _go_on(rest: RemainingJob, planned: PlannedJob, state: JobState) -> None:
     if planned.stopping:
         rest.ready_s = planned.parts[0].end_s
     elif planned.running:
-        rest.here = next(k for k, pool_plan in enumerate(rest.pool_plans) if pool_plan.name == pool_of(state))
+        rest.here = [pool_plan.name for pool_plan in rest.pool_plans].index(state.place.pool)
         rest.works_s = max(now, instant(state.works_from_s))
         rest.stays_s = now
         if rest.stint:

@@ -114,10 +114,10 @@ class FifoCap(Policy):
         left = view.free[self.pool.name]
         left_w = math.inf if view.budget_w is None else view.budget_w - view.power_w
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
-            if state.placement is None or state.expected_end_s == math.inf:
-                continue
-            left += state.placement.units
-            left_w += self.pool.power_w(state.placement.units, state.placement.cap_w)
+            if state.expected_end_s == math.inf:
+                break
+            left += state.place.units
+            left_w += self.pool.power_w(state.place.units, state.place.cap_w)
             if left >= placement.units and left_w >= watts - ROUNDING_W:
                 return max(state.expected_end_s, view.now)
         return None

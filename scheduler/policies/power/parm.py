@@ -107,12 +107,11 @@ class Parm(Policy):
         free_watts = math.inf if view.budget_w is None else view.budget_w
         malleable: list[JobState] = []
         for state in view.running.values():
-            assert state.placement is not None
             if state.job.malleable:
                 malleable.append(state)
             else:
-                free_units -= state.placement.units
-                free_watts -= self._watts(state.placement)
+                free_units -= state.place.units
+                free_watts -= self._watts(state.place)
         waiting = list(view.waiting.values())[: self.parameters.depth]
         if not waiting and not malleable:
             return ()
@@ -227,8 +226,8 @@ def changes(running: Sequence[JobState], chosen: Sequence[Placement | None]) -> 
     give: list[Action] = []
     take: list[Action] = []
     for state, after in zip(running, chosen, strict=False):
-        before = state.placement
-        assert before is not None and after is not None
+        before = state.place
+        assert after is not None
         cap = after.cap_w
         if before.cap_w is not None and cap is not None:
             cap = min(before.cap_w, cap)

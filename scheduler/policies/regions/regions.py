@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scheduler.model.actions import Action, Repartition, Start, WakeAt
-from scheduler.model.events import Event, Failed, Finished, Started, Submitted, Timer
+from scheduler.model.events import Event, Failed, Finished, Submitted, Timer
 from scheduler.model.jobs import Cluster, Job, Placement, Region, instant
 from scheduler.model.state import JobState
 from scheduler.policies.backfill.availability import Availability, start_in_turn
@@ -60,7 +60,6 @@ class Regions(Policy):
     Parameters = RegionsParameters
     suits = frozenset({"counted"})
     fences = True
-    ignores = frozenset({Started})
     parameters: RegionsParameters
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
@@ -181,8 +180,7 @@ class Regions(Policy):
         numbers = {region.name: index for index, region in enumerate(regions)}
         homeless = []
         for state in view.running.values():
-            assert state.placement is not None
-            index = numbers.get(state.placement.region)
+            index = numbers.get(state.place.region)
             if index is None:
                 homeless.append(state)
             else:
@@ -195,8 +193,7 @@ class Regions(Policy):
 
     def _charge(self, state: JobState, order: Sequence[int]) -> None:
         """Charge a running job to these regions in turn, to each as much as is free, until all is charged."""
-        assert state.placement is not None
-        needed, charges = state.placement.units, []
+        needed, charges = state.place.units, []
         for index in order:
             part = self._parts[index]
             held = min(needed, part.free)

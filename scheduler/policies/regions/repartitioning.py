@@ -92,8 +92,8 @@ class Repartitioner:
             raise BadInput(what, "make them smaller")
         self._largest = max([rule.largest or 1, *(job.units for job in _jobs(view))])
         current = view.regions.get(pool, ())
-        there = (state.placement for state in view.running.values())
-        names = [r.name for r in current] + [p.region for p in there if p is not None and p.region]
+        there = (state.place.region for state in view.running.values())
+        names = [*(region.name for region in current), *filter(None, there)]
         self.cuts = max(map(cut_of, names), default=0)  # above 0 at a restart
         self.layout = RegionLayout(tuple(r.max_units for r in current), tuple(r.units for r in current))
         stands = self.layout == self._given if self._given else sum(self.layout.sizes) == self._units

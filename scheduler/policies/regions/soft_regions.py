@@ -34,7 +34,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from scheduler.model.actions import Action, Repartition, Start, WakeAt
-from scheduler.model.events import Event, Failed, Finished, Started, Submitted, Timer
+from scheduler.model.events import Event, Failed, Finished, Submitted, Timer
 from scheduler.model.jobs import Job, Placement, instant
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
 from scheduler.policies.regions.repartitioning import Repartitioner, RepartitionParameters, size_range
@@ -87,7 +87,6 @@ class SoftRegions(Policy):
 
     Parameters = SoftRegionsParameters
     suits = frozenset({"counted"})
-    ignores = frozenset({Started})
     parameters: SoftRegionsParameters
 
     def begin(self, view: View) -> None:
@@ -208,8 +207,4 @@ class SoftRegions(Policy):
 def _ends(view: View) -> list[tuple[float, int]]:
     """List (expected end, units) of the running jobs; a late one may end any moment, but not now."""
     soon = instant(view.now + MOMENT_S)
-    return [
-        (max(state.expected_end_s, soon), state.placement.units)
-        for state in view.running.values()
-        if state.placement is not None
-    ]
+    return [(max(state.expected_end_s, soon), state.place.units) for state in view.running.values()]

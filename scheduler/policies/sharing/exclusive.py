@@ -52,7 +52,7 @@ class Exclusive(Policy):
             return behind(first, needs)
         free = len(places.empty)
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
-            free += len(state.placement.nodes) if state.placement is not None else 0
+            free += len(state.place.nodes)
             if free >= whole.nodes and state.expected_end_s < float("inf"):
                 return Reason(f"waits for {needs}", max(state.expected_end_s, view.now))
         return Reason(f"waits for {needs}")

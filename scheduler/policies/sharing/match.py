@@ -87,7 +87,7 @@ class Prices(NamedTuple):
     def joined(self, where: NodeSet, job: Job | None) -> float:
         """Compute the cost of a set in use, with another job or without."""
         programs = [state.job.program for state in where.residents]
-        bindings = [state.placement.binding for state in where.residents if state.placement is not None]
+        bindings = [state.place.binding for state in where.residents]
         if job is not None:
             return self.cost([*programs, job.program], [*bindings, where.binding])
         return self.cost(programs, bindings)

@@ -39,9 +39,7 @@ class NodeSet(NamedTuple):
     @property
     def binding(self) -> str:
         """Binding of a job that joins."""
-        placement = self.residents[0].placement
-        assert placement is not None
-        return BESIDE[placement.binding]
+        return BESIDE[self.residents[0].place.binding]
 
 
 class SharedStart(NamedTuple):
@@ -102,8 +100,8 @@ class Places:
         )
         residents: dict[tuple[int, ...], list[JobState]] = {}
         for state in view.running.values():
-            if state.placement is not None and state.placement.binding in BESIDE:
-                residents.setdefault(tuple(n for n, _ in state.placement.nodes), []).append(state)
+            if state.place.binding in BESIDE:
+                residents.setdefault(tuple(n for n, _ in state.place.nodes), []).append(state)
         self.shared = [NodeSet(numbers, tuple(on)) for numbers, on in residents.items()]
         self.sets = [
             where
@@ -265,13 +263,13 @@ class Sharing(Policy):
         left = {node: len(jobs) for node, jobs in enumerate(nodes.jobs) if nodes.up[node]}
         empty = sum(not jobs for jobs in left.values())
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
-            if state.expected_end_s == inf or state.placement is None:
+            if state.expected_end_s == inf:
                 break
-            here = [node for node, _ in state.placement.nodes if node in left]
+            here = [node for node, _ in state.place.nodes if node in left]
             for node in here:
                 left[node] -= 1
                 empty += not left[node]
-            beside = share is not None and state.placement.binding in BESIDE and len(here) == share.nodes
+            beside = share is not None and state.place.binding in BESIDE and len(here) == share.nodes
             if beside or empty >= whole.nodes:
                 return max(state.expected_end_s, view.now)
         return None
