@@ -90,7 +90,7 @@ class Coordinator:
         self.job_table = JobTable(journal, engine.cluster, unit)
         self.co_location = CoLocationTracker(self.job_table, profiles) if profiles is not None else None
         self.tracker = PredictionTracker(self.job_table, self.folders, self.migration_costs, self.state.now)
-        for outcome in journal.forecasts(last=OUTCOMES):
+        for outcome in journal.predictions(last=OUTCOMES):
             self.migration_costs.recall(outcome)
         self._happenings: list[Happening] = []
         self.dispatcher = Dispatcher(self.state, self.job_table, journal, engine, self.tracker, self._happen)

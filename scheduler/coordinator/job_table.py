@@ -37,14 +37,14 @@ class JobTable:
 
     Attributes:
         entries: all jobs that have not ended, by number.
-        forecasts: what is predicted of them; journalled with the decision that rests on it.
+        predictions: what is predicted of them; journalled with the decision that rests on it.
     """
 
     def __init__(self, journal: Journal, cluster: Cluster, unit: Unit = CORE) -> None:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = getpass.getuser()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
-        self.forecasts = OpenPredictions(journal.last_forecast(), journal.forecasts(open=True))
+        self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self._jobs: dict[int, Job] = {}
         self._followers: dict[int, set[int]] = {}  # job -> jobs that are held until it ends
         self._added: dict[int, Entry] = {}
@@ -99,7 +99,7 @@ class JobTable:
         """A job has ended."""
         del self.entries[entry.id]
         self._jobs.pop(entry.id, None)
-        self.forecasts.void(entry.id, "the job has ended")
+        self.predictions.void(entry.id, "the job has ended")
 
     def wait_for_others(self, entry: Entry) -> None:
         """A job waits until those before it have ended."""
@@ -266,13 +266,13 @@ class JobTable:
         now: float = math.inf,
     ) -> None:
         """Make all of it durable; all pending timers and all regions, None if they have not changed."""
-        forecasts = self.forecasts.changed()
-        nothing = not (self._changed or self._added or self._history or forecasts)
+        predictions = self.predictions.changed()
+        nothing = not (self._changed or self._added or self._history or predictions)
         young = not self._remarks or now < self._remarks[0][0] + REMARKS_S
         if nothing and young and timers is None and regions is None:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]
         told = sorted(self._remarks + self._history, key=itemgetter(0))
-        self.journal.commit(changed, told, self._added.values(), timers, regions, forecasts)
+        self.journal.commit(changed, told, self._added.values(), timers, regions, predictions)
         self._added, self._changed, self._history, self._remarks = {}, {}, [], []
-        self.forecasts.committed()
+        self.predictions.committed()

@@ -19,7 +19,7 @@ from typing import Any
 from profiles.errors import BadInput
 from scheduler.coordinator import journal_file as file
 from scheduler.coordinator.jobs_on_disk import job_folders
-from scheduler.coordinator.rows import FORESEE, forecast_row, read_forecasts, thaw
+from scheduler.coordinator.rows import INSERT_PREDICTION, prediction_row, read_predictions, thaw
 from scheduler.coordinator.tally import Tally, TallyFile
 from scheduler.jobs.entry import FINAL, Entry
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of
@@ -109,12 +109,12 @@ class Journal:
         added: Iterable[Entry] = (),
         timers: Iterable[tuple[float, object]] | None = None,
         regions: Mapping[str, Sequence[Region]] | None = None,
-        forecasts: Iterable[TrackedPrediction] = (),
+        predictions: Iterable[TrackedPrediction] = (),
     ) -> None:
         """Write it in one transaction, durably.
 
         Args:
-            changed, added: jobs. events: (time, job, kind, detail). forecasts: new and changed ones.
+            changed, added: jobs. events: (time, job, kind, detail). predictions: new and changed ones.
             timers: all that are pending. regions: of all pools that are divided. None: as before.
         """
         new = list(added)
@@ -134,7 +134,9 @@ class Journal:
                 self._db.execute("DELETE FROM regions")
                 parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
                 self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
-            self._db.executemany(FORESEE, [forecast_row(forecast) for forecast in forecasts])
+            self._db.executemany(
+                INSERT_PREDICTION, [prediction_row(prediction) for prediction in predictions]
+            )
         self._tally, self._last = tally, last
         with suppress(OSError):
             self._tally_file.note(tally)
@@ -204,16 +206,16 @@ class Journal:
             found[pool] = (*found.get(pool, ()), Region(*region))
         return found
 
-    def last_forecast(self) -> int:
+    def last_prediction(self) -> int:
         """Number of the last prediction, 0 before the first."""
         return int(self._db.execute("SELECT coalesce(max(number), 0) FROM forecasts").fetchone()[0])
 
-    def forecasts(
+    def predictions(
         self, *, job: int | None = None, kind: Kind | None = None, last: int | None = None, open: bool = False
     ) -> list[TrackedPrediction]:
         """Predictions in the order in which they were made: all; of a job, of a kind; the last so many; those
         whose outcome is not known."""
-        return read_forecasts(self._db, job, kind, last, open)
+        return read_predictions(self._db, job, kind, last, open)
 
     def timers(self) -> list[tuple[float, object]]:
         return [(at, thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
@@ -223,7 +225,7 @@ class Journal:
             yield entry_of(row)
 
 
-def forecasts_of(
+def predictions_of(
     store: Path, *, kind: Kind | None = None, last: int | None = None
 ) -> list[TrackedPrediction]:
     """The predictions in the journal of a store, whether its coordinator runs or not; nothing is changed.
@@ -234,11 +236,11 @@ def forecasts_of(
     with _as_it_is(store) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
             return []
-        return read_forecasts(db, None, kind, last, open=False)
+        return read_predictions(db, None, kind, last, open=False)
 
 
 def ended_jobs(store: Path, last: int) -> list[Entry]:
-    """The last jobs that have ended, in the order of their numbers; see ``forecasts_of``."""
+    """The last jobs that have ended, in the order of their numbers; see ``predictions_of``."""
     with _as_it_is(store) as db:
         has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
         columns = ", ".join(name if name in has else f"NULL AS {name}" for name in COLUMNS)

@@ -70,7 +70,7 @@ class Found:
     entries: dict[int, Entry] = field(default_factory=dict)
     environments: list[dict[str, str]] = field(default_factory=list)
     events: list[tuple[float, int, str, str]] = field(default_factory=list)
-    forecasts: list[TrackedPrediction] = field(default_factory=list)
+    predictions: list[TrackedPrediction] = field(default_factory=list)
     jobs: int = 0
     last: int = 0
     sources: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -139,8 +139,8 @@ def _read(folder: Path) -> Found:
         kept = _rows(db, "environments", "variables")
         found.environments = _those_that_fit(lambda row: dict(json.loads(row[0])), kept)
         found.events = _rows(db, "events", "at_s, job, kind, detail")
-        told = _rows(db, "forecasts", ", ".join(rows.FORECAST))
-        found.forecasts = _those_that_fit(rows.from_row, told)
+        told = _rows(db, "forecasts", ", ".join(rows.PREDICTION))
+        found.predictions = _those_that_fit(rows.from_row, told)
     return found
 
 
@@ -267,7 +267,7 @@ def _write(store: Path, found: Found) -> None:
         told = [(now, number, "recovered", whence[bool(env)]) for number, env in found.sources.items()]
         entries = [found.entries[number] for number in sorted(found.entries)]
         journal.reserve(found.last)
-        journal.commit((), [*found.events, *told], entries, forecasts=found.forecasts)
+        journal.commit((), [*found.events, *told], entries, predictions=found.predictions)
     for name in (f"{journal_file.FILE}-wal", f"{journal_file.FILE}-shm"):
         (store / name).unlink(missing_ok=True)
     for name in (TALLY, journal_file.FILE):  # in between it is refused: the journal has less than the tally

@@ -12,19 +12,19 @@ from profiles.errors import BadInput
 from scheduler.jobs.rows import CHOICE
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
-FORECAST = tuple(field.name for field in fields(TrackedPrediction))
-FORESEE = (
-    f"INSERT OR REPLACE INTO forecasts ({', '.join(FORECAST)}) VALUES ({', '.join('?' * len(FORECAST))})"
+PREDICTION = tuple(field.name for field in fields(TrackedPrediction))
+INSERT_PREDICTION = (
+    f"INSERT OR REPLACE INTO forecasts ({', '.join(PREDICTION)}) VALUES ({', '.join('?' * len(PREDICTION))})"
 )
 
 
-def read_forecasts(
+def read_predictions(
     db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
 ) -> list[TrackedPrediction]:
-    """See ``Journal.forecasts``."""
+    """See ``Journal.predictions``."""
     where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
     where += ["measured IS NULL AND void = ''"] if open else []
-    query = f"SELECT {', '.join(FORECAST)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
+    query = f"SELECT {', '.join(PREDICTION)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
     values = [value for value in (job, kind) if value is not None]
     found = []
     for row in db.execute(f"{query} ORDER BY number DESC LIMIT ?", [*values, -1 if last is None else last]):
@@ -32,14 +32,14 @@ def read_forecasts(
     return found[::-1]
 
 
-def forecast_row(forecast: TrackedPrediction) -> list[Any]:
-    values = (getattr(forecast, name) for name in FORECAST)
+def prediction_row(prediction: TrackedPrediction) -> list[Any]:
+    values = (getattr(prediction, name) for name in PREDICTION)
     return [json.dumps(value) if isinstance(value, dict) else value for value in values]
 
 
 def from_row(row: Sequence[Any]) -> TrackedPrediction:
     """The prediction of a row; BadInput if it is damaged."""
-    named = dict(zip(FORECAST, row, strict=True))
+    named = dict(zip(PREDICTION, row, strict=True))
     try:
         named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
     except (ValueError, TypeError) as error:

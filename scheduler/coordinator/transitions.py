@@ -213,7 +213,7 @@ class Transitions:
     def requeue(self, entry: Entry, trouble: str, counts: bool = True) -> Event | None:
         """An attempt is lost; the job waits again, ahead of all others. ``counts``: as its failure."""
         self.job_table.record(entry, self.state.now, "lost", trouble)
-        self.job_table.forecasts.void(entry.id, trouble)
+        self.job_table.predictions.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
             if entry.stage is Stage.HELD:
                 self._give_memory_back(entry)
@@ -245,7 +245,7 @@ class Transitions:
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
-        self.job_table.forecasts.void(entry.id, "it had not begun")
+        self.job_table.predictions.void(entry.id, "it had not begun")
         self.state.end_stop(state)
         state.done, state.served_s = entry.kept, entry.kept_s
         return self._left(entry, state, before, "taken back")

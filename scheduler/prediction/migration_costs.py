@@ -146,14 +146,18 @@ class LearnedMigrationCosts:
         """Learn how long a job took to be stopped and to go on."""
         self._pauses.append(seconds)
 
-    def recall(self, forecast: TrackedPrediction) -> None:
+    def recall(self, prediction: TrackedPrediction) -> None:
         """Learn from an outcome that the journal has."""
-        detail = forecast.detail
-        if forecast.kind == "suspension" and detail.get("how") == "pause" and forecast.measured is not None:
-            self.learn_pause(forecast.measured)
-        if forecast.kind in ("checkpoint", "restart") and "measured" in detail:
+        detail = prediction.detail
+        if (
+            prediction.kind == "suspension"
+            and detail.get("how") == "pause"
+            and prediction.measured is not None
+        ):
+            self.learn_pause(prediction.measured)
+        if prediction.kind in ("checkpoint", "restart") and "measured" in detail:
             program, pool = detail["program"], detail["pool"]
-            self._note(forecast.job, program, pool, detail["measured"], mb=detail["mb"])
+            self._note(prediction.job, program, pool, detail["measured"], mb=detail["mb"])
 
     def forget(self, job_id: int) -> None:
         """Drop a job that has ended."""

@@ -179,38 +179,38 @@ class AccuracyRow:
         return apart(values, values.pop("is_stated"))
 
 
-def error_of(forecast: TrackedPrediction) -> float | None:
+def error_of(prediction: TrackedPrediction) -> float | None:
     """Compute (predicted - measured) / measured; None without a prediction or a measurement."""
-    if not forecast.measured or forecast.predicted <= 0:
+    if not prediction.measured or prediction.predicted <= 0:
         return None
-    return (forecast.predicted - forecast.measured) / forecast.measured
+    return (prediction.predicted - prediction.measured) / prediction.measured
 
 
-def summary(forecasts: Sequence[TrackedPrediction]) -> list[AccuracyRow]:
+def summary(predictions: Sequence[TrackedPrediction]) -> list[AccuracyRow]:
     """Make one row for each kind and place; emulated outcomes and users' statements apart."""
     groups: dict[tuple[str, str, bool, bool], list[TrackedPrediction]] = defaultdict(list)
-    for one in forecasts:
+    for one in predictions:
         groups[one.kind, _place(one), one.emulated, one.is_stated].append(one)
     order = list(UNITS)
     keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1:]))  # type: ignore[arg-type]
-    return [_row(*key, forecasts=groups[key]) for key in keys]
+    return [_row(*key, predictions=groups[key]) for key in keys]
 
 
 def _row(
-    kind: str, place: str, emulated: bool, is_stated: bool, *, forecasts: list[TrackedPrediction]
+    kind: str, place: str, emulated: bool, is_stated: bool, *, predictions: list[TrackedPrediction]
 ) -> AccuracyRow:
     import numpy as np  # here, because the journal imports this file, and numpy takes a tenth of a second
 
-    found = [(error, one) for one in forecasts if (error := error_of(one)) is not None]
+    found = [(error, one) for one in predictions if (error := error_of(one)) is not None]
     row = AccuracyRow(
         kind,
         place,
         UNITS[kind],  # type: ignore[index]
         emulated,
         n=len(found),
-        blind=sum(one.measured is not None for one in forecasts) - len(found),
-        open=sum(one.open for one in forecasts),
-        void=sum(bool(one.void) for one in forecasts),
+        blind=sum(one.measured is not None for one in predictions) - len(found),
+        open=sum(one.open for one in predictions),
+        void=sum(bool(one.void) for one in predictions),
         is_stated=is_stated,
     )
     if not found:
@@ -230,13 +230,13 @@ def _row(
     )
 
 
-def parts(forecasts: Sequence[TrackedPrediction]) -> list[tuple[str, int, float, float]]:
+def parts(predictions: Sequence[TrackedPrediction]) -> list[tuple[str, int, float, float]]:
     """List (part, n, median predicted, median measured) in seconds, for programs that note their phases.
 
     The parts of checkpoints and restarts are in the order in which they follow each other.
     """
     found: dict[str, list[tuple[float, float]]] = {}
-    for one in forecasts:
+    for one in predictions:
         if one.kind in ("checkpoint", "restart"):
             for part, seconds in one.detail.get("measured", {}).items():
                 found.setdefault(part, []).append((one.detail["parts"][part], seconds))
@@ -246,13 +246,13 @@ def parts(forecasts: Sequence[TrackedPrediction]) -> list[tuple[str, int, float,
     ]
 
 
-def samples(forecasts: Sequence[TrackedPrediction], storage: str) -> list[dict[str, Any]]:
+def samples(predictions: Sequence[TrackedPrediction], storage: str) -> list[dict[str, Any]]:
     """Turn the outcomes of jobs' checkpoints into rows of the checkpoint probe.
 
     The rows leave out the start and the end of programs (``profiles.fits.checkpoint``).
     """
     rows: list[dict[str, Any]] = []
-    for one in forecasts:
+    for one in predictions:
         took, mb = one.detail.get("measured"), one.detail.get("mb", 0.0)
         if one.measured is None or not took or not mb:
             continue

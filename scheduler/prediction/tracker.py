@@ -26,7 +26,7 @@ class Jobs(Protocol):
     """The part of a job table that the trackers need."""
 
     entries: dict[int, Entry]
-    forecasts: OpenPredictions
+    predictions: OpenPredictions
 
     def job(self, entry: Entry) -> Job: ...
 
@@ -40,7 +40,7 @@ class Attempts(Protocol):
 
 
 class PredictionTracker:
-    """Tracker of decisions and outcomes, which writes to ``job_table.forecasts`` and teaches ``learned``.
+    """Tracker of decisions and outcomes, which writes to ``job_table.predictions`` and teaches ``learned``.
 
     Args:
         since_s: begin of this coordinator; earlier ends were seen too late to be measured.
@@ -50,7 +50,7 @@ class PredictionTracker:
         self, job_table: Jobs, engine: Attempts, learned: LearnedMigrationCosts, since_s: float
     ) -> None:
         self.job_table, self.engine, self.learned, self.since_s = job_table, engine, learned, since_s
-        self.forecasts = job_table.forecasts
+        self.predictions = job_table.predictions
         self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
 
     def recover(self, entry: Entry) -> None:
@@ -89,11 +89,14 @@ class PredictionTracker:
     def _restarts(self, entry: Entry, job: Job, pool: str, now: float) -> None:
         parts = self.learned.restart_parts(job, pool)
         self._predict(entry, now, "restart", sum(parts.values()), pool=pool, parts=parts, **self._about(job))
-        moved, paused = self.forecasts.of(entry.id, "migration"), self.forecasts.of(entry.id, "suspension")
+        moved, paused = (
+            self.predictions.of(entry.id, "migration"),
+            self.predictions.of(entry.id, "suspension"),
+        )
         if moved is not None and moved.detail["to"] != pool:
-            self.forecasts.void(entry.id, f"{moved.detail['to']} was taken meanwhile", "migration")
+            self.predictions.void(entry.id, f"{moved.detail['to']} was taken meanwhile", "migration")
         if paused is not None and paused.detail["pool"] != pool:
-            self.forecasts.void(entry.id, "it goes on elsewhere", "suspension")
+            self.predictions.void(entry.id, "it goes on elsewhere", "suspension")
 
     def stops(self, entry: Entry, job: Job, pool: str, now: float) -> None:
         """Predict a checkpoint, or a pause, that is about to be requested."""
@@ -119,60 +122,60 @@ class PredictionTracker:
 
     def unpauses(self, entry: Entry, now: float) -> None:
         """Note that a paused job is about to go on."""
-        paused = self.forecasts.of(entry.id, "suspension")
+        paused = self.predictions.of(entry.id, "suspension")
         if paused is not None and "stop_s" in paused.detail:
             paused.detail["resumed_s"] = now
-            self.forecasts.touch(paused)
+            self.predictions.touch(paused)
         else:
-            self.forecasts.void(entry.id, "it went on before it had paused", "suspension")
+            self.predictions.void(entry.id, "it went on before it had paused", "suspension")
 
     def recaps(self, entry: Entry) -> None:
         """Drop the prediction for a power cap that is changed."""
-        self.forecasts.void(entry.id, "its cap was changed", "cap")
+        self.predictions.void(entry.id, "its cap was changed", "cap")
 
     # -- outcomes -------------------------------------------------------------------------------------
 
     def began(self, entry: Entry, began_s: float) -> None:
         """Learn how long a launch took; programs without phases tell no more of a restart."""
-        one = self.forecasts.of(entry.id, "restart")
+        one = self.predictions.of(entry.id, "restart")
         if one is not None and entry.placement is not None:
             launch_s = max(0.0, began_s - one.at_s)
             self.learned.learn(self.job_table.job(entry), entry.placement.pool, {"launch": launch_s})
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
         """Note that the supervisor carried a request out: a job is paused, or goes on."""
-        paused = self.forecasts.of(entry.id, "suspension")
+        paused = self.predictions.of(entry.id, "suspension")
         if paused is None or request != entry.request or paused.detail["how"] != "pause":
             return
         if entry.want == "pause":
             paused.detail["stop_s"] = max(0.0, at_s - paused.at_s)
-            self.forecasts.touch(paused)
+            self.predictions.touch(paused)
         elif entry.want == "run" and "resumed_s" in paused.detail:
             took = paused.detail["stop_s"] + max(0.0, at_s - paused.detail["resumed_s"])
-            self.forecasts.measure(entry.id, "suspension", took)
+            self.predictions.measure(entry.id, "suspension", took)
             self.learned.learn_pause(took)
 
     def left(self, entry: Entry, job: Job, pool: str, ended_s: float, *, now: float) -> None:
         """Measure a checkpoint after which the job has left; its process ended at ``ended_s``."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
-        self.forecasts.void(entry.id, "it was stopped", "run-time", "restart", "pairing", "cap")
-        one = self.forecasts.of(entry.id, "checkpoint")
+        self.predictions.void(entry.id, "it was stopped", "run-time", "restart", "pairing", "cap")
+        one = self.predictions.of(entry.id, "checkpoint")
         if one is None:
             return
         parts = stop_parts(self.engine.phases(entry), one.at_s, now)
         if ended_s < self.since_s:
             self.learned.learn(job, pool, {p: parts[p] for p in ("drain", "save") if p in parts})
-            self.forecasts.void(entry.id, "it left while no coordinator was there", "checkpoint", *WHOLE)
+            self.predictions.void(entry.id, "it left while no coordinator was there", "checkpoint", *WHOLE)
             return
         took, about = max(0.0, now - one.at_s), self._about(job)
         self.learned.learn(job, pool, parts)
-        self.forecasts.measure(entry.id, "checkpoint", took, measured=parts, **about)
+        self.predictions.measure(entry.id, "checkpoint", took, measured=parts, **about)
         for kind in WHOLE:
-            whole = self.forecasts.of(entry.id, kind)
+            whole = self.predictions.of(entry.id, kind)
             if whole is not None:
                 whole.detail |= {"stop_s": took, "measured": parts, **about}
-                self.forecasts.touch(whole)
+                self.predictions.touch(whole)
 
     def look_around(self) -> None:
         """Take up the phases of all started jobs that do not compute yet."""
@@ -209,38 +212,40 @@ class PredictionTracker:
         self, entry: Entry, job: Job, pool: str, phases: list[Phase], *, began: float, ready: float
     ) -> None:
         """Measure the start or restart of an attempt that now computes."""
-        one = self.forecasts.of(entry.id, "restart")
+        one = self.predictions.of(entry.id, "restart")
         parts = restart_parts(phases, began if one is None else one.at_s, began, ready)
         if one is None:
             self.learned.learn(job, pool, {part: parts[part] for part in ("start", "context", "compile")})
             return
         self.learned.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
         took, about = max(0.0, ready - one.at_s), self._about(job)
-        self.forecasts.measure(entry.id, "restart", took, measured=parts, **about)
-        running = self.forecasts.of(entry.id, "run-time")
+        self.predictions.measure(entry.id, "restart", took, measured=parts, **about)
+        running = self.predictions.of(entry.id, "run-time")
         if running is not None:
             running.detail["restart_s"] = took - parts["launch"]
-            self.forecasts.touch(running)
+            self.predictions.touch(running)
         for kind in WHOLE:
-            whole = self.forecasts.of(entry.id, kind)
+            whole = self.predictions.of(entry.id, kind)
             if whole is not None and "stop_s" in whole.detail:
                 parts = whole.detail["measured"] | parts
-                self.forecasts.measure(entry.id, kind, whole.detail["stop_s"] + took, measured=parts, **about)
+                self.predictions.measure(
+                    entry.id, kind, whole.detail["stop_s"] + took, measured=parts, **about
+                )
 
     def ended(self, entry: Entry, result: Result) -> None:
         """Measure an attempt that ended by itself, and the job with it."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
         self._sum_up(entry, result)
-        running = self.forecasts.of(entry.id, "run-time")
+        running = self.predictions.of(entry.id, "run-time")
         if running is not None and result.how == "exited" and result.code == 0:
             took = result.usage.running_s - running.detail.get("restart_s", 0.0)
             running.emulated = result.usage.emulated
-            self.forecasts.measure(entry.id, "run-time", max(0.0, took))
-            capped = self.forecasts.of(entry.id, "cap")
+            self.predictions.measure(entry.id, "run-time", max(0.0, took))
+            capped = self.predictions.of(entry.id, "cap")
             if capped is not None:
                 capped.emulated = result.usage.emulated
-                self.forecasts.measure(entry.id, "cap", took / capped.detail["free_s"])
+                self.predictions.measure(entry.id, "cap", took / capped.detail["free_s"])
         self.learned.forget(entry.id)
 
     def _sum_up(self, entry: Entry, result: Result) -> None:
@@ -258,7 +263,7 @@ class PredictionTracker:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _predict(self, entry: Entry, now: float, kind: Kind, value: float, **detail: Any) -> None:
-        self.forecasts.predict(entry.id, entry.attempt, now, kind, value=value, **detail)
+        self.predictions.predict(entry.id, entry.attempt, now, kind, value=value, **detail)
 
     def _about(self, job: Job) -> dict[str, Any]:
         return {"program": self.learned.program(job), "mb": self.learned.memory_mb(job) or 0.0}
@@ -284,32 +289,34 @@ class CoLocationTracker:
             if self.profiles.pressure(running.job.program) is None:
                 continue
             beside = _beside(running, state)
-            one = self.job_table.forecasts.of(running.job.id, "pairing")
+            one = self.job_table.predictions.of(running.job.id, "pairing")
             if one is not None and one.detail["company"][-1]["beside"] == beside:
                 continue
             factor = self.profiles.factor(running.job.program, placement.binding, beside)
             met = {"since_s": state.now, "beside": beside, "factor": factor}
             if one is not None:
                 one.detail["company"].append(met)
-                self.job_table.forecasts.touch(one)
+                self.job_table.predictions.touch(one)
             elif placement.binding != PACKED:
                 entry = self.job_table.entries[running.job.id]
-                self.job_table.forecasts.predict(
+                self.job_table.predictions.predict(
                     entry.id, entry.attempt, state.now, "pairing", value=factor, company=[met]
                 )
 
     def ended(self, entry: Entry, result: Result) -> None:
         """Measure the slow-down of an attempt that has ended with success."""
-        one = self.job_table.forecasts.of(entry.id, "pairing")
+        one = self.job_table.predictions.of(entry.id, "pairing")
         alone_s = self.profiles.alone_s(entry.spec.job_profile)
         if one is None:
             return
         paused = result.usage.wall_s - result.usage.running_s > LEAST_PAUSE_S
         if alone_s is None or result.how != "exited" or result.code or paused or entry.failures:
-            self.job_table.forecasts.void(entry.id, "it did not run from beginning to end at once", "pairing")
+            self.job_table.predictions.void(
+                entry.id, "it did not run from beginning to end at once", "pairing"
+            )
             return
         one.predicted = overall(one, result.ended_s)
-        self.job_table.forecasts.measure(
+        self.job_table.predictions.measure(
             entry.id, "pairing", result.usage.running_s / alone_s, alone_s=alone_s
         )
 

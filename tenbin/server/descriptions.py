@@ -69,7 +69,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "predicted": entry.predicted,
         "memory_limit_by": memory_limit_by(coordinator, entry),
         "from_unrelated_jobs": None if entry.attempt else coordinator.run_times.unproved(entry),
-        "forecasts": [one.told() for one in coordinator.journal.forecasts(job=job_id)],
+        "forecasts": [one.told() for one in coordinator.journal.predictions(job=job_id)],
         "history": [
             {"at_s": at, "what": what, "detail": detail}
             for at, what, detail in coordinator.job_table.history(job_id)

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from profiles.store import Store
-from scheduler.coordinator.journal import forecasts_of
+from scheduler.coordinator.journal import predictions_of
 from scheduler.prediction.predictions import BOUND, TrackedPrediction, error_of, parts
 from tests.benchmarks import FULL
 from tests.scheduler.coordinator.test_coordinator import STENCIL
@@ -94,7 +94,7 @@ def test_predicted_beside_measured(up: Up) -> None:
     for cells in CELLS:
         move_about(up, cells)
     up.kill(signal.SIGTERM)
-    moves = shown(forecasts_of(up.home))
+    moves = shown(predictions_of(up.home))
     told("all moves", moves)
     told(
         "first of each job",

@@ -147,10 +147,10 @@ def test_a_list_under_each_policy(lab: SlurmLab, up: Up, tmp_path: Path) -> None
         told(policy, real, simulated(policy, jobs, alone, machine).figures(jobs, alone.begin_s))
 
 
-def told(name: str, real: tuple[float, ...], forecast: tuple[float, ...] | None) -> None:
+def told(name: str, real: tuple[float, ...], prediction: tuple[float, ...] | None) -> None:
     units = ("s", "s", "s", "")
     cells = [
-        f"{one:.1f}{unit and ' '}{unit}" + (f" ({forecast[number]:.1f})" if forecast else "")
+        f"{one:.1f}{unit and ' '}{unit}" + (f" ({prediction[number]:.1f})" if prediction else "")
         for number, (one, unit) in enumerate(zip(real, units, strict=True))
     ]
     print(f"BENCH {name.removesuffix(CUT):16} {', '.join(cells)}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.coordinator.journal import forecasts_of
+from scheduler.coordinator.journal import predictions_of
 from tests.benchmarks import FULL
 from tests.benchmarks.test_migration_cost import move_about, profiled, shown, told
 from tests.scheduler.engines.conftest import _cluster, lab
@@ -50,7 +50,7 @@ def test_moves_between_nodes(lab: SlurmLab, up: Up) -> None:
     for cells in CELLS:
         move_about(up, cells, next_node, MOVES)
     up.kill(signal.SIGTERM)
-    moves = shown(forecasts_of(up.home))
+    moves = shown(predictions_of(up.home))
     told("moves between nodes", moves)
     first = min(one.number for one in moves)
     told("all but the first of all", [one for one in moves if one.number != first])

@@ -54,29 +54,29 @@ def calibration(
       tenbin calibration --refit && tenbin up --devices --policy mctbm --profile last
     """
     from profiles.errors import BadInput
-    from scheduler.coordinator.journal import forecasts_of
+    from scheduler.coordinator.journal import predictions_of
     from scheduler.prediction.predictions import UNITS, summary
     from tenbin.client.connection import default_home
 
     if kind is not None and kind not in UNITS:
         raise BadInput(f"--kind {kind}: no such kind", f"choose from {', '.join(UNITS)}")
     folder = (home or default_home()).absolute()
-    forecasts = forecasts_of(folder, kind=kind, last=last)
-    made = _refit(forecasts, folder, profile, store) if refit else None
-    rows = summary(forecasts)
+    predictions = predictions_of(folder, kind=kind, last=last)
+    made = _refit(predictions, folder, profile, store) if refit else None
+    rows = summary(predictions)
     if json:
-        _print_json(rows, forecasts, made)
-    elif not forecasts:
+        _print_json(rows, predictions, made)
+    elif not predictions:
         print("Nothing was predicted yet: jobs that are moved, suspended, share a node or ran before are.")
     else:
-        _print_tables(rows, forecasts)
+        _print_tables(rows, predictions)
     if made is not None and not json:
         new, path = made
         say(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin show last")
 
 
 def _refit(
-    forecasts: list[TrackedPrediction], folder: Path, selector: str, store: Path | None
+    predictions: list[TrackedPrediction], folder: Path, selector: str, store: Path | None
 ) -> tuple[Profile, Path]:
     """Fit a new profile and store it; return it with its path."""
     import socket
@@ -97,7 +97,7 @@ def _refit(
             f"profile {old.id} is of node {old.inventory.hostname}, jobs ran on {socket.gethostname()}",
             "choose one of this node: --profile",
         )
-    rows = calibrating.samples([f for f in forecasts if f.emulated == old.emulated], str(folder))
+    rows = calibrating.samples([f for f in predictions if f.emulated == old.emulated], str(folder))
     seen = pd.DataFrame(rows, columns=None if rows else ["kind", "emulated"])
     if not rows:
         seen = seen.assign(emulated=pd.Series(dtype=bool))
@@ -106,18 +106,18 @@ def _refit(
 
 
 def _print_json(
-    rows: list[AccuracyRow], forecasts: list[TrackedPrediction], made: tuple[Profile, Path] | None
+    rows: list[AccuracyRow], predictions: list[TrackedPrediction], made: tuple[Profile, Path] | None
 ) -> None:
     found: dict[str, Any] = {
         "summary": [row.told() for row in rows],
-        "forecasts": [forecast.told() for forecast in forecasts],
+        "forecasts": [prediction.told() for prediction in predictions],
     }
     if made is not None:
         found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
     print_json(found)
 
 
-def _print_tables(rows: list[AccuracyRow], forecasts: list[TrackedPrediction]) -> None:
+def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction]) -> None:
     from scheduler.prediction.predictions import parts
 
     console = SafeConsole()
@@ -140,7 +140,7 @@ def _print_tables(rows: list[AccuracyRow], forecasts: list[TrackedPrediction]) -
     others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
     if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
         console.print(f"beside these: {told}")
-    if not (found := parts(forecasts)):
+    if not (found := parts(predictions)):
         return
     title = "Parts of a move (medians)"
     parts_of = ("part", "n", "predicted", "measured", "difference")

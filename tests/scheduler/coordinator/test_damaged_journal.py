@@ -34,7 +34,6 @@ SEED, DAMAGES = int(FULL or 20261123), 3000 if FULL else 150
 WRITER = """
 import random, sys
 from pathlib import Path
-from scheduler.prediction.predictions import Forecast
 from scheduler.coordinator.journal import Journal
 from scheduler.jobs.entry import Stage
 from scheduler.coordinator.job_table import JobTable
@@ -60,7 +59,7 @@ while True:
             entry.stage, entry.attempt, entry.alive = Stage.RUNNING, 1, True
             entry.placement, entry.cores, entry.start_s = Placement("core", 1), (entry.id % 4,), 2.5
             job_table.record(entry, 2.0, "start", "attempt 1")
-            job_table.forecasts.predict(entry.id, 1, 2.0, "run-time", 7.25, pool="core")
+            job_table.predictions.predict(entry.id, 1, 2.0, "run-time", value=7.25, pool="core")
         elif entry.stage is Stage.RUNNING:
             entry.stage, entry.alive, entry.code, entry.end_s = Stage.DONE, False, 0, 9.5
             entry.usage = {"wall_s": 7.0}
@@ -105,7 +104,7 @@ def read(home: Path, whole: bool = True) -> dict[int, Entry]:
             journal.history(entry.id)
             if not entry.stage.final and (whole or not entry.held_by_user):
                 assert journal.environment(entry.environment)["HOME"] == "/"
-        journal.forecasts()
+        journal.predictions()
         assert journal.timers() in ([], [(5.0, ("tag", 1))]) and len(journal.regions()) < 2
         assert sum(journal.count_ended().values()) == len(entries) - len(job_table.entries)
         return entries

@@ -18,7 +18,7 @@ import pytest
 from profiles.errors import BadInput
 from profiles.refit import refitted
 from profiles.store import Store
-from scheduler.coordinator.journal import Journal, forecasts_of
+from scheduler.coordinator.journal import Journal, predictions_of
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.predictions import TrackedPrediction, samples, summary
 from scheduler.prediction.profiles import measured_cluster
@@ -87,7 +87,7 @@ def test_moved_five_times_the_cost_was_predicted(up: Up, monkeypatch: pytest.Mon
     assert Path(job.info()["stdout"]).read_text() == Path(still["stdout"]).read_text() != ""
 
     up.kill(signal.SIGTERM)
-    found = [f for f in forecasts_of(up.home) if f.job == job.id]
+    found = [f for f in predictions_of(up.home) if f.job == job.id]
     moves = [f for f in found if f.kind == "migration"]
     assert len(moves) == 5 and all(not f.open for f in found)
     outcomes = [f for f in moves if f.measured is not None]
@@ -118,12 +118,12 @@ def test_a_pause_is_predicted_from_the_ones_before(up: Up) -> None:
     for _ in range(3):
         job.suspend()
         up.until(lambda: json.loads(state.read_text())["paused"])
-        up.until(lambda: forecasts_of(up.home, last=1)[0].detail.get("stop_s") is not None)
+        up.until(lambda: predictions_of(up.home, last=1)[0].detail.get("stop_s") is not None)
         job.resume()
-        up.until(lambda: not forecasts_of(up.home, last=1)[0].open)
+        up.until(lambda: not predictions_of(up.home, last=1)[0].open)
     job.cancel()
     job.wait(30)
-    found = forecasts_of(up.home, kind="suspension")
+    found = predictions_of(up.home, kind="suspension")
     assert len(found) == 3 and all(f.measured is not None and f.measured > 0 for f in found)
     assert found[0].predicted == 0.0 and found[1].predicted == found[0].measured
     (row,) = summary(found)
@@ -139,7 +139,7 @@ def test_a_run_time_beside_what_was_expected(up: Up) -> None:
     for job in (done, failed, limited):
         job.wait(30)
     up.kill(signal.SIGTERM)
-    found = {f.job: f for f in forecasts_of(up.home, kind="run-time")}
+    found = {f.job: f for f in predictions_of(up.home, kind="run-time")}
     assert found.keys() == {done.id, failed.id}
     assert found[done.id].predicted == 2.0 and found[done.id].measured >= 0.5
     assert found[failed.id].measured is None and found[failed.id].void == "the job has ended"
@@ -246,7 +246,7 @@ def test_the_command_says_what_is_lacking(up: Up) -> None:
 
 def test_a_refit_is_stored_beside_the_old_profile(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.commit((), forecasts=measured_jobs())
+    journal.commit((), predictions=measured_jobs())
     journal.close()
     store = Store(tmp_path / "store")
     old = make_profile(inventory=make_inventory(hostname=socket.gethostname()))
@@ -283,8 +283,8 @@ def test_a_program_that_tells_nothing_is_known_by_what_its_moves_took(
         up.run("migrate", str(job.id), "--to", other(job.info()["placement"]))
     up.until(lambda: job.info()["attempt"] == 4)
     job.cancel()
-    stops = [one for one in forecasts_of(up.home) if one.kind == "checkpoint"]
+    stops = [one for one in predictions_of(up.home) if one.kind == "checkpoint"]
     assert [one.predicted > 0.5 for one in stops] == [False, True, True]
     assert all(one.measured is not None and one.measured > 0.5 for one in stops)
-    starts = [one for one in forecasts_of(up.home) if one.kind == "restart"]
+    starts = [one for one in predictions_of(up.home) if one.kind == "restart"]
     assert [one.predicted > 0.0 for one in starts] == [False, True, True]

@@ -30,20 +30,20 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     job_table = JobTable(journal, CLUSTER)
     (entry,) = job_table.add([JobSpec(command=("true",), folder="/")], {}, 1.0)
-    forecasts = job_table.forecasts
-    forecasts.predict(entry.id, 1, 10.0, "migration", value=2.0, to="gpu", bytes=5)
-    forecasts.predict(entry.id, 1, 10.0, "pairing", value=0.8, emulated=True)
+    predictions = job_table.predictions
+    predictions.predict(entry.id, 1, 10.0, "migration", value=2.0, to="gpu", bytes=5)
+    predictions.predict(entry.id, 1, 10.0, "pairing", value=0.8, emulated=True)
     job_table.commit()
     journal.close()
 
     journal = Journal(tmp_path)
     job_table = JobTable(journal, CLUSTER)
-    assert [f.kind for f in journal.forecasts(open=True)] == ["migration", "pairing"]
-    job_table.forecasts.measure(entry.id, "migration", 2.5, phase="all")
-    assert job_table.forecasts.measure(entry.id, "migration", 9.9) is None
-    job_table.forecasts.predict(entry.id, 2, 20.0, "pairing", value=0.7, emulated=True)
+    assert [f.kind for f in journal.predictions(open=True)] == ["migration", "pairing"]
+    job_table.predictions.measure(entry.id, "migration", 2.5, phase="all")
+    assert job_table.predictions.measure(entry.id, "migration", 9.9) is None
+    job_table.predictions.predict(entry.id, 2, 20.0, "pairing", value=0.7, emulated=True)
     job_table.commit()
-    done, old, new = journal.forecasts()
+    done, old, new = journal.predictions()
     assert (done.predicted, done.measured, done.detail) == (
         2.0,
         2.5,
@@ -51,11 +51,11 @@ def test_predictions_outlive_the_process(tmp_path: Path) -> None:
     )
     assert old.void == "predicted anew" and old.emulated and not old.open
     assert new.open and new.number == 3 and new.attempt == 2
-    assert journal.forecasts(kind="pairing", last=1) == [new] and journal.forecasts(job=99) == []
+    assert journal.predictions(kind="pairing", last=1) == [new] and journal.predictions(job=99) == []
 
     job_table.drop(entry)
     job_table.commit()
-    assert journal.forecasts(open=True) == []
+    assert journal.predictions(open=True) == []
     journal.close()
 
 
@@ -88,12 +88,12 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
 
 def test_what_was_not_written_is_written_next_time() -> None:
     """A full disk: nothing is lost of what the journal could not take."""
-    forecasts = OpenPredictions(7)
-    one = forecasts.predict(1, 1, 0.0, "restart", value=1.0)
-    assert forecasts.changed() == [one] == forecasts.changed() and one.number == 8
-    forecasts.committed()
-    forecasts.void(1, "it was lost")
-    assert forecasts.changed() == [one] and one.void == "it was lost"
+    predictions = OpenPredictions(7)
+    one = predictions.predict(1, 1, 0.0, "restart", value=1.0)
+    assert predictions.changed() == [one] == predictions.changed() and one.number == 8
+    predictions.committed()
+    predictions.void(1, "it was lost")
+    assert predictions.changed() == [one] and one.void == "it was lost"
 
 
 # -- what is believed of costs ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from agent.node_profile.node_kind import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
-from scheduler.coordinator.rows import read_forecasts
+from scheduler.coordinator.rows import read_predictions
 from scheduler.engines.local.discovery import divide
 from scheduler.model.interference import PACKED, SPREAD
 from scheduler.prediction.predictions import TrackedPrediction
@@ -51,7 +51,7 @@ def job(name: str, command: list[str], **more: Any) -> dict[str, Any]:
 
 def pairings(up: Up) -> dict[int, TrackedPrediction]:
     with sqlite3.connect(up.home / "journal.sqlite") as db:
-        return {one.job: one for one in read_forecasts(db, None, "pairing", None, False)}
+        return {one.job: one for one in read_predictions(db, None, "pairing", None, False)}
 
 
 # --- what is predicted
