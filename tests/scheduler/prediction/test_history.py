@@ -52,10 +52,10 @@ def test_a_prediction_imports_nothing() -> None:
         "import sys\n"
         "import scheduler.coordinator.coordinator\n"
         "from scheduler.prediction.history import JobSignature, History, PastRun\n"
-        "history = History(Run(Asked('sim', (str(n),)), 2.0 * n) for n in (1, 2, 3, 4, 4))\n"
+        "history = History(PastRun(JobSignature('sim', (str(n),)), 2.0 * n) for n in (1, 2, 3, 4, 4))\n"
         "before = set(sys.modules)\n"
         "for n, basis in ((4, 'arguments'), (6, 'scaled')):\n"
-        "    assert history.predict(Asked('sim', (str(n),))).basis == basis\n"
+        "    assert history.predict(JobSignature('sim', (str(n),))).basis == basis\n"
         "assert set(sys.modules) == before, set(sys.modules) - before\n"
         "assert 'scipy' not in sys.modules\n"
     )
