@@ -36,7 +36,7 @@ class Cpu(InventoryRecord):
 
 
 class Limits(InventoryRecord):
-    """What this process may use of the machine; ``None``: all of it."""
+    """Limits of this process on the machine; ``None``: no limit."""
 
     threads: int | None = Field(default=None, description="logical CPUs that its affinity allows, if fewer")
     quota_cores: float | None = Field(default=None, description="CPU time per time of its control group")
@@ -59,7 +59,7 @@ class NumaNode(InventoryRecord):
 
 
 class Storage(InventoryRecord):
-    """What lies under a checkpoint folder; of its nearest existing parent where it does not exist yet."""
+    """Storage under a checkpoint folder, or under its nearest existing parent."""
 
     folder: str
     device: str
@@ -124,7 +124,7 @@ class PowerZone(InventoryRecord):
 
 
 class Missing(InventoryRecord):
-    """What could not be found out, why, and what would change that."""
+    """A fact that could not be found out, with reason and remedy."""
 
     what: str  # opencl, opencl platforms, opencl drivers, gpu, mpi, storage FOLDER
     reason: str

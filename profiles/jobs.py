@@ -25,7 +25,7 @@ JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 
 
 class NodeKind(Record):
-    """What decides how programs on a node slow each other down; nodes alike are of one kind."""
+    """Properties of a node that decide how programs slow each other down; nodes alike are of one kind."""
 
     key: str = Field(description="hash over processor, caches, memory, NUMA and virtualisation")
     title: str = Field(description="for people: AMD EPYC 9B45, 2 cores, 24 GiB")
@@ -50,7 +50,7 @@ class Curve(Record):
 
 
 class ProbePressure(Record):
-    """What a job does to a probe, by one clock."""
+    """Slow-down of a probe beside a job, by one clock."""
 
     clock: Clock
     slowdown: Coefficient = Field(description="of the probe at full intensity beside the job")
@@ -63,7 +63,7 @@ class ProbePressure(Record):
 
 
 class Phases(Record):
-    """What a job does to memprobe over the course of its run: a mean hides bursts."""
+    """Slow-down of memprobe over the course of a job's run, because a mean hides bursts."""
 
     clock: Clock
     bin_s: float = Field(description="the run is cut into parts of this length")

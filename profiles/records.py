@@ -25,7 +25,7 @@ class Record(BaseModel):
 
 
 class Quality(StrEnum):
-    """How far a coefficient can be trusted."""
+    """Trust in a coefficient."""
 
     GOOD = "good"  # narrow interval, the model describes the samples
     NOISY = "noisy"  # usable, but the interval is wide
@@ -33,7 +33,7 @@ class Quality(StrEnum):
 
 
 class Coefficient(Record):
-    """One number that a model needs, with its interval.
+    """A number that a model needs, with its interval.
 
     ``low``/``high`` bound the 95 % interval; ``None`` on one side means that the samples bound it
     on the other side only ("A >= 4").
@@ -94,7 +94,7 @@ class Model(Record):
 
 
 class Absent(Record):
-    """What could not be measured, why, and what would change that."""
+    """Something that could not be measured, with reason and remedy."""
 
     probe: str
     what: str
@@ -119,7 +119,7 @@ class Condition(Record):
 
 
 class Settings(Record):
-    """What a profile was asked to measure, and where."""
+    """Orders for a profile: extent, places and seeds."""
 
     quick: bool = False
     only: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ class CheckpointSubject:
 
     @property
     def measured(self) -> bool:
-        """Whether the device is measured by itself, and not only as the end of a migration."""
+        """True if the device is measured by itself, and not only as the end of a migration."""
         return self.costs_of == self.key
 
     def close(self) -> None:

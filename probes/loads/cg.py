@@ -39,7 +39,7 @@ SIZES = {
 
 
 class Cg:
-    """One rank's rows of the matrix, and of every vector."""
+    """A rank's rows of the matrix, and of every vector."""
 
     def __init__(self, size: CgSize, comm: Comm) -> None:
         self.size, self.comm = size, comm

@@ -64,7 +64,7 @@ PUBLISHED = {
 
 
 class Ft:
-    """One rank's planes in space, (z, y, x), and its rows in frequency, (z, y, x) with y split."""
+    """A rank's planes in space, (z, y, x), and its rows in frequency, (z, y, x) with y split."""
 
     def __init__(self, size: FtSize, comm: Comm) -> None:
         self.size, self.comm = size, comm

@@ -26,7 +26,7 @@ BLOCKS = 16  # of rows; the unit that passes through the pipeline
 
 
 class Lu:
-    """One rank's strip of columns, (row, column, equation), with a border of zeros or of ghosts."""
+    """A rank's strip of columns, (row, column, equation), with a border of zeros or of ghosts."""
 
     def __init__(self, n: int, comm: Comm) -> None:
         self.n, self.comm = n, comm

@@ -31,7 +31,7 @@ PUBLISHED = {32: 0.5307707005734e-4, 128: 0.6467329375339e-5, 256: 0.24333653090
 
 @dataclass(frozen=True)
 class Grid:
-    """One grid of n cubed points, of which this rank works on planes begin to end."""
+    """A grid of n cubed points, of which this rank works on planes begin to end."""
 
     n: int
     edges: tuple[int, ...]  # where each rank's planes begin; (0, n) where every rank works on all

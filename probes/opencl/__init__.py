@@ -1,1 +1,4 @@
-"""OpenCL devices, and a layer that watches what programs do with them."""
+"""OpenCL: the ``devices`` of this machine, and a ``layer`` that counts the needs of programs.
+
+The layer is C, compiled when needed.
+"""

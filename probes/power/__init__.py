@@ -1,1 +1,5 @@
-"""Power meters and power caps of packages and GPUs, and the loads that are measured under caps."""
+"""Power of packages and GPUs at rest, under load and under caps.
+
+``powercap`` reads the kernel's tree, ``counters`` and ``meters`` make energies of it, ``caps`` sets limits.
+``probe`` measures ``loads`` under caps, and ``gpu`` the NVIDIA GPUs.
+"""

@@ -70,7 +70,7 @@ class Zone:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether this is a second interface (MMIO) to a part that ``intel-rapl`` shows too."""
+        """True for a second interface (MMIO) to a part that ``intel-rapl`` shows too."""
         return self.control_type != MSR_CONTROL
 
     @property
@@ -90,7 +90,7 @@ class Zone:
 
     @property
     def writable(self) -> bool:
-        """Whether this process may write the sustained limit (it may still be locked by the firmware)."""
+        """True if this process may write the sustained limit (the firmware may still lock it)."""
         return self.long_term is not None and self.long_term.writable
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from profiles.models import constant
-from profiles.records import Coefficient, Model
+from profiles.records import Model
 
 JITTER_SIZES = (8, 4 << 10, 1 << 20)  # bytes: latency-bound, in between, bandwidth-bound
 FEWEST_ITERATIONS = 100  # below that, a 99th percentile is just the largest value
@@ -93,16 +93,8 @@ def _jitter(several: Times, labels: dict[str, str], emulated: bool) -> Model:
     )
     low, high = (float(q) for q in np.quantile(again, (0.025, 0.975)))
     low, high = min(low, value), max(high, value)  # a percentile interval of a tail can miss its own estimate
-    coefficient = Coefficient(
-        name="jitter",
-        value=value,
-        unit="1",
-        low=low,
-        high=high,
-        n=len(several),
-        quality=constant.judge(value, low, high),
-        note=f"{sum(map(len, several))} iterations",
-    )
+    note = f"{sum(map(len, several))} iterations"
+    coefficient = constant.judged("jitter", value, "1", (low, high), n=len(several), note=note)
     return Model(
         probe="network",
         quantity="network_jitter_ratio",

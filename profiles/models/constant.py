@@ -54,6 +54,24 @@ def t_interval(centre: float, values: NDArray[np.float64]) -> tuple[float, float
     return centre - half, centre + half
 
 
+def judged(
+    name: str,
+    value: float,
+    unit: str,
+    bounds: tuple[float | None, float | None],
+    *,
+    n: int,
+    scale: float | None = None,
+    note: str = "",
+) -> Coefficient:
+    """Make a coefficient whose quality is judged by its bounds; ``scale`` as in ``judge``."""
+    low, high = bounds
+    quality = judge(value, low, high, scale=scale)
+    return Coefficient(
+        name=name, value=value, unit=unit, low=low, high=high, n=n, quality=quality, scale=scale, note=note
+    )
+
+
 def median(y: Sequence[float], *, name: str, unit: str, scale: float | None = None) -> Coefficient:
     """Compute the median of the finite values of ``y`` as a coefficient; ``scale`` as in ``judge``.
 
@@ -66,10 +84,7 @@ def median(y: Sequence[float], *, name: str, unit: str, scale: float | None = No
     value, low, high = median_interval(values)
     if low is None and len(values) > 1:
         low, high = t_interval(value, values)
-    quality = judge(value, low, high, scale=scale)
-    return Coefficient(
-        name=name, value=value, unit=unit, low=low, high=high, n=len(values), quality=quality, scale=scale
-    )
+    return judged(name, value, unit, (low, high), n=len(values), scale=scale)
 
 
 def fit(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from profiles.jobs import Curve
 from profiles.models import Prediction
-from profiles.models.constant import judge
+from profiles.models.constant import judged
 from profiles.records import Coefficient
 
 FURTHEST = 2.0  # times the last level's traffic
@@ -64,17 +64,8 @@ def equivalent(reference: Curve, slowdown: Coefficient) -> Coefficient | None:
         low = min(_inverse(lines.gbs, lines.high, slowdown.low), value)
         high = max(_inverse(lines.gbs, lines.low, slowdown.high), value)
     full = float(lines.gbs[-1])
-    return Coefficient(
-        name="equivalent",
-        value=value,
-        unit="GB/s",
-        low=low,
-        high=high,
-        n=slowdown.n,
-        quality=judge(value, low, high, scale=full),
-        scale=full,
-        note="beyond what memprobe itself can do" if value > full else "",
-    )
+    note = "beyond what memprobe itself can do" if value > full else ""
+    return judged("equivalent", value, "GB/s", (low, high), n=slowdown.n, scale=full, note=note)
 
 
 def suffers(reference: Curve) -> bool:

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..records import Coefficient, Model, Quality
 from ..stats import MAD_TO_SD, MEDIAN_ERROR
 from . import Prediction
-from .constant import judge, worse
+from .constant import judge, judged, worse
 from .lack_of_fit import at_best, largest_gap
 
 Floats = NDArray[np.float64]
@@ -172,10 +172,8 @@ def _outside(data: _Medians) -> str:
 
 
 def _t1(value: float, half: float | None, n: int) -> Coefficient:
-    low, high = (None, None) if half is None else (value * np.exp(-half), value * np.exp(half))
-    return Coefficient(
-        name="T1", value=value, unit="s", low=low, high=high, n=n, quality=judge(value, low, high)
-    )
+    bounds = (None, None) if half is None else (value * np.exp(-half), value * np.exp(half))
+    return judged("T1", value, "s", bounds, n=n)
 
 
 def _parallelism(
@@ -196,23 +194,9 @@ def _parallelism(
 
 
 def _variance(value: float, interval: tuple[float | None, float | None], n: int) -> Coefficient:
-    low, high = interval
-    note, scale = "", max(value, 1.0)
-    if low is None or high is None:
-        quality, note = Quality.POOR, "the samples cannot tell"
-    else:  # relative to 1 where sigma is less: it is often 0
-        quality = judge(value, low, high, scale=scale)
-    return Coefficient(
-        name="sigma",
-        value=value,
-        unit="",
-        low=low,
-        high=high,
-        n=n,
-        quality=quality,
-        scale=scale,
-        note=note,
-    )
+    note = "the samples cannot tell" if None in interval else ""
+    scale = max(value, 1.0)  # relative to 1 where sigma is less, because it is often 0
+    return judged("sigma", value, "", interval, n=n, scale=scale, note=note)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from scipy import stats
 from ..records import Coefficient, Model
 from ..stats import finite
 from . import Prediction
-from .constant import judge
+from .constant import judged
 from .lack_of_fit import at_best, largest_gap
 
 Array = NDArray[np.float64]
@@ -183,18 +183,7 @@ def _coefficients(lines: _Lines, best: int, limit: float, caps: Array) -> tuple[
     m_high = ranges["m"][1] if np.isfinite(ranges["m"][1]) else None  # the speed at the lowest x may be 0
 
     def make(name: str, value: float, unit: str, bounds: tuple[float | None, float | None]) -> Coefficient:
-        quality = judge(value, *bounds)
-        note = notes.get(name, "")
-        return Coefficient(
-            name=name,
-            value=value,
-            unit=unit,
-            low=bounds[0],
-            high=bounds[1],
-            n=len(caps),
-            quality=quality,
-            note=note,
-        )
+        return judged(name, value, unit, bounds, n=len(caps), note=notes.get(name, ""))
 
     return (
         make("knee_w", knee, "W", (low, high)),

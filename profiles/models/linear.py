@@ -26,7 +26,7 @@ from scipy import optimize, stats
 from ..records import Coefficient, Model, Quality
 from ..stats import finite
 from . import Prediction
-from .constant import judge, worse
+from .constant import judged, worse
 from .lack_of_fit import at_best, largest_gap
 
 Floats = NDArray[np.float64]
@@ -101,13 +101,8 @@ def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) ->
         (names.slope, f"{names.y_unit}/{names.x_unit}", 1, None),
         (names.intercept, names.y_unit, 0, shortest),
     ):
-        value, low, high = float(line[i]), float(line[i] - half[i]), float(line[i] + half[i])
-        quality = judge(value, low, high, scale=scale)
-        found.append(
-            Coefficient(
-                name=name, value=value, unit=unit, low=low, high=high, n=len(xs), quality=quality, scale=scale
-            )
-        )
+        bounds = float(line[i] - half[i]), float(line[i] + half[i])
+        found.append(judged(name, float(line[i]), unit, bounds, n=len(xs), scale=scale))
     return tuple(found)
 
 
