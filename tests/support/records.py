@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from profiles.inventory import Cpu, Inventory, NumaNode
+from profiles.inventory import Cpu, Gpu, Inventory, NumaNode, OpenCLDevice
 from profiles.records import Coefficient, Model, Profile, Quality, Settings
 
 
@@ -32,6 +32,27 @@ def make_inventory(**changes: Any) -> Inventory:
         "memory_mb": 8000.0,
     }
     return Inventory(**{**whole, **changes})
+
+
+def make_device(**changes: Any) -> OpenCLDevice:
+    whole = {
+        "key": "pocl-0",
+        "platform": "Portable Computing Language",
+        "name": "pthread",
+        "kind": "cpu",
+        "driver": "3.1",
+        "version": "OpenCL 3.0",
+        "compute_units": 2,
+        "global_memory_mb": 4000.0,
+        "max_allocation_mb": 1000.0,
+    }
+    return OpenCLDevice(**{**whole, **changes})
+
+
+def make_gpu(**changes: Any) -> Gpu:
+    limits = {"power_limit_w": 700.0, "power_limit_min_w": 200.0, "power_limit_max_w": 700.0}
+    whole = {"index": 0, "name": "Example GPU", "memory_mb": 80_000.0, "driver": "550", **limits}
+    return Gpu(**{**whole, **changes})
 
 
 def make_coefficient(

@@ -18,14 +18,20 @@ from pydantic import ValidationError
 
 from profiles.clusters import Survey
 from profiles.errors import BadInput
-from profiles.inventory import NetworkInterface, OpenCLDevice
+from profiles.inventory import NetworkInterface
 from profiles.job_store import JobStore
 from profiles.jobs import JobProfile
 from profiles.records import Absent, Profile, Record
 from profiles.store import Store, samples
 from tests.support.job_profiles import make_job
 from tests.support.programs import TENBIN, tenbin
-from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
+from tests.support.records import (
+    make_coefficient,
+    make_device,
+    make_inventory,
+    make_model,
+    make_profile,
+)
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\x85\x7f\u202e\r[/x][red]</script><script>owned"
 SAMPLES = pd.DataFrame({"round": [0, 1], "emulated": [False, False], "wall_s": [1.0, 2.0]})
@@ -91,19 +97,9 @@ def obeyed(text: str) -> list[str]:
 def store(tmp_path: Path) -> Path:
     """Store a hostile profile of a node, of a job and of a cluster, beside harmless ones."""
     root = tmp_path / "store"
-    device = OpenCLDevice(
-        key="d",
-        platform="p",
-        name="n",
-        kind="cpu",
-        driver="1",
-        version="1",
-        compute_units=2,
-        global_memory_mb=1.0,
-        max_allocation_mb=1.0,
-    )
     inventory = make_inventory(
-        opencl=(device,), network=(NetworkInterface(name="e", speed_mbit=None, numa_node=None, driver="d"),)
+        opencl=(make_device(),),
+        network=(NetworkInterface(name="e", speed_mbit=None, numa_node=None, driver="d"),),
     )
     absent = (Absent(probe="power", what="w", reason="r", remedy="x"),)
     whole = make_profile(

@@ -18,7 +18,7 @@ from agent.inventory.files import Roots
 from probes.checkpoint.probe import measure as measure_checkpoints
 from probes.registry import PROBES
 from probes.run import collect
-from profiles.inventory import Gpu, Inventory, Missing, Mpi, OpenCLDevice, Storage
+from profiles.inventory import Inventory, Missing, Mpi, Storage
 from profiles.records import Settings
 from tests.support.components import require
 from tests.support.machines import (
@@ -32,28 +32,11 @@ from tests.support.machines import (
     intel_two_sockets,
     virtual_machine,
 )
+from tests.support.records import make_device, make_gpu
 
-POCL = OpenCLDevice(
-    key="pocl-0",
-    platform="Portable Computing Language",
-    name="pthread",
-    kind="cpu",
-    driver="3.1",
-    version="OpenCL 3.0",
-    compute_units=4,
-    global_memory_mb=4000.0,
-    max_allocation_mb=1000.0,
-)
+POCL = make_device()
 NVIDIA = POCL.model_copy(update={"key": "nvidia-0", "platform": "NVIDIA CUDA", "kind": "gpu"})
-GPU = Gpu(
-    index=0,
-    name="Example GPU",
-    memory_mb=80000.0,
-    driver="550",
-    power_limit_w=700.0,
-    power_limit_min_w=200.0,
-    power_limit_max_w=700.0,
-)
+GPU = make_gpu()
 DISK = Storage(
     folder="/scratch", device="/dev/sda1", filesystem="ext4", kind="ssd", free_mb=1e6, direct_io=True
 )

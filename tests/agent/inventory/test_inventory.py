@@ -29,12 +29,10 @@ from probes.folders import inspect_folder
 from probes.topology import cpu_list
 from profiles.inventory import (
     Cache,
-    Gpu,
     Inventory,
     Limits,
     Mpi,
     NetworkInterface,
-    OpenCLDevice,
     PowerZone,
     Storage,
 )
@@ -53,6 +51,7 @@ from tests.support.machines import (
     ranges,
     virtual_machine,
 )
+from tests.support.records import make_device, make_gpu
 
 
 def roots(tree: Tree) -> Roots:
@@ -459,26 +458,8 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Inventory:
     """Make the two-socket machine, with devices of every kind."""
     tree = intel_two_sockets(tmp_path_factory.mktemp("intel"))
     found = read_machine(tree.settings())
-    device = OpenCLDevice(
-        key="pocl-0",
-        platform="Portable Computing Language",
-        name="pthread-example",
-        kind="cpu",
-        driver="3.1",
-        version="OpenCL 3.0",
-        compute_units=16,
-        global_memory_mb=60000.0,
-        max_allocation_mb=8000.0,
-    )
-    gpu = Gpu(
-        index=0,
-        name="Example GPU",
-        memory_mb=80000.0,
-        driver="550.1",
-        power_limit_w=700.0,
-        power_limit_min_w=200.0,
-        power_limit_max_w=700.0,
-    )
+    device = make_device(name="pthread-example", compute_units=16)
+    gpu = make_gpu(driver="550.1")
     mpi = Mpi(library="MPICH 5.0.2", launcher="/usr/bin/mpiexec")
     return found.model_copy(update={"opencl": (device,), "gpus": (gpu,), "mpi": mpi})
 

@@ -21,7 +21,7 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.prediction.profiles import caps_of, measured_cluster, with_power
 from scheduler.simulator.settings import SimulationSettings
 from tests.support.paths import ROOT
-from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
+from tests.support.records import make_coefficient, make_device, make_inventory, make_model, make_profile
 from tests.tenbin.commands.test_simulate import tenbin
 
 VM = ROOT / "docs" / "measurements" / "vm-epyc-2core.json"
@@ -45,17 +45,7 @@ def checkpoints(device: str, factor: float = 1.0) -> list[Model]:
 
 
 def device(key: str, kind: str) -> OpenCLDevice:
-    return OpenCLDevice(
-        key=key,
-        platform="p",
-        name=key,
-        kind=kind,
-        driver="1",
-        version="3",
-        compute_units=1,
-        global_memory_mb=1.0,
-        max_allocation_mb=1.0,
-    )
+    return make_device(key=key, name=key, kind=kind)
 
 
 def power(idle_package_w: float | None = 15.0) -> list[Model]:

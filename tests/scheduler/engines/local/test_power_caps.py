@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.support.components import require
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job
 from tests.support.records import make_coefficient, make_model, make_profile
+from tests.support.repeated import Repeated
 
 ORIGINAL_W = 90.0
 DRAM_W = 3.0
@@ -136,29 +136,16 @@ def known(settings: Settings) -> Profile:
     return make_profile(models=models, settings=settings, emulated=bool(settings.emulated))
 
 
-class Sampler:
+class Sampler(Repeated):
     """Looks at the caps all the time; a package not at its original limit is in use."""
 
     def __init__(self, caps_w: Callable[[], list[float]]) -> None:
-        self.most_w, self.looks = 0.0, 0
-        self._caps_w, self._stop = caps_w, threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        super().__init__(0.001)
+        self.most_w, self._caps_w = 0.0, caps_w
 
-    def _look(self) -> None:
-        while not self._stop.wait(0.001):
-            used = [cap for cap in self._caps_w() if cap != ORIGINAL_W]
-            drawn_w = sum(used) + BESIDE_W * len(used)
-            self.most_w, self.looks = max(self.most_w, drawn_w), self.looks + 1
-
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        died = not self._thread.is_alive()
-        self._stop.set()
-        self._thread.join()
-        assert not died, "nobody looked at the caps any more"
+    def look(self) -> None:
+        used = [cap for cap in self._caps_w() if cap != ORIGINAL_W]
+        self.most_w = max(self.most_w, sum(used) + BESIDE_W * len(used))
 
 
 @pytest.mark.timeout(600)

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from profiles.inventory import Gpu, OpenCLDevice
 from profiles.records import Condition, Profile
 from profiles.siblings import Odd, Value
 from scheduler.engines.slurm.admin.slurm_conf import conf, existing, node_lines
-from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
+from tests.support.records import (
+    make_coefficient,
+    make_device,
+    make_gpu,
+    make_inventory,
+    make_model,
+    make_profile,
+)
 
 
 def node(name: str, gbs: float = 20.0, loop_s: float = 0.01, cores: int = 2, **inventory: Any) -> Profile:
@@ -64,17 +70,8 @@ def test_the_fastest_first_siblings_alike_and_an_odd_one_by_itself() -> None:
 
 
 def test_gpus_by_nvml_by_opencl_and_last() -> None:
-    by_nvml = tuple(
-        Gpu(
-            index=i, name="NVIDIA H100 80GB", memory_mb=8e4, driver="d",
-            power_limit_w=None, power_limit_min_w=None, power_limit_max_w=None,
-        )
-        for i in (0, 1)
-    )  # fmt: skip
-    device = OpenCLDevice(
-        key="amd-0", platform="AMD", name="gfx90a", kind="gpu", driver="1", version="2",
-        compute_units=1, global_memory_mb=1.0, max_allocation_mb=1.0,
-    )  # fmt: skip
+    by_nvml = tuple(make_gpu(index=i, name="NVIDIA H100 80GB") for i in (0, 1))
+    device = make_device(key="amd-0", platform="AMD", name="gfx90a", kind="gpu")
     lines = node_lines(
         {"g": node("g", gpus=by_nvml), "a": node("a", opencl=(device,)), "c": node("c")}, (), {}
     )

@@ -21,6 +21,7 @@ from tests.support.components import require
 from tests.support.coordinator import Up
 from tests.support.paths import EXAMPLES
 from tests.support.programs import opencl_devices, opencl_layer
+from tests.support.records import make_device
 from tests.support.slurm_lab import SlurmLab
 
 STENCIL = EXAMPLES / "stencil.py"
@@ -103,17 +104,7 @@ def test_mctbm_moves_a_job_to_the_better_node(up: Up, lab: SlurmLab, pocl: None,
 
 
 def device(key: str, kind: str, name: str) -> OpenCLDevice:
-    return OpenCLDevice(
-        key=key,
-        platform=key[:-2],
-        name=name,
-        kind=kind,
-        driver="1",
-        version="3",
-        compute_units=2,
-        global_memory_mb=1.0,
-        max_allocation_mb=1.0,
-    )
+    return make_device(key=key, platform=key[:-2], name=name, kind=kind)
 
 
 @pytest.mark.parametrize(

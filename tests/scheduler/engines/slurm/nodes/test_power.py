@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from agent.emulation.emulated_tree import CREDIT_S, SWING_S
 from agent.emulation.machines import MACHINES
 from tests.support.coordinator import Up
+from tests.support.repeated import Repeated
 from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 pytestmark = pytest.mark.timeout(900)
@@ -112,7 +112,7 @@ def spin(lab: SlurmLab, seconds: float, **needs: Any) -> dict[str, Any]:
     return {"command": command, "folder": "/", "time_s": 600, **needs}
 
 
-class Sampler:
+class Sampler(Repeated):
     """Looks at the caps and the counters of all nodes, all the time.
 
     Attributes:
@@ -121,21 +121,18 @@ class Sampler:
     """
 
     def __init__(self, lab: SlurmLab) -> None:
-        self.most_w, self.looks = 0.0, 0
+        super().__init__(0.002)
+        self.most_w, self._lab = 0.0, lab
         self.measured: list[tuple[float, float, float]] = []
-        self._lab, self._stop = lab, threading.Event()
-        self._thread = threading.Thread(target=self._look)
 
-    def _look(self) -> None:
-        while not self._stop.wait(0.002):
-            caps = caps_w(self._lab)
-            self.most_w = max(self.most_w, sum(REST_W if cap == ORIGINAL_W else cap + DRAM_W for cap in caps))
-            self.looks += 1
-            energy_j, began = 0.0, time.monotonic()
-            for node in self._lab.nodes:
-                package = zone(self._lab, node)
-                energy_j += (read(package / "energy_uj") + read(package / "intel-rapl:0:2/energy_uj")) / 1e6
-            self.measured.append((began, time.monotonic(), energy_j))
+    def look(self) -> None:
+        caps = caps_w(self._lab)
+        self.most_w = max(self.most_w, sum(REST_W if cap == ORIGINAL_W else cap + DRAM_W for cap in caps))
+        energy_j, began = 0.0, time.monotonic()
+        for node in self._lab.nodes:
+            package = zone(self._lab, node)
+            energy_j += (read(package / "energy_uj") + read(package / "intel-rapl:0:2/energy_uj")) / 1e6
+        self.measured.append((began, time.monotonic(), energy_j))
 
     def most_measured_w(self) -> float:
         """Find the largest mean of any window, without what the emulation may be ahead."""
@@ -146,16 +143,6 @@ class Sampler:
                 most_w = max(most_w, used_j / (ended - self.measured[first][0]))
                 first += 1
         return most_w
-
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        died = not self._thread.is_alive()
-        self._stop.set()
-        self._thread.join()
-        assert not died, "nobody looked at the caps any more"
 
 
 @pytest.mark.measures
