@@ -23,9 +23,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _cluster() -> Iterator[SlurmLab]:
-    """Bring up one cluster for all tests of this process that need nothing special of Slurm."""
+    """Bring up a cluster, which is gone before tests of other folders look for processes left behind."""
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder)) as lab:
         Path(folder).chmod(0o755)
