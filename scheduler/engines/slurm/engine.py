@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,19 +23,15 @@ from scheduler.engines.common import spoiled
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.protocol import Engine, Report
-from scheduler.engines.slurm.attempts import attempt_state
-from scheduler.engines.slurm.attempts.allocation_reuse import AllocationReuse, passed_on_to
+from scheduler.engines.slurm.attempts.allocation_reuse import passed_on_to
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.attempts.batch_script import BatchWriter
-from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
-from scheduler.engines.slurm.attempts.signals import Steering
-from scheduler.engines.slurm.client.heartbeats import NOBODY, Key
-from scheduler.engines.slurm.client.poller import BUSY_S, ClusterSnapshot, Outcome, SlurmPoller
-from scheduler.engines.slurm.client.tools import SlurmSilent
-from scheduler.engines.slurm.external.external_jobs import ExternalAttempts
-from scheduler.engines.slurm.nodes import node_failures
-from scheduler.engines.slurm.nodes.partitions import Partitions
-from scheduler.engines.slurm.nodes.power_budget import PowerBudget
+from scheduler.engines.slurm.attempts.driver import AttemptDriver
+from scheduler.engines.slurm.attempts.power_budget import PowerBudget
+from scheduler.engines.slurm.client.poller import ClusterSnapshot, Outcome, SlurmPoller
+from scheduler.engines.slurm.external.external_jobs import SlurmExternalJobs
+from scheduler.engines.slurm.nodes.node_states import NodeStates
+from scheduler.engines.slurm.nodes.partitions import Partitions, Sent
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -59,28 +55,26 @@ class SlurmEngine(Engine):
         self.checks = self.nodes = self.regions = self
         self.caps = self if site.power is not None else None
         self.folders = JobFolders(store)
-        self.inventory, self.slurm, self.devices = site.inventory, site.slurm, site.devices
+        self.inventory, self.devices = site.inventory, site.devices
         self.batches = BatchWriter(site, Orders(store, unit, self.inventory.node_of, pins=False))
-        self.watched: dict[tuple[int, int], SlurmAttempt] = {}
-        self.reports: list[Report] = []
         self.poller = SlurmPoller(site.slurm, site.lease_s, site.sbatch)
-        self.external_jobs: ExternalAttempts | None = None
+        self.external_jobs: SlurmExternalJobs | None = None
         if site.sbatch is not None:
-            self.external_jobs = ExternalAttempts(
-                site.sbatch, self.poller, self.inventory, cluster.pools[0].counted
-            )
-        self.steering, self.reuse = Steering(self.poller), AllocationReuse()
-        self.budget: PowerBudget | None = None
-        if site.power is not None and cluster.budget_w is not None:
-            self.budget = PowerBudget(cluster.pools[0], cluster.budget_w)
+            counted = cluster.pools[0].counted
+            self.external_jobs = SlurmExternalJobs(site.sbatch, self.poller, self.inventory, counted)
         self.silent = ""  # why Slurm does not answer
-        self.lost: dict[str, str] = {}  # nodes that Slurm has given up, and why
         if cluster.pools[0].counted and site.devices is None:
             self.inventory.fence(store)
-        self.gone: frozenset[str] = frozenset()  # those, and nodes that do not answer
-        self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
-        self.orphans = OrphanedJobs(self._mark)
+        self.node_states = NodeStates(self.inventory, self.poller, set_down=site.set_down)
         self.partitions = Partitions(store, site.partitions, site.partition, self.poller)
+        self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
+        self.driver = AttemptDriver(
+            site, self.poller, self.partitions, self.node_states, external=self.external_jobs, mark=self._mark
+        )
+        self.budget: PowerBudget | None = None
+        if site.power is not None and cluster.budget_w is not None:
+            self.budget = PowerBudget(cluster.pools[0], cluster.budget_w, self.driver.wake)
+            self.driver.budget = self.budget
         self.poller.begin()
 
     # -- nodes ----------------------------------------------------------------------------------------
@@ -131,19 +125,12 @@ class SlurmEngine(Engine):
         return list(self.inventory.shares(core for core in job.cores if core in self.inventory.node_of))
 
     def hindrance(self, job: Entry) -> str:
-        if job.spec.external is not None:
-            return self.external_jobs.hindrance(job) if self.external_jobs else NOT_TAKEN
-        watched = self.watched.get((job.id, job.attempt))
-        if watched is None or self.silent:
-            return f"Slurm does not answer: {self.silent}" if watched is not None else ""
-        if watched.fenced_at is not None:
-            return f"{watched.trouble}; it may still run there, for {self.site.lease_s:g} s at most"
-        seen = watched.seen
-        if seen is not None and seen.state == "PENDING":
-            return f"waits in Slurm (job {seen.id}): {seen.reason}"
-        if seen is not None and seen.state == "SUSPENDED" and watched.want != "pause":
-            return f"suspended in Slurm by somebody else; go on with: scontrol resume {seen.id}"
-        return ""
+        if job.spec.external is not None and self.external_jobs is None:
+            return NOT_TAKEN
+        attempt = self.driver.attempts.get((job.id, job.attempt))
+        if attempt is not None and not attempt.external and self.silent:
+            return f"Slurm does not answer: {self.silent}"
+        return "" if attempt is None else attempt.hindrance(self.site.lease_s)
 
     # -- attempts -------------------------------------------------------------------------------------
 
@@ -152,131 +139,127 @@ class SlurmEngine(Engine):
         for job, environment in jobs:
             if job.spec.external is not None:
                 if self.external_jobs is not None:
-                    self.reuse.dismiss(self.where(job))
-                    self.external_jobs.start(job)
+                    self.driver.reuse.dismiss(self.where(job))
+                    self.driver.start_external(self._watch(job).key)
                 continue
-            watched = self._watch(job)
+            attempt = self._watch(job)
+            trouble = None
             try:
-                self._write_order(job, environment, watched)
-                placed.append(watched)
+                attempt = self._write_order(job, environment, attempt)
+                placed.append(attempt)
             except Unavailable as error:
-                self.end(watched, Report(*watched.key, "never", time.time(), trouble=str(error)))
+                trouble = str(error)
             except OSError as error:
                 if error.errno in spoiled.NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
-                trouble = f"{error.filename or watched.attempt.path}: {error.strerror}"
-                self.end(watched, Report(*watched.key, "never", time.time(), trouble=trouble))
+                trouble = f"{error.filename or attempt.files.path}: {error.strerror}"
+            if trouble is not None:
+                self.driver.report(attempt, Report(*attempt.key, "never", time.time(), trouble=trouble))
         if self.partitions.prefix:
-            self.partitions.follow(self.inventory.regions(), self.watched.values())
-        for watched in placed:
-            if self.budget is None and self.reuse.take(watched):
+            self.partitions.follow(self.inventory.regions(), self._sent())
+        for attempt in placed:
+            reused = self.driver.reuse.take(attempt) if self.budget is None else None
+            if reused is not None:
+                self.driver.attempts[attempt.key] = reused
                 continue
-            self.reuse.dismiss(watched.cpus)
-            watched.calling = True
+            self.driver.reuse.dismiss(attempt.cpus)
+            # Until it is submitted, a snapshot without its Slurm job says nothing.
+            self.driver.attempts[attempt.key] = replace(attempt, calling=True)
             if self.budget is None:
-                self._submit(watched)
+                self.driver.submit(attempt.key)
             else:
-                self.budget.when_it_fits(watched.key, partial(self._submit, watched))
-        self._share_watts()
+                self.budget.when_it_fits(attempt.key, partial(self.driver.submit, attempt.key))
+        self._share_power()
 
-    def _submit(self, watched: SlurmAttempt) -> None:
-        batch = watched.batch
-        assert batch is not None
-        self.poller.do(watched.key, "submit", lambda: self.partitions.submit(batch))
-
-    def _write_order(self, job: Entry, environment: dict[str, str], watched: SlurmAttempt) -> None:
-        self.batches.write(job, environment, watched, self.folders.files(job))
+    def _write_order(self, job: Entry, environment: dict[str, str], attempt: SlurmAttempt) -> SlurmAttempt:
+        batch = self.batches.write(job, environment, attempt, self.folders.files(job))
         if self.budget is not None:
-            self.budget.enter(watched, self._cap_w(job))
+            self.budget.enter(attempt, self._cap_w(job))
+        return replace(attempt, batch=batch)
 
     def ask(self, job: Entry, want: Want) -> None:
-        if self.external_jobs is not None:
-            self.external_jobs.ask(job, want)
-        watched = self.watched.get((job.id, job.attempt))
-        if watched is None:
+        attempt = self.driver.attempts.get((job.id, job.attempt))
+        if attempt is None:
             return
-        request = partial(self._request, watched, Request(job.request, want, self.batches.places(job)))
-        if self.budget is None:
+        places = () if attempt.external else self.batches.places(job)
+        request = partial(self.driver.request, attempt.key, Request(job.request, want, places))
+        if self.budget is None or attempt.external:
             request()
         elif want == "run":
-            self.budget.decide(watched, self._cap_w(job))
-            self.budget.when_it_fits(watched.key, request)
-            self._share_watts()
+            self.budget.decide(attempt, self._cap_w(job))
+            self.budget.when_it_fits(attempt.key, request)
+            self._share_power()
         else:
-            self.budget.wait_no_more(watched.key)
+            self.budget.wait_no_more(attempt.key)
             request()
 
-    def _request(self, watched: SlurmAttempt, request: Request) -> None:
-        with spoiled.of_one(watched.job_id, room=False):
-            watched.attempt.write_request(request)
-        watched.want, watched.request = request.want, request.number
-        watched.asked_at, watched.wake_at = time.monotonic(), 0.0
-        self._look(watched)
-
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
-        """What is lowered here is so when it is confirmed; only then anything is raised, or starts."""
+        """Lower caps; only once a lower cap is confirmed, another is raised, or a job starts."""
         if self.budget is not None and lower:
             for job in jobs:
-                watched = self.watched.get((job.id, job.attempt))
-                if watched is not None:
-                    self.budget.decide(watched, self._cap_w(job))
-            self._share_watts()
+                attempt = self.driver.attempts.get((job.id, job.attempt))
+                if attempt is not None:
+                    self.budget.decide(attempt, self._cap_w(job))
+            self._share_power()
 
     def _cap_w(self, job: Entry) -> float:
         assert job.placement is not None
         cap_w = job.placement.cap_w
         return self.cluster.pools[0].caps_w[-1] if cap_w is None else cap_w
 
-    def _share_watts(self) -> None:
-        """What cannot be written now is the next time."""
+    def _share_power(self) -> None:
+        """Share the budget; what cannot be written now is written the next time."""
         if self.budget is not None:
             try:
-                self.budget.advance(self.watched)
+                self.budget.advance(self.driver.attempts)
             except OSError as error:
                 log.error("a power cap cannot be written: %s", error)
 
     def rest_w(self) -> float:
         return 0.0 if self.site.power is None else self.site.power.rest_w
 
-    def put_back(self, watched: SlurmAttempt) -> None:
-        """Its supervisor was killed: the caps that it left are put back on its nodes, if they are free."""
-        power = self.site.power
-        if power is not None:
-            program = [sys.executable, "-P", "-m", "agent.power.node_power", power.sysfs, str(power.states)]
-            nodes, partition = tuple(watched.cpus), self.site.partition
-            self.poller.do(watched.key, "put back", lambda: self.slurm.run_on(nodes, partition, program))
-
     def recover(self, job: Entry) -> None:
         if job.spec.external is not None:
             if self.external_jobs is not None:
-                self.external_jobs.recover(job)
+                self._watch(job)
             return
-        watched = self._watch(job)
-        if not watched.attempt.path.exists():
-            self.end(watched, Report(*watched.key, "never", time.time()))
+        attempt = self._watch(job)
+        if not attempt.files.path.exists():
+            self.driver.report(attempt, Report(*attempt.key, "never", time.time()))
             return
-        if other := passed_on_to(watched.attempt, self._mark):
-            watched.comment, watched.passed_on = other, True
-        watched.started = watched.attempt.state() is not None
+        if other := passed_on_to(attempt.files, self._mark):
+            attempt = replace(attempt, comment=other, passed_on=True)
+        attempt = replace(attempt, started=attempt.files.state() is not None)
+        self.driver.attempts[attempt.key] = attempt
         if self.budget is not None:
-            self.budget.recover(watched, self._cap_w(job))
+            self.budget.recover(attempt, self._cap_w(job))
         with spoiled.of_one(job.id):
-            if watched.attempt.fenced():
-                self.give_up(watched, "its node was lost")
+            if attempt.files.fenced():
+                self.driver.give_up(attempt.key, "its node was lost")
 
     def _watch(self, job: Entry) -> SlurmAttempt:
-        attempt = self.folders.attempt(job)
-        cpus = {name: n * self.site.threads for name, n in self.inventory.shares(job.cores).items()}
-        comment = self._comment((job.id, job.attempt))
-        watched = SlurmAttempt(job.id, job.attempt, attempt, comment, cpus, job.spec.grace_s)
-        watched.partition = self.partitions.name_of(job.placement.region if job.placement else "")
-        self.watched[watched.key] = watched
-        self.poller.folders[watched.key] = attempt.path
-        self.poller.heartbeats.watch(watched.key, attempt.path, watched.cpus)
-        return watched
+        shares = self.inventory.shares(job.cores)
+        if job.spec.external is not None:
+            attempt = SlurmAttempt(
+                job_id=job.id, number=job.attempt, cpus=shares, external=job.spec.external.id
+            )
+        else:
+            region = job.placement.region if job.placement else ""
+            attempt = SlurmAttempt(
+                job_id=job.id,
+                number=job.attempt,
+                cpus={name: n * self.site.threads for name, n in shares.items()},
+                folder=self.folders.attempt(job),
+                comment=f"{self._mark}{job.id}:{job.attempt}",
+                grace_s=job.spec.grace_s,
+                partition=self.partitions.name_of(region),
+                since=time.monotonic(),
+            )
+        return self.driver.watch(attempt)
 
-    def _comment(self, key: Key) -> str:
-        return f"{self._mark}{key[0]}:{key[1]}"
+    def _sent(self) -> Iterator[Sent]:
+        for attempt in self.driver.attempts.values():
+            yield attempt.partition, attempt.cpus
 
     # -- what happens ---------------------------------------------------------------------------------
 
@@ -284,7 +267,7 @@ class SlurmEngine(Engine):
         return self.poller.fileno()
 
     def urgent(self) -> bool:
-        return bool(self.reports or (self.external_jobs and self.external_jobs.reports))
+        return bool(self.driver.reports)
 
     def poll(self) -> list[Report]:
         self.poller.heard()
@@ -293,103 +276,26 @@ class SlurmEngine(Engine):
             if isinstance(news, ClusterSnapshot):
                 self._see(news)
             elif isinstance(news, Outcome):
-                self._settle(news)
+                if not self.partitions.settle(news):
+                    self.driver.settle(news)
             elif str(news) != self.silent:
                 self.silent = str(news)
                 log.error("%s", news)
-        for watched in list(self.watched.values()):
-            self._look(watched)
-        self._share_watts()
-        reports, self.reports = self.reports, []
-        if self.external_jobs is not None:
-            reports += self.external_jobs.reports
-            self.external_jobs.reports.clear()
+        for key in list(self.driver.attempts):
+            self.driver.look(key)
+        self._share_power()
+        reports, self.driver.reports = self.driver.reports, []
         return reports
 
     def _see(self, snapshot: ClusterSnapshot) -> None:
         if self.silent:
             log.warning("Slurm answers again")
         self.silent = ""
-        node_failures.see_nodes(self, snapshot)
-        self.partitions.see(snapshot.nodes, self.inventory.regions(), self.watched.values())
+        self.node_states.see(snapshot)
+        self.partitions.see(snapshot.nodes, self.inventory.regions(), self._sent())
         if self.external_jobs is not None and snapshot.external_jobs is not None:
             self.external_jobs.see(snapshot.external_jobs)
-        ours = {job.comment: job for job in snapshot.jobs}
-        for watched in list(self.watched.values()):
-            with spoiled.of_one(watched.job_id):
-                if not (watched.calling and watched.slurm is None):  # else it may not be there yet
-                    watched.snapshots += 1
-                    attempt_state.see(self, watched, ours.get(watched.comment))
-                node_failures.see_place(self, watched, snapshot)
-        known = {watched.comment for watched in self.watched.values()} | self.reuse.comments()
-        for stray in self.orphans.find(snapshot.jobs, known):
-            log.warning("Slurm job %d is of no attempt any more: cancelled (%s)", stray.id, stray.comment)
-            self.steering.cancel(NOBODY, stray.id, stray.comment)
-        if self.orphans.seen:
-            self.poller.look(BUSY_S)
-
-    def _settle(self, outcome: Outcome) -> None:
-        """A call was made."""
-        if self.partitions.settle(outcome):
-            return
-        watched, error = self.watched.get(outcome.key), outcome.error
-        if self.external_jobs is not None and self.external_jobs.settle(outcome):
-            watched = None
-        if outcome.what == "submit":
-            self._submitted(watched, outcome)
-        elif watched is not None:
-            watched.calling = False
-            self.steering.settle(watched, outcome)
-        if error is not None and not isinstance(error, SlurmSilent):
-            whose = f"job {outcome.key[0]}: " if outcome.key[0] else ""
-            log.error("%s%s: %s", whose, outcome.what, error)
-
-    def _submitted(self, watched: SlurmAttempt | None, outcome: Outcome) -> None:
-        if watched is None:  # it was revoked meanwhile
-            if isinstance(outcome.value, int):
-                self.steering.cancel(outcome.key, outcome.value, self._comment(outcome.key))
-            return
-        watched.calling = False
-        if isinstance(outcome.value, int):
-            watched.slurm = outcome.value
-            self.poller.look(BUSY_S)  # where nothing else ran the next snapshot may be later
-        elif isinstance(outcome.error, SlurmSilent):
-            self.poller.look()  # it may be there all the same: the next snapshot tells
-        elif not watched.started and spoiled.revoked(watched.attempt):
-            here = "node" not in str(outcome.error)  # else other nodes may do
-            trouble = f"Slurm refused it: {outcome.error}"
-            self.end(watched, Report(*watched.key, "never" if here else "lost", time.time(), trouble=trouble))
-
-    def _look(self, watched: SlurmAttempt) -> None:
-        """Look at an attempt; what cannot be looked at now is the next time."""
-        with spoiled.of_one(watched.job_id):
-            attempt_state.look(self, watched)
-
-    def give_up(self, watched: SlurmAttempt, trouble: str) -> None:
-        """Its node is lost: what may run there must end before it runs elsewhere."""
-        if watched.fenced_at is None:
-            with spoiled.of_one(watched.job_id):  # where no fence can be put up its lease is over as well
-                watched.attempt.fence_off()
-            watched.fenced_at, watched.trouble = time.monotonic(), trouble
-            if watched.slurm is not None:
-                self.steering.cancel(watched.key, watched.slurm, watched.comment)
-                watched.cancelled = True
-
-    def revoke(self, watched: SlurmAttempt, report: Report) -> None:
-        """It has not begun and never will: the caller has claimed it."""
-        if watched.slurm is not None:
-            self.steering.cancel(watched.key, watched.slurm, watched.comment)
-        self.end(watched, report)
-
-    def end(self, watched: SlurmAttempt, report: Report) -> None:
-        self.reports.append(report)
-        if report.result is not None and watched.key in self.watched:
-            self.reuse.offer(watched, report.result)
-        self.watched.pop(watched.key, None)
-        self.poller.folders.pop(watched.key, None)
-        self.poller.heartbeats.forget(watched.key)
-        if self.budget is not None:
-            self.budget.leave(watched.key)
+        self.driver.see(snapshot)
 
     def close(self) -> None:
         self.poller.close()

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from agent.multi_node.lease import LEASE_S
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.nodes.devices import Devices
 from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
-from scheduler.engines.slurm.nodes.power_budget import SitePower
+
+
+@dataclass(frozen=True)
+class SitePower:
+    """What of the nodes' power caps is known.
+
+    Attributes:
+        sysfs: root of a node's tree with its zones, ``%N`` in it is the node's name.
+        states: where each node keeps what is to be put back.
+        rest_w: what all nodes draw at rest, which the budget of the cluster is without.
+        emulated: the machine that each node emulates; empty: they are real.
+    """
+
+    sysfs: str
+    states: Path
+    rest_w: float
+    emulated: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,37 +31,41 @@ class AllocationReuse:
     def __init__(self) -> None:
         self._open: list[tuple[SlurmAttempt, float]] = []
 
-    def offer(self, watched: SlurmAttempt, result: Result) -> None:
-        """An attempt has ended. If it was ever asked for anything, a call for it may be on its way."""
-        plain = watched.request == 0 and not watched.calling and not watched.cancelled
+    def offer(self, attempt: SlurmAttempt, result: Result) -> None:
+        """Keep the allocation of an attempt that has ended, unless a call for it may still be under way."""
+        plain = attempt.request == 0 and not attempt.calling and not attempt.cancelled
         if (
             plain
-            and len(watched.cpus) == 1
-            and watched.slurm is not None
-            and watched.batch is not None
+            and len(attempt.cpus) == 1
+            and attempt.slurm is not None
+            and attempt.batch is not None
             and allocation_reuse.suits(result.how, result.usage.wall_s)
         ):
-            self._open.append((watched, time.monotonic() + allocation_reuse.STAYS_S))
+            self._open.append((attempt, time.monotonic() + allocation_reuse.STAYS_S))
 
-    def take(self, watched: SlurmAttempt) -> bool:
-        """Pass an attempt on, whose order is written; False: it takes a Slurm job of its own.
+    def take(self, attempt: SlurmAttempt) -> SlurmAttempt | None:
+        """Pass an attempt on, whose order is written; None: it takes a Slurm job of its own.
 
         Raises:
             OSError: its folder cannot be written.
         """
-        now, file = time.monotonic(), watched.attempt.path / BY
+        now, file = time.monotonic(), attempt.files.path / BY
         self._open = [(before, until) for before, until in self._open if until > now]
         for before, _ in self._open:
-            if now - before.since < OLDEST_S and _size(before.batch) == _size(watched.batch):
+            if now - before.since < OLDEST_S and _size(before.batch) == _size(attempt.batch):
                 self._open = [one for one in self._open if one[0] is not before]
                 file.write_text(before.comment)
-                if allocation_reuse.pass_on(before.attempt.path, watched.attempt.path):
-                    watched.comment, watched.slurm = before.comment, before.slurm
-                    watched.since, watched.passed_on = before.since, True
-                    return True
+                if allocation_reuse.pass_on(before.files.path, attempt.files.path):
+                    return replace(
+                        attempt,
+                        passed_on=True,
+                        comment=before.comment,
+                        slurm=before.slurm,
+                        since=before.since,
+                    )
                 file.unlink()
-                return self.take(watched)
-        return False
+                return self.take(attempt)
+        return None
 
     def comments(self) -> set[str]:
         """Of their Slurm jobs."""
@@ -72,7 +76,7 @@ class AllocationReuse:
         for before, _ in self._open:
             if not before.cpus.keys().isdisjoint(nodes):
                 with suppress(OSError):  # then it leaves a moment later
-                    allocation_reuse.pass_on(before.attempt.path, "")
+                    allocation_reuse.pass_on(before.files.path, "")
         self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
 
 

@@ -28,8 +28,8 @@ class BatchWriter:
         self.site, self.orders = site, orders
         self.inventory, self.devices = site.inventory, site.devices
 
-    def write(self, job: Entry, environment: dict[str, str], watched: SlurmAttempt, files: Files) -> None:
-        """Place the order in the attempt's folder, and fill in ``watched.batch``.
+    def write(self, job: Entry, environment: dict[str, str], attempt: SlurmAttempt, files: Files) -> Batch:
+        """Place the order in the attempt's folder, and return the batch job for it.
 
         Raises:
             Unavailable, OSError: as ``Orders.order`` and ``Attempt.place``.
@@ -39,7 +39,7 @@ class BatchWriter:
         if power is not None and power.emulated:
             clean[LOAD] = job.spec.load
         shares = self.inventory.shares(job.cores)
-        order = self.orders.order(job, clean, watched.attempt, watched.comment, files, shares)
+        order = self.orders.order(job, clean, attempt.files, attempt.comment, files, shares)
         if self.devices is not None:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self.places(job))
@@ -47,23 +47,23 @@ class BatchWriter:
             order = replace(
                 order,
                 sysfs=power.sysfs,
-                capped_nodes=tuple(watched.cpus),
+                capped_nodes=tuple(attempt.cpus),
                 states=str(power.states),
                 emulated=bool(power.emulated),
             )
-        watched.attempt.place(order)
-        lease.prepare(watched.attempt, watched.cpus)
-        watched.batch = self._batch(job, watched, order.memory_limit_mb)
+        attempt.files.place(order)
+        lease.prepare(attempt.files, attempt.cpus)
+        return self._batch(job, attempt, order.memory_limit_mb)
 
     def places(self, job: Entry) -> tuple[int, ...]:
         """What it is bound to on its node, where Slurm does not see to that."""
         one = self.site.shared and len(self.inventory.shares(job.cores)) == 1
         return self.inventory.places(job.cores) if one else ()
 
-    def _batch(self, job: Entry, watched: SlurmAttempt, memory_mb: float | None) -> Batch:
+    def _batch(self, job: Entry, attempt: SlurmAttempt, memory_mb: float | None) -> Batch:
         """Slurm holds as many cores of each node as of the one that gives most."""
-        folder: Path = watched.attempt.path
-        most = max(watched.cpus.values())
+        folder: Path = attempt.files.path
+        most = max(attempt.cpus.values())
         each = job.spec.cores * self.site.threads
         each = each if most % each == 0 else most
         words = [sys.executable, "-I", "-S", batch_process.__file__, str(folder)]
@@ -72,10 +72,10 @@ class BatchWriter:
         return Batch(
             script,
             job.spec.name or f"tenbin-{job.id}",
-            watched.comment,
-            watched.partition,
-            tuple(watched.cpus),
-            most // each * len(watched.cpus),
+            attempt.comment,
+            attempt.partition,
+            tuple(attempt.cpus),
+            most // each * len(attempt.cpus),
             each,
             self._memory_mb(job, memory_mb),
             None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,

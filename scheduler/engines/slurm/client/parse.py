@@ -5,6 +5,7 @@ Where a line is not as it should be it is refused by name: nothing is guessed fr
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
+from agent.attempts.records import How
 from profiles.errors import Unavailable
 
 COLUMNS = ("%i", "%T", "%r", "%N", "%S", "%k")  # of squeue
@@ -23,6 +25,15 @@ FINAL = frozenset(
         *("PREEMPTED", "REVOKED", "TIMEOUT"),
     }
 )
+ENDS: Mapping[str, How] = {
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "OUT_OF_MEMORY": "memory-limit",
+}
+NODE_ENDS = frozenset({"NODE_FAIL", "BOOT_FAIL"})
+FOREVER_S = 365 * 86400.0  # what Slurm shows of a job without limit that runs where there is none
+ENDLESS = ("UNLIMITED", "Partition_Limit", "NOT_SET", "N/A", "INVALID", "")
 NOWHERE = frozenset({"DOWN", "ERROR", "FAIL", "FUTURE", "POWERED_DOWN", "POWERING_DOWN"})
 # After its own restart slurmctld does not know of any node how it is, until that reports.
 CLOSED = frozenset(
@@ -43,6 +54,10 @@ class SlurmJob(NamedTuple):
     nodes: tuple[str, ...]
     comment: str
     start_s: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return str(self.id)
 
     @property
     def final(self) -> bool:
@@ -124,6 +139,18 @@ def seconds_of(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return float(text) if text.isdecimal() and text.isascii() else 0.0
+
+
+def limit_s(text: str) -> float:
+    """Read a limit of time as Slurm writes it (``2-03:04:05``); infinite for none."""
+    if text in ENDLESS:
+        return math.inf
+    days, _, rest = text.rpartition("-")
+    total = 0
+    for part in rest.split(":") if rest.count(":") != 1 else ("0", *rest.split(":")):
+        total = total * 60 + int(part)
+    whole = float(int(days or 0) * 86400 + total)
+    return math.inf if whole >= FOREVER_S else whole
 
 
 def nodes(text: str) -> list[SlurmNode]:

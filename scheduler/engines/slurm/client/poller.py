@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from agent.power.cap_files import IN_FORCE
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client.heartbeats import Answers, Heartbeats, Key
 from scheduler.engines.slurm.client.parse import SlurmJob, SlurmNode
+from scheduler.engines.slurm.client.sbatch_jobs import SeenJob
 from scheduler.engines.slurm.client.tools import Slurm, SlurmError
-from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue, SeenJob
 
 BUSY_S = 2.0  # between looks at Slurm while there is something to see
 IDLE_S = 10.0
@@ -49,6 +49,16 @@ class Outcome(NamedTuple):
 News = ClusterSnapshot | Outcome | SlurmError
 
 
+class SbatchSource(Protocol):
+    """Where jobs of plain ``sbatch`` are taken over, for ``gate_s`` at most."""
+
+    gate_s: float
+
+    def look(self) -> list[SeenJob]: ...
+
+    def rung(self) -> bool: ...
+
+
 class SlurmPoller:
     """A thread that makes calls one after the other, and looks at Slurm and at folders between them.
 
@@ -56,7 +66,7 @@ class SlurmPoller:
     ``fileno`` is readable when there is news, or when a folder has changed.
     """
 
-    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchQueue | None = None) -> None:
+    def __init__(self, slurm: Slurm, lease_s: float, sbatch: SbatchSource | None = None) -> None:
         self.slurm, self.sbatch, self.heartbeats = slurm, sbatch, Heartbeats(lease_s)
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self.folders: dict[Key, Path] = {}  # entries come and go one at a time: no lock

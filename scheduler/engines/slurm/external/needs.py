@@ -21,8 +21,6 @@ NOTHING = {
     "OverSubscribe": ("OK", "NO", "YES"),
 }
 TASK = "4294967294"  # stands for the task's number where an array is still one record
-FOREVER_S = 365 * 86400.0  # what Slurm shows of a job without limit that runs where there is none
-ENDLESS = ("UNLIMITED", "Partition_Limit", "NOT_SET", "N/A", "INVALID", "")
 MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
@@ -120,17 +118,5 @@ def _memory_mb(words: Mapping[str, str], nodes: int, cpus: int) -> float | None:
 
 
 def _limit_s(words: Mapping[str, str]) -> float | None:
-    limit = seconds(words.get("TimeLimit", ""))
+    limit = parse.limit_s(words.get("TimeLimit", ""))
     return None if math.isinf(limit) else limit or None
-
-
-def seconds(text: str) -> float:
-    """A limit as Slurm writes it: ``2-03:04:05``; infinite: none."""
-    if text in ENDLESS:
-        return math.inf
-    days, _, rest = text.rpartition("-")
-    total = 0
-    for part in rest.split(":") if rest.count(":") != 1 else ("0", *rest.split(":")):
-        total = total * 60 + int(part)
-    whole = float(int(days or 0) * 86400 + total)
-    return math.inf if whole >= FOREVER_S else whole

@@ -13,124 +13,23 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from profiles.errors import Unavailable
 from profiles.files import write_whole
 from scheduler.engines.external_jobs import Needs
 from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.sbatch_jobs import FIELDS, SbatchJob, SeenJob, read, records
 from scheduler.engines.slurm.client.tools import Slurm, SlurmError, SlurmSilent
-from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of, seconds
+from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of
 
 GATE_S = 3600.0
 FORGED = "what its user has written (a name, a comment, a path) looks like words of Slurm's"
 LEASE_S = 60.0  # for so long job_submit.lua believes that tenbin is there
-MARK, FREE = "tenbin:taken", "tenbin:free"
-ASKED = ("NumNodes", "NumTasks", "NumCPUs", "cpus-per-task", "MinMemory", "OverSubscribe")
+FREE = "tenbin:free"  # in place of MARK, of a job that is left to Slurm
 GONE = ("no longer pending", "Invalid job id", "already completed", "already completing")
 AT_ONCE = 100  # jobs in one call of scontrol
 LEARNS_S = 2.0  # for so long jobs are looked up that are new; then others are served
-FIELDS = (
-    *(
-        "JobArrayID",
-        "JobID",
-        "State",
-        "Reason",
-        "EligibleTime",
-        "StartTime",
-        "EndTime",
-        "SubmitTime",
-        "exit_code",
-    ),
-    *ASKED,
-    *(
-        "ReqNodes",
-        "TimeLimit",
-        "RestartCnt",
-        "Dependency",
-        "PriorityLong",
-        "UserName",
-        "nodelist",
-        "admin_comment",
-    ),
-)
 log = logging.getLogger("tenbin")
-
-
-class SbatchJob(NamedTuple):
-    """A job that was marked, as squeue shows it; times in seconds since 1970.
-
-    Attributes:
-        key: its number, of a task of an array ``12_3``: both name it for scontrol.
-        number: of its record, which the tasks of an array share that have not been touched.
-        eligible_s: it does not start before.
-        begin_s: before which whoever submitted it does not want it to start.
-        asked: what it needs, as text: it changes with that.
-        required: the nodes that it must have.
-        status: as wait() gives it.
-        limit_s: infinite: none.
-        nodes: where it runs or ran.
-    """
-
-    key: str
-    number: str
-    state: str
-    reason: str
-    eligible_s: float
-    start_s: float
-    end_s: float
-    submitted_s: float
-    status: int
-    asked: tuple[str, ...]
-    required: str
-    cpus: int
-    limit_s: float
-    restarts: int
-    dependency: str
-    held: bool
-    user: str
-    nodes: tuple[str, ...]
-    begin_s: float
-
-    @property
-    def array(self) -> str:
-        return self.key.split("_")[0]
-
-    @property
-    def pending(self) -> bool:
-        return self.state == "PENDING"
-
-    @property
-    def final(self) -> bool:
-        return self.state in parse.FINAL
-
-    def gated(self, now: float) -> bool:
-        """Whether it waits for tenbin."""
-        return self.pending and self.eligible_s > now + 1.0
-
-    def moves(self, now: float) -> bool:
-        """Whether it runs, or may start at any time."""
-        return not self.final and not self.gated(now)
-
-    def blocked(self, now: float) -> str:
-        """Why it may not start whatever tenbin decides; "" if it may."""
-        if not self.pending:
-            return ""
-        if self.held:
-            return f"held in Slurm by somebody else ({self.reason}); go on with: scontrol release {self.key}"
-        if self.dependency:
-            return f"waits in Slurm for {self.dependency}"
-        if self.begin_s > now:
-            return f"is to begin {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.begin_s))}"
-        return ""
-
-
-class SeenJob(NamedTuple):
-    """A job with what is known of its needs: None, and why they are not understood."""
-
-    job: SbatchJob
-    needs: Needs | None
-    unclear: str
 
 
 class SbatchQueue:
@@ -303,89 +202,3 @@ def _waiting() -> Iterator[None]:
     except SlurmError as error:
         if not any(said in str(error) for said in GONE):
             raise
-
-
-def read(text: str, separator: str) -> list[SbatchJob]:
-    """Of ``squeue --Format=FIELDS``: jobs with tenbin's mark."""
-    found = []
-    for row in parse.rows(text, separator, len(FIELDS)):
-        if MARK in row[-1] and re.fullmatch(r"\d+(_\d+)?", row[0]):
-            try:
-                found.append(_job(dict(zip(FIELDS, row, strict=True))))
-            except ValueError:
-                raise parse.unknown("squeue --Format", ", ".join(row)) from None
-    return found
-
-
-def _job(words: Mapping[str, str]) -> SbatchJob:
-    begin = re.search(r"begin=(\d+)", words["admin_comment"])
-    required = _or_nothing(words["ReqNodes"])
-    state, priority = words["State"], words["PriorityLong"]
-    return SbatchJob(
-        words["JobArrayID"],
-        words["JobID"],
-        state,
-        words["Reason"],
-        _time(words["EligibleTime"]),
-        _time(words["StartTime"]),
-        _time(words["EndTime"]),
-        _time(words["SubmitTime"]),
-        int(words["exit_code"]),
-        (*(words[name] for name in ASKED), required),
-        required,
-        int(words["NumCPUs"]),
-        seconds(words["TimeLimit"]),
-        int(words["RestartCnt"]),
-        _or_nothing(words["Dependency"]),
-        state == "PENDING" and priority == "0",
-        words["UserName"],
-        parse.hosts(words["nodelist"]),
-        float(begin[1]) if begin else 0.0,
-    )
-
-
-def _time(text: str) -> float:
-    return float(text) if text.isdecimal() else 0.0
-
-
-def _or_nothing(text: str) -> str:
-    return "" if text in ("(null)", "N/A", "None") else text
-
-
-def records(text: str) -> dict[str, dict[str, str]]:
-    """Of ``scontrol show job KEY``: words by the record's number; {}: which are Slurm's cannot be told.
-
-    A name, a comment or a path may have lines that look like Slurm's, and like whole records. They cannot
-    take away the true ones: a number that comes twice is not believed, nor a record with a word twice.
-    """
-    found: dict[str, dict[str, str]] = {}
-    for block in re.split(r"\n(?=JobId=)", text):
-        said = [pair for line in block.split("\n") for pair in _words(line.strip())]
-        words = {name: _or_nothing(value) for name, value in said}
-        if (number := words.get("JobId")) is not None:
-            whole = len(words) == len(said) and words.keys() >= NEEDED and number not in found
-            found[number] = words if whole else {}
-    return found
-
-
-NEEDED = {"JobState", "Partition", "NumNodes", "NumCPUs", "NumTasks"}
-FREE_TEXT = (
-    "Command",
-    "WorkDir",
-    "Comment",
-    "AdminComment",
-    "SystemComment",
-    "StdErr",
-    "StdIn",
-    "StdOut",
-    "Dependency",
-)
-
-
-def _words(line: str) -> list[tuple[str, str]]:
-    name, _, value = line.partition("=")
-    if name in FREE_TEXT:
-        return [(name, value)]
-    before, named, job = line.partition(" JobName=")
-    found = re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", before)
-    return [*found, ("JobName", job)] if named else found

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from profiles.errors import Unavailable
 from profiles.files import write_whole
-from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import NOBODY
 from scheduler.engines.slurm.client.parse import SlurmNode, hosts
 from scheduler.engines.slurm.client.poller import Outcome, SlurmPoller
@@ -36,6 +35,7 @@ LIKE = (
     *("DefMemPerCPU", "DefMemPerNode", "MaxMemPerCPU", "MaxMemPerNode", "PriorityTier", "PriorityJobFactor"),
     *("DisableRootJobs", "RootOnly", "ReqResv", "LLN", "Hidden", "PreemptMode", "GraceTime"),
 )
+Sent = tuple[str, Iterable[str]]  # partition and nodes of an attempt
 Wanted = Mapping[str, frozenset[str]]  # name of a partition -> its nodes
 log = logging.getLogger("tenbin")
 
@@ -63,24 +63,25 @@ class Partitions:
         number = number_of(region)
         return f"{self.prefix}-{number}" if self.prefix and number else self.base
 
-    def follow(self, regions: Mapping[str, Mapping[str, int]], attempts: Iterable[SlurmAttempt]) -> None:
+    def follow(self, regions: Mapping[str, Mapping[str, int]], sent: Iterable[Sent]) -> None:
         """Each is to have its region's nodes, and those on which there are jobs that were sent there before.
 
         This comes before whatever the poller is given next.
 
         Args:
             regions: of each node, how many of its units belong to which region.
+            sent: the partition and the nodes of each attempt.
         """
         if not self.prefix:
             return
-        known = self._known or regions.keys()
+        known = self._known or frozenset(regions)
         nodes: dict[str, set[str]] = {}
         for node, shares in regions.items():
             for region in shares if node in known else ():
                 nodes.setdefault(self.name_of(region), set()).add(node)
-        for watched in attempts:
-            if watched.partition in nodes:
-                nodes[watched.partition].update(known & watched.cpus.keys())
+        for partition, names in sent:
+            if partition in nodes:
+                nodes[partition].update(known.intersection(names))
         wanted = {name: frozenset(names) for name, names in nodes.items()}
         if wanted == self._wanted:
             return
@@ -96,11 +97,11 @@ class Partitions:
         self,
         nodes: Sequence[SlurmNode],
         regions: Mapping[str, Mapping[str, int]],
-        attempts: Iterable[SlurmAttempt],
+        sent: Iterable[Sent],
     ) -> None:
         """How it is in Slurm: regions have moved, or somebody else, or a restart of slurmctld, changed it."""
         self._known = frozenset(node.name for node in nodes)
-        self.follow(regions, attempts)
+        self.follow(regions, sent)
         if not self._own or self._calls or time.monotonic() < self._again_at:
             return
         there: dict[str, set[str]] = {}

@@ -16,8 +16,7 @@ from profiles.records import Profile
 from scheduler.engines.common.machine import cap_lines, scaling_of
 from scheduler.engines.slurm.client.node_programs import ask_nodes
 from scheduler.engines.slurm.discovery import SlurmMachine
-from scheduler.engines.slurm.nodes.power_budget import SitePower
-from scheduler.engines.slurm.site import Site
+from scheduler.engines.slurm.site import Site, SitePower
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import policy_class
 from scheduler.prediction.profiles import CAP_STEP_W, with_power

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.engines.slurm.client.parse import MIB
-from scheduler.engines.slurm.client.poller import Outcome
-from scheduler.engines.slurm.external.external_jobs import REST_S, ExternalAttempt, ExternalAttempts
-from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of, seconds
-from scheduler.engines.slurm.external.sbatch_queue import FIELDS, SbatchQueue, SeenJob, read, records
+from scheduler.engines.slurm.client.parse import MIB, limit_s
+from scheduler.engines.slurm.client.sbatch_jobs import FIELDS, SeenJob, read, records
+from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of
+from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue
 
 # As Slurm 22.05 prints it.
 RECORD = """JobId=12 ArrayJobId=12 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 JobName=a b NumNodes=7
@@ -113,7 +111,7 @@ def test_parts_of_nodes_hold_no_more_than_one_has() -> None:
     ],
 )
 def test_limits(text: str, expected: float) -> None:
-    assert seconds(text) == expected
+    assert limit_s(text) == expected
 
 
 MARK = "|0a|"
@@ -124,48 +122,6 @@ def line(**changes: str) -> str:
     found |= {"TimeLimit": "10:00", "UserName": "eve", "nodelist": "", "NumCPUs": "1", "PriorityLong": "7"}
     found |= {"Dependency": "(null)", "ReqNodes": "", "admin_comment": "x tenbin:taken begin=99", **changes}
     return "".join(found[field] + MARK for field in FIELDS) + "\n"
-
-
-@pytest.mark.parametrize("settled_first", [True, False])
-def test_a_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -> None:
-    """Slurm has suspended it, and was not looked at since; or was not even heard to have done so."""
-    calls: list[str] = []
-    poller = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=lambda in_s=0.0: None)
-    guests = ExternalAttempts(cast(Any, None), cast(Any, poller), cast(Any, None), True)
-    (job,) = read(line(State="RUNNING"), MARK)
-    guests.visits[1, 1] = ExternalAttempt(1, 1, job.key, {"node1": 1}, job)
-    guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=1)), "pause")
-    assert calls == ["guest suspend"]
-    steps = [
-        lambda: guests.settle(Outcome((1, 1), "guest suspend", None, None)),
-        lambda: guests.ask(cast(Any, SimpleNamespace(id=1, attempt=1, request=2)), "run"),
-    ]
-    for step in steps if settled_first else reversed(steps):
-        step()
-    assert calls == ["guest suspend", "guest resume"]
-    assert [report.done for report in guests.reports] == ([1] if settled_first else [])
-    guests.settle(Outcome((1, 1), "guest resume", True, None))
-    assert [report.done for report in guests.reports][-1] == 2
-
-
-def test_a_job_that_was_put_back_rests_before_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its node refuses it in the second in which it was killed there, and Slurm says then that it failed."""
-    now = 100.0
-    monkeypatch.setattr("scheduler.engines.slurm.external.external_jobs.time.monotonic", lambda: now)
-    calls: list[str] = []
-    looks: list[float] = []
-    poller = SimpleNamespace(do=lambda key, what, call: calls.append(what), look=looks.append)
-    inventory = SimpleNamespace(shares=lambda cores: {"node1": 1}, number={"node1": 0}, away={})
-    guests = ExternalAttempts(cast(Any, None), cast(Any, poller), cast(Any, inventory), True)
-    (job,) = read(line(RestartCnt="1", EligibleTime="9999999999"), MARK)
-    spec = SimpleNamespace(slurm=SimpleNamespace(id=job.key))
-    guests.see([SeenJob(job, None, "")])
-    now += 0.5
-    guests.start(cast(Any, SimpleNamespace(id=1, attempt=2, cores=(0,), spec=spec)))
-    assert not calls and looks == [REST_S - 0.5]
-    now += REST_S
-    guests.see([SeenJob(job, None, "")])
-    assert calls == ["guest start"]
 
 
 def test_only_marked_jobs_are_seen() -> None:

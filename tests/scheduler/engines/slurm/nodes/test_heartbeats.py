@@ -15,8 +15,8 @@ from agent.attempts.folder import Attempt
 from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
 from profiles.files import overwrite
-from scheduler.engines.slurm.attempts.attempt_state import should_run
 from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
+from scheduler.engines.slurm.attempts.step import should_beat
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.heartbeats import SET_DOWN, Heartbeats, knock
 from scheduler.engines.slurm.client.parse import SlurmJob
@@ -92,10 +92,10 @@ def test_who_should_give_signs() -> None:
     def seen(state: str) -> SlurmJob:
         return SlurmJob(7, state, "None", ("node1",), "tenbin:1:1")
 
-    assert should_run(seen("RUNNING"), False) and should_run(seen("COMPLETING"), False)
-    assert should_run(seen("RUNNING"), True) is should_run(seen("SUSPENDED"), False) is False
-    assert should_run(seen("PENDING"), False) is should_run(None, False) is False
-    assert should_run(seen("NODE_FAIL"), False) is should_run(seen("CANCELLED"), True) is None
+    assert should_beat(seen("RUNNING"), paused=False) and should_beat(seen("COMPLETING"), paused=False)
+    assert should_beat(seen("RUNNING"), paused=True) is should_beat(seen("SUSPENDED"), paused=False) is False
+    assert should_beat(seen("PENDING"), paused=False) is should_beat(None, paused=False) is False
+    assert should_beat(seen("NODE_FAIL"), paused=False) is should_beat(seen("CANCELLED"), paused=True) is None
 
 
 def test_a_disk_that_nobody_could_look_at_makes_nobody_silent(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ What the policy has decided fits the budget in the end, so nobody waits for ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent.attempts.folder import Attempt
 from agent.power.cap_files import CapRequest, cap_in_force, request_cap, requested_cap
@@ -17,23 +16,6 @@ from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.model.allocation import POWER_TOLERANCE_W
 from scheduler.model.jobs import Pool
-
-
-@dataclass(frozen=True)
-class SitePower:
-    """What of the nodes' power caps is known.
-
-    Attributes:
-        sysfs: root of a node's tree with its zones, ``%N`` in it is the node's name.
-        states: where each node keeps what is to be put back.
-        rest_w: what all nodes draw at rest, which the budget of the cluster is without.
-        emulated: the machine that each node emulates; empty: they are real.
-    """
-
-    sysfs: str
-    states: Path
-    rest_w: float
-    emulated: str = ""
 
 
 @dataclass(slots=True)
@@ -44,6 +26,7 @@ class Share:
         wanted_w: cap of each of its nodes, as it was decided last.
         number, requested_w: of the last request to its supervisor.
         charged_w: the highest cap that may be in force; None: it does not run.
+        recap: its supervisor has not confirmed the last cap.
     """
 
     attempt: Attempt
@@ -52,33 +35,40 @@ class Share:
     number: int
     requested_w: float
     charged_w: float | None = None
+    recap: bool = False
 
 
 class PowerBudget:
     """The shares of all attempts."""
 
-    def __init__(self, pool: Pool, budget_w: float) -> None:
-        self.pool, self.budget_w = pool, budget_w
+    def __init__(self, pool: Pool, budget_w: float, wake: Callable[[Key], None]) -> None:
+        """``wake`` has the supervisor of an attempt told of its new cap at once."""
+        self.pool, self.budget_w, self._wake = pool, budget_w, wake
         self._shares: dict[Key, Share] = {}
         self._later: dict[Key, Callable[[], None]] = {}
 
-    def enter(self, watched: SlurmAttempt, cap_w: float) -> None:
+    def enter(self, attempt: SlurmAttempt, cap_w: float) -> None:
         """A new attempt, whose folder is there; OSError: the cap cannot be written into it."""
-        request_cap(watched.attempt, CapRequest(cap_w, 1, cap_w))
-        self._shares[watched.key] = Share(watched.attempt, len(watched.cpus), cap_w, 1, cap_w)
+        request_cap(attempt.files, CapRequest(cap_w, 1, cap_w))
+        self._shares[attempt.key] = Share(attempt.files, len(attempt.cpus), cap_w, 1, cap_w)
 
-    def recover(self, watched: SlurmAttempt, cap_w: float) -> None:
+    def recover(self, attempt: SlurmAttempt, cap_w: float) -> None:
         """An attempt of before: it is charged what it may draw, whatever is decided of it."""
-        request = requested_cap(watched.attempt)
-        if request is None and not watched.attempt.claimed():
+        request = requested_cap(attempt.files)
+        if request is None and not attempt.files.claimed():
             return  # it was never handed to Slurm
         if request is None or request.cap_w is None:  # its files were changed: it may draw the most
             request = CapRequest(cap_w, 0, self.pool.caps_w[-1])
         requested_w = cap_w if request.cap_w is None else request.cap_w
-        share = Share(watched.attempt, len(watched.cpus), cap_w, request.number, requested_w)
+        share = Share(attempt.files, len(attempt.cpus), cap_w, request.number, requested_w)
         share.charged_w = requested_w if _confirmed(share) else request.most_w
-        self._shares[watched.key] = share
-        self._settle(watched, share)
+        self._shares[attempt.key] = share
+        self._settle(attempt, share)
+
+    def unconfirmed(self, key: Key) -> bool:
+        """Say whether the attempt's supervisor is to be told of a new cap."""
+        share = self._shares.get(key)
+        return share is not None and share.recap
 
     def leave(self, key: Key) -> None:
         """It has ended, and nothing of it runs any more."""
@@ -93,19 +83,19 @@ class PowerBudget:
         """Something else is asked of it."""
         self._later.pop(key, None)
 
-    def decide(self, watched: SlurmAttempt, cap_w: float) -> None:
+    def decide(self, attempt: SlurmAttempt, cap_w: float) -> None:
         """A running attempt is to have this cap; OSError: it cannot be written."""
-        share = self._shares.get(watched.key)
+        share = self._shares.get(attempt.key)
         if share is not None:
             share.wanted_w = cap_w
             if cap_w < share.requested_w or share.charged_w is None:
-                self._request(watched, share)
+                self._request(attempt, share)
 
-    def advance(self, watched: dict[Key, SlurmAttempt]) -> None:
+    def advance(self, attempts: Mapping[Key, SlurmAttempt]) -> None:
         """Take note of what was confirmed, and let go on what fits now."""
         for key, share in self._shares.items():
-            if key in watched:
-                self._settle(watched[key], share)
+            if key in attempts:
+                self._settle(attempts[key], share)
         for key, go in list(self._later.items()):
             waits = self._shares.get(key)
             if waits is None or self._fits(key, waits.requested_w):
@@ -116,16 +106,16 @@ class PowerBudget:
         for key, share in self._shares.items():
             raises = share.charged_w is not None and share.wanted_w > share.requested_w
             if raises and self._fits(key, share.wanted_w):
-                self._request(watched[key], share)
+                self._request(attempts[key], share)
 
-    def _settle(self, watched: SlurmAttempt, share: Share) -> None:
+    def _settle(self, attempt: SlurmAttempt, share: Share) -> None:
         if share.charged_w is None:
             return
         if share.charged_w != share.requested_w and _confirmed(share):
-            share.charged_w, watched.recap = share.requested_w, False
-        elif watched.recap and _confirmed(share):
-            watched.recap = False
-        if watched.want == "pause" and watched.key not in self._later and watched.done >= watched.request:
+            share.charged_w, share.recap = share.requested_w, False
+        elif share.recap and _confirmed(share):
+            share.recap = False
+        if attempt.want == "pause" and attempt.key not in self._later and attempt.done >= attempt.request:
             share.charged_w = None
 
     def _fits(self, key: Key, cap_w: float) -> bool:
@@ -137,14 +127,15 @@ class PowerBudget:
         more = self.pool.power_w(self._shares[key].nodes, cap_w)
         return others + more <= self.budget_w + POWER_TOLERANCE_W
 
-    def _request(self, watched: SlurmAttempt, share: Share) -> None:
+    def _request(self, attempt: SlurmAttempt, share: Share) -> None:
         """Its supervisor is to know; it is charged the higher cap until that has confirmed."""
         most_w = max(share.charged_w or 0.0, share.wanted_w)
         request_cap(share.attempt, CapRequest(share.wanted_w, share.number + 1, most_w))
         share.number, share.requested_w = share.number + 1, share.wanted_w
         if share.charged_w is not None:
             share.charged_w = most_w
-            watched.recap, watched.wake_at = True, 0.0
+            share.recap = True
+            self._wake(attempt.key)
 
 
 def _confirmed(share: Share) -> bool:

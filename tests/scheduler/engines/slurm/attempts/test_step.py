@@ -1,0 +1,521 @@
+"""What becomes of an attempt, row by row: each row is a state, or a race, that was met on a real cluster."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agent.attempts.folder import Attempt
+from agent.attempts.records import Request, Result, RunState, Usage
+from agent.multi_node.lease import MARGIN_S
+from scheduler.engines.protocol import Report
+from scheduler.engines.slurm.attempts.attempt import (
+    Cancel,
+    ClusterView,
+    Do,
+    Expect,
+    Fence,
+    FolderView,
+    Look,
+    PutBack,
+    Refused,
+    Revoke,
+    SlurmAttempt,
+    WaitsAgain,
+)
+from scheduler.engines.slurm.attempts.external_step import REST_S
+from scheduler.engines.slurm.attempts.settled import requested, settled
+from scheduler.engines.slurm.attempts.step import AGAIN_S, PATIENCE_S, SETTLES_S, step
+from scheduler.engines.slurm.client.parse import SlurmJob
+from scheduler.engines.slurm.client.poller import Outcome
+from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
+from scheduler.engines.slurm.client.tools import SlurmError, SlurmForbidden, SlurmSilent
+
+NOW, LEASE_S = 1000.0, 30.0
+VIEW = ClusterView(1, NOW, 5000.0, LEASE_S, {}, {}, frozenset(), {})
+OWN = SlurmAttempt(
+    job_id=7,
+    number=1,
+    cpus={"n1": 2},
+    folder=Attempt(Path("/store/jobs/7/attempt-1")),
+    comment="tenbin:me:7:1",
+    slurm=42,
+)
+RUNS = replace(OWN, started=True)
+EMPTY = FolderView()
+CLAIMED = FolderView(claimed=True)
+BEGUN = FolderView(state=RunState(1, 2, 4000.0), claimed=True)
+USAGE = Usage(1.0, 1.0, 0.0, 0.0, 0.0)
+DONE = Result("exited", 4500.0, code=0, usage=USAGE)
+FAILED = Result("exited", 4500.0, code=1, usage=USAGE)
+KILLED = Result("signalled", 4500.0, signal=signal.SIGKILL, usage=USAGE)
+INTERRUPTED = Result("interrupted", 4500.0, usage=USAGE)
+LOST_NODE: dict[str, Any] = {"lost": {"n1": "down"}, "away": {"n1": "down"}}
+
+
+def seen(state: str, start_s: float = 3999.0, nodes: tuple[str, ...] = ("n1",)) -> SlurmJob:
+    return SlurmJob(42, state, "None", nodes, OWN.comment, start_s)
+
+
+def ended(attempt: SlurmAttempt) -> SlurmAttempt:
+    """Return an attempt whose end Slurm told long ago."""
+    return replace(attempt, final_since=NOW - SETTLES_S)
+
+
+def given_up(attempt: SlurmAttempt, ago_s: float = 1.0) -> SlurmAttempt:
+    return replace(attempt, fenced_at=NOW - ago_s, trouble="n1 is lost: down", cancelled=True)
+
+
+class Row(NamedTuple):
+    """A step and what it must say: effects by type, with what stands in them."""
+
+    about: str
+    attempt: SlurmAttempt
+    folder: FolderView
+    job: SlurmJob | None
+    effects: list[Any]
+    view: dict[str, Any] = {}  # noqa: RUF012
+    trouble: str = ""
+
+
+ROWS = [
+    # Results.
+    Row("a result is believed before Slurm", RUNS, replace(BEGUN, result=DONE), seen("RUNNING"), ["ended"]),
+    Row(
+        "a result is reported though Slurm forgot the job", RUNS, replace(BEGUN, result=DONE), None, ["ended"]
+    ),
+    Row(
+        "who ended a killed job Slurm is asked once, at once",
+        RUNS,
+        replace(BEGUN, result=KILLED),
+        seen("RUNNING"),
+        [Look(0.1, ("n1",))],
+    ),
+    Row(
+        "nor asked again in the same snapshot",
+        replace(RUNS, awaits_after=1),
+        replace(BEGUN, result=KILLED),
+        seen("RUNNING"),
+        [],
+    ),
+    Row("cancelled in Slurm", RUNS, replace(BEGUN, result=KILLED), seen("CANCELLED"), ["ended cancelled"]),
+    Row("its limit in Slurm", RUNS, replace(BEGUN, result=KILLED), seen("TIMEOUT"), ["ended time-limit"]),
+    Row(
+        "slurmctld had forgotten the start: CANCELLED is no user's cancel",
+        RUNS,
+        replace(BEGUN, result=INTERRUPTED),
+        seen("CANCELLED", start_s=4010.0),
+        ["ended interrupted"],
+    ),
+    Row(
+        "killed, and its node does not answer: Slurm will not explain that",
+        RUNS,
+        replace(BEGUN, result=INTERRUPTED),
+        seen("RUNNING"),
+        ["ended interrupted"],
+        {"mute": frozenset({"n1"})},
+    ),
+    Row(
+        "killed, and waits in Slurm again: slurmctld is of an earlier state",
+        RUNS,
+        replace(BEGUN, result=INTERRUPTED),
+        seen("PENDING"),
+        ["ended interrupted"],
+    ),
+    Row(
+        "Slurm was told to end it, because it did not answer",
+        replace(RUNS, want="end", cancelled=True),
+        replace(BEGUN, result=INTERRUPTED),
+        seen("CANCELLED"),
+        ["ended cancelled"],
+    ),
+    Row(
+        "mpiexec ends by a code of its own when Slurm cancels it with its node",
+        given_up(RUNS),
+        replace(BEGUN, result=FAILED),
+        seen("CANCELLED"),
+        ["lost"],
+        trouble="n1 is lost: down",
+    ),
+    Row(
+        "ranks that failed wait for a snapshot: a node may be lost",
+        replace(RUNS, cpus={"n1": 1, "n2": 1}),
+        replace(BEGUN, result=FAILED),
+        seen("RUNNING"),
+        [Look(0.0, ("n1", "n2"))],
+    ),
+    Row(
+        "the snapshot after says that one is",
+        replace(RUNS, cpus={"n1": 1, "n2": 1}, awaits_after=1, snapshots=1),
+        replace(BEGUN, result=FAILED),
+        seen("RUNNING"),
+        ["lost"],
+        {"mute": frozenset({"n2"})},
+        "n2 is lost: no sign of life",
+    ),
+    Row(
+        "or that none is: the program failed",
+        replace(RUNS, cpus={"n1": 1, "n2": 1}, awaits_after=1, snapshots=1),
+        replace(BEGUN, result=FAILED),
+        seen("RUNNING"),
+        ["ended"],
+    ),
+    Row(
+        "its supervisor saw that a node is lost",
+        replace(RUNS, awaits_after=1, snapshots=1, cancelled=True),
+        replace(BEGUN, result=replace(INTERRUPTED, trouble="n2 is lost")),
+        seen("COMPLETED"),
+        ["lost"],
+        trouble="n2 is lost",
+    ),
+    # The job as Slurm has it.
+    Row("begun", OWN, BEGUN, seen("RUNNING"), [Expect(True), "started"]),
+    Row("waits", OWN, EMPTY, seen("PENDING", nodes=()), [Expect(False)]),
+    Row("a submission under way may be missing", replace(OWN, slurm=None, calling=True), EMPTY, None, []),
+    Row("never came to Slurm", replace(OWN, slurm=None), EMPTY, None, [Expect(False), "revoke never"]),
+    Row(
+        "Slurm has forgotten a job that began",
+        RUNS,
+        BEGUN,
+        None,
+        [Expect(False), Fence(), Cancel(42)],
+        trouble="Slurm does not know it any more",
+    ),
+    Row("what a node writes is seen late: Slurm's end alone is none yet", RUNS, BEGUN, seen("COMPLETED"), []),
+    Row("its supervisor was killed", ended(RUNS), BEGUN, seen("FAILED"), [PutBack(), "lost"]),
+    Row("cancelled before it wrote", ended(RUNS), BEGUN, seen("CANCELLED"), [PutBack(), "ended cancelled"]),
+    Row(
+        "memory limit of Slurm", ended(RUNS), BEGUN, seen("OUT_OF_MEMORY"), [PutBack(), "ended memory-limit"]
+    ),
+    Row(
+        "cancelled by slurmctld that had forgotten the start",
+        ended(RUNS),
+        BEGUN,
+        seen("CANCELLED", start_s=4010.0),
+        [PutBack(), "lost"],
+    ),
+    Row(
+        "a noted result counts, though its supervisor died",
+        ended(RUNS),
+        replace(BEGUN, noted=DONE),
+        seen("FAILED"),
+        [PutBack(), "ended"],
+    ),
+    Row(
+        "refused by its node, for a number used before: begins again",
+        ended(OWN),
+        EMPTY,
+        seen("CANCELLED"),
+        ["revoke lost"],
+    ),
+    Row("cancelled while it waited", ended(OWN), EMPTY, seen("CANCELLED", nodes=()), ["revoke ended"]),
+    Row(
+        "its Python is not there",
+        ended(OWN),
+        EMPTY,
+        seen("FAILED"),
+        ["revoke never"],
+        trouble="n1 could not start it (FAILED): are /store and its Python there under the same paths?",
+    ),
+    Row("preempted before it began", ended(OWN), EMPTY, seen("PREEMPTED"), ["revoke lost"]),
+    Row("its node did not boot", ended(OWN), EMPTY, seen("BOOT_FAIL"), ["revoke lost"]),
+    Row(
+        "an allocation to be reused was gone",
+        ended(replace(OWN, passed_on=True)),
+        EMPTY,
+        seen("COMPLETED"),
+        ["revoke never"],
+    ),
+    Row(
+        "a node failed under it",
+        ended(RUNS),
+        BEGUN,
+        seen("NODE_FAIL"),
+        [PutBack(), Fence(), Cancel(42)],
+        trouble="n1: lost (NODE_FAIL)",
+    ),
+    # Nodes.
+    Row(
+        "its node is lost",
+        RUNS,
+        BEGUN,
+        seen("RUNNING"),
+        [Expect(True), Fence(), Cancel(42)],
+        LOST_NODE,
+        "n1 is lost: down",
+    ),
+    Row(
+        "no beat, and the node is mute",
+        RUNS,
+        replace(BEGUN, silent=frozenset({"n1"})),
+        seen("RUNNING"),
+        [Expect(True), Fence(), Cancel(42)],
+        {"mute": frozenset({"n1"})},
+        "n1 is lost: no sign of life",
+    ),
+    Row(
+        "no more beats, and the node answers: what runs there sees no disk",
+        RUNS,
+        replace(BEGUN, silent=frozenset({"n1"}), begun=frozenset({"n1"})),
+        seen("RUNNING"),
+        [Expect(True), Fence(), Cancel(42)],
+        trouble="what runs on n1 gives no sign of life",
+    ),
+    Row(
+        "never a beat, and the node answers: Slurm is slow to start it",
+        OWN,
+        replace(EMPTY, silent=frozenset({"n1"})),
+        seen("RUNNING"),
+        [Expect(True)],
+    ),
+    Row(
+        "waits for a node that is drained: taken back",
+        OWN,
+        EMPTY,
+        seen("PENDING", nodes=()),
+        [Expect(False), "revoke lost"],
+        {"away": {"n1": "drained: service"}},
+        "n1 could not be used: drained: service",
+    ),
+    Row(
+        "started, as Slurm believes, on a mute node: taken back",
+        OWN,
+        EMPTY,
+        seen("RUNNING"),
+        [Expect(True), "revoke lost"],
+        {"mute": frozenset({"n1"}), "away": {"n1": "no sign"}},
+    ),
+    Row(
+        "on a drained node what has begun goes on",
+        RUNS,
+        BEGUN,
+        seen("RUNNING"),
+        [Expect(True)],
+        {"away": {"n1": "drained"}},
+    ),
+    # Attempts that were given up.
+    Row("its lease is not over", given_up(RUNS), BEGUN, seen("NODE_FAIL"), []),
+    Row(
+        "its lease is over",
+        given_up(RUNS, LEASE_S + MARGIN_S),
+        BEGUN,
+        seen("NODE_FAIL"),
+        ["lost"],
+        trouble="n1 is lost: down",
+    ),
+    Row(
+        "its keepers say that it has ended",
+        given_up(RUNS),
+        replace(BEGUN, ended=frozenset({"n1"})),
+        seen("NODE_FAIL"),
+        ["lost"],
+    ),
+    Row(
+        "its node is gone, and gave beats until then: nothing runs there any more",
+        given_up(RUNS),
+        replace(BEGUN, begun=frozenset({"n1"}), silent=frozenset({"n1"})),
+        seen("NODE_FAIL"),
+        ["lost"],
+        LOST_NODE,
+    ),
+    Row(
+        "slurmctld has forgotten that it was cancelled",
+        given_up(RUNS),
+        BEGUN,
+        seen("RUNNING"),
+        [Cancel(42)],
+    ),
+    Row("given up before it began: nobody else may begin it", given_up(OWN), EMPTY, None, ["revoke lost"]),
+    # Requests.
+    Row(
+        "paused before it began",
+        replace(OWN, want="pause", request=1),
+        EMPTY,
+        seen("PENDING"),
+        ["revoke never"],
+    ),
+    Row(
+        "a claim is not begun yet: its supervisor will look for requests",
+        replace(OWN, want="pause", request=1),
+        CLAIMED,
+        seen("RUNNING"),
+        [],
+    ),
+    Row("told to pause", replace(RUNS, want="pause", request=1), BEGUN, seen("RUNNING"), [Do("wake")]),
+    Row(
+        "told a moment ago",
+        replace(RUNS, want="pause", request=1, wake_at=NOW + AGAIN_S),
+        BEGUN,
+        seen("RUNNING"),
+        [],
+    ),
+    Row(
+        "its clock has stopped: Slurm gets its CPUs back",
+        replace(RUNS, want="pause", request=1),
+        replace(BEGUN, state=RunState(1, 2, 4000.0, done=1)),
+        seen("RUNNING"),
+        ["obeyed", Do("suspend")],
+    ),
+    Row(
+        "one call at a time",
+        replace(RUNS, want="pause", request=1, calling=True),
+        BEGUN,
+        seen("RUNNING"),
+        [],
+    ),
+    Row("goes on", replace(RUNS, want="run", request=2), BEGUN, seen("SUSPENDED"), [Do("resume")]),
+    Row("suspended by somebody else", RUNS, BEGUN, seen("SUSPENDED"), []),
+    Row(
+        "does not end: Slurm ends it",
+        replace(RUNS, want="end", request=1, asked_at=NOW - PATIENCE_S - 1),
+        BEGUN,
+        seen("RUNNING"),
+        [Cancel(42)],
+    ),
+    Row("its cap was changed", RUNS, replace(BEGUN, recap=True), seen("RUNNING"), [Do("wake")]),
+    Row(
+        "its files were removed: it is told all the same",
+        replace(RUNS, want="end", request=1, asked_at=NOW),
+        EMPTY,
+        seen("RUNNING"),
+        [Do("wake")],
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.about for row in ROWS])
+def test_step(row: Row) -> None:
+    attempt, effects = step(row.attempt, row.folder, row.job, replace(VIEW, **row.view))
+    # Where a row is not about heartbeats, it does not name them.
+    about_beats = any(isinstance(effect, Expect) for effect in row.effects)
+    effects = [effect for effect in effects if about_beats or not isinstance(effect, Expect)]
+    told = [
+        in_words(effect, row.effects[n] if n < len(row.effects) else "") for n, effect in enumerate(effects)
+    ]
+    assert told == row.effects
+    if row.trouble:
+        reports = [getattr(effect, "report", effect) for effect in effects]
+        assert row.trouble in [attempt.trouble, *(getattr(one, "trouble", "") for one in reports)]
+
+
+def in_words(effect: Any, expected: object) -> object:
+    """Return a report as "ended", "ended cancelled" or "revoke lost", as the row says it."""
+    report = effect.report if isinstance(effect, Revoke) else effect
+    if not isinstance(report, Report):
+        return effect
+    words = [*(["revoke"] if isinstance(effect, Revoke) else []), report.what]
+    if report.result is not None and isinstance(expected, str) and report.result.how in expected:
+        words.append(report.result.how)
+    return " ".join(words)
+
+
+def test_a_snapshot_counts_once() -> None:
+    """The fence is put up once, and who waits for the next snapshot sees none in the same one."""
+    attempt, effects = step(RUNS, BEGUN, None, VIEW)
+    assert Fence() in effects
+    assert step(attempt, BEGUN, None, VIEW) == (attempt, [])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "outcome", "effects"),
+    [
+        (replace(OWN, slurm=None), ("submit", 9, None), [Look(2.0)]),
+        (replace(OWN, slurm=None), ("submit", None, SlurmSilent("no answer", "")), [Look()]),
+        (replace(OWN, slurm=None), ("submit", None, SlurmError("invalid account", "")), ["revoke never"]),
+        (replace(OWN, slurm=None), ("submit", None, SlurmError("node n1 is down", "")), ["revoke lost"]),
+        (RUNS, ("resume", False, None), [Look(0.3)]),
+        (RUNS, ("suspend", None, SlurmForbidden("no", "")), []),
+        (RUNS, ("wake", None, None), []),
+    ],
+)
+def test_outcomes(attempt: SlurmAttempt, outcome: tuple[Any, ...], effects: list[Any]) -> None:
+    attempt, found = settled(replace(attempt, calling=True), Outcome(OWN.key, *outcome), VIEW)
+    assert [in_words(effect, "") for effect in found] == effects and not attempt.calling
+    if outcome[0] == "suspend":
+        assert not attempt.suspended and attempt.wait_until == NOW + 60.0
+
+
+# -- external jobs --------------------------------------------------------------------------------
+
+PENDING = SbatchJob(
+    *("12", "12", "PENDING", "BeginTime", 9e9, 0.0, 0.0, 1.0, 0, (), "", 2, 600.0, 0, "", False, "eve", ()),
+    begin_s=0.0,
+)
+RUNNING = PENDING._replace(state="RUNNING", nodes=("n1",), start_s=4000.0)
+GUEST = SlurmAttempt(job_id=7, number=1, cpus={"n1": 2}, external="12", restarts=0, seen=PENDING)
+HERE = replace(GUEST, started=True)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "job", "effects", "view"),
+    [
+        (GUEST, PENDING, [Do("start")], {}),
+        (GUEST, PENDING._replace(eligible_s=0.0), [], {}),  # started: Slurm only has not begun it
+        (GUEST, PENDING._replace(held=True), [Do("hold")], {}),
+        (GUEST, PENDING, [Do("hold")], {"away": {"n1": "drained"}}),
+        (replace(GUEST, calling=True), None, [], {}),  # the snapshot may be from before
+        (GUEST, None, ["never"], {}),
+        (GUEST, RUNNING, ["started"], {}),
+        (HERE, PENDING._replace(restarts=1), [Do("hold")], {}),
+        (GUEST, RUNNING._replace(nodes=("n2",)), ["lost"], {}),
+        (HERE, RUNNING._replace(state="COMPLETED"), ["ended exited"], {}),
+        (HERE, RUNNING._replace(state="NODE_FAIL"), ["ended not-started"], {}),
+        (replace(HERE, want="pause", request=1), RUNNING, [Do("suspend")], {}),
+        (replace(GUEST, want="pause", request=1), PENDING, [Do("hold")], {}),
+        (replace(HERE, want="run", request=1), RUNNING._replace(state="SUSPENDED"), [Do("resume")], {}),
+        (replace(HERE, want="run", request=1, done=1), RUNNING._replace(state="SUSPENDED"), [], {}),
+        (replace(HERE, want="end", request=1), RUNNING, [Do("cancel")], {}),
+        (replace(HERE, want="checkpoint", request=1), RUNNING, ["obeyed"], {}),
+        # Its node refuses it in the second in which it was killed there, and Slurm says then that it failed.
+        (
+            replace(GUEST, restarts=1),
+            PENDING._replace(restarts=1),
+            [Look(REST_S - 0.5)],
+            {"put_back": {("12", 1): NOW - 0.5}},
+        ),
+        (
+            replace(GUEST, restarts=1),
+            PENDING._replace(restarts=1),
+            [Do("start")],
+            {"put_back": {("12", 1): NOW - REST_S}},
+        ),
+    ],
+)
+def test_external_jobs(
+    attempt: SlurmAttempt, job: SbatchJob | None, effects: list[Any], view: dict[str, Any]
+) -> None:
+    _, found = step(attempt, None, job, replace(VIEW, **view))
+    expected = [*effects, *[""] * len(found)]
+    assert [in_words(effect, expected[n]) for n, effect in enumerate(found)] == effects
+
+
+@pytest.mark.parametrize("settled_first", [True, False])
+def test_an_external_job_goes_on_that_was_suspended_a_moment_before(settled_first: bool) -> None:
+    """Slurm has suspended it, and was not looked at since; or was not even heard to have done so."""
+    attempt, effects = requested(replace(HERE, seen=RUNNING), Request(1, "pause"), VIEW)
+    assert effects == [Do("suspend")]
+    outcome, found = Outcome(GUEST.key, "suspend", None, None), list[Any]()
+    for first in (settled_first, not settled_first):
+        attempt, effects = (
+            settled(attempt, outcome, VIEW) if first else requested(attempt, Request(2, "run"), VIEW)
+        )
+        found += effects
+    assert Do("resume") in found
+    assert [effect.done for effect in found if isinstance(effect, Report)] == ([1] if settled_first else [])
+    _, effects = settled(attempt, Outcome(GUEST.key, "resume", True, None), VIEW)
+    assert [effect.done for effect in effects if isinstance(effect, Report)] == [2]
+
+
+def test_an_external_job_that_slurm_refuses_or_takes_back() -> None:
+    refused = Outcome(GUEST.key, "start", None, SlurmError("no", ""))
+    _, effects = settled(replace(GUEST, calling=True), refused, VIEW)
+    assert isinstance(effects[0], Refused) and in_words(effects[1], "") == "lost"
+    leaving, _ = step(GUEST, None, PENDING._replace(held=True), VIEW)
+    _, effects = settled(leaving, Outcome(GUEST.key, "hold", True, None), VIEW)
+    assert effects[0] == WaitsAgain() and in_words(effects[1], "") == "lost"
+    _, effects = settled(leaving, Outcome(GUEST.key, "hold", False, None), VIEW)
+    assert effects == [Look(0.0)], "it has just started, and runs after all"
