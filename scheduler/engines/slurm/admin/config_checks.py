@@ -20,19 +20,19 @@ MOST_TIMEOUT_S = 60
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """What ``scontrol show config`` says, judged."""
+    """Judge the answer of ``scontrol show config``."""
     for one in (_start, _expiry, _return, _requeue, _ends, _age, _timeout, _select, _processes, _hidden):
         yield from one(config)
 
 
 def options(text: str) -> dict[str, str]:
-    """``a=1,b,c=x`` as names and values; ``(null)`` has none."""
+    """Read ``a=1,b,c=x`` as names and values; ``(null)`` has none."""
     parts = [] if text in ("", "(null)") else text.split(",")
     return {name.strip(): value for name, _, value in (part.partition("=") for part in parts)}
 
 
 def _with(config: Config, setting: str, name: str, value: str) -> str:
-    """The line that adds ``name=value`` to a setting that is a list, and keeps what it has."""
+    """Write the line that adds ``name=value`` to a setting that is a list."""
     whole = options(config.get(setting, "")) | {name: value}
     return f"{setting}=" + ",".join(f"{k}={v}" if v else k for k, v in whole.items())
 

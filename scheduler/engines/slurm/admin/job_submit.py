@@ -75,7 +75,7 @@ return slurm.SUCCESS
 
 
 def script(lease: Path, partition: str | None) -> str:
-    """The file, for a lease and a partition (None: Slurm's default one)."""
+    """Write the file for a lease and a partition (None: Slurm's default one)."""
     return SCRIPT % {"lease": _quoted(str(lease)), "partition": _quoted(partition) if partition else "nil"}
 
 

@@ -48,12 +48,12 @@ class SrunLauncher:
 
 
 def kind_of(library: str) -> str:
-    """How ranks of an MPI find each other under srun: Open MPI knows PMIx only, all others PMI 2."""
+    """Choose how ranks find each other under srun: Open MPI by PMIx, all others by PMI 2."""
     return "pmix" if library.startswith("Open MPI") else "pmi2"
 
 
 def rounds(count: int, seed: int = 1) -> list[list[tuple[int, int]]]:
-    """A tournament of ``count`` players: every pair once, in rounds in which each plays at most once.
+    """Make the rounds of a tournament of ``count`` players: every pair once, each player once a round.
 
     The circle method: one stands still, the others walk around.
     """
@@ -68,7 +68,7 @@ def rounds(count: int, seed: int = 1) -> list[list[tuple[int, int]]]:
 
 
 def expected_s(count: int, quick: bool) -> float:
-    """How long the exchanges among ``count`` nodes should take."""
+    """Estimate the time of the exchanges among ``count`` nodes."""
     if count < 2:
         return 0.0
     among_all, pair = BUDGET_S[quick]
@@ -107,7 +107,7 @@ class Exchange:
                 list(pool.map(lambda pair: self._attempt([nodes[i] for i in pair], pair_s), pairs))
 
     def _attempt(self, nodes: Sequence[SlurmNode], budget_s: float) -> None:
-        """One exchange; its failure is told and does not cost the others."""
+        """Make one exchange; its failure is reported and does not cost the others."""
         names = [node.name for node in nodes]
         what = f"all-to-all over {', '.join(names)}"
         run = Run("network", self.settings.model_copy(update={"budget_s": budget_s}), self.emit)

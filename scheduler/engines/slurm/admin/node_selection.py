@@ -1,4 +1,4 @@
-"""Which nodes ``--nodes`` means, which of them can be measured now, and in which partition."""
+"""The nodes that ``--nodes`` means: those that can be measured now, by partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Partitions = Mapping[str, Mapping[str, str]]
 
 
 def named(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) -> list[SlurmNode]:
-    """The nodes that ``all``, a list (``node[1-3],x``) or a partition's name stands for, each once.
+    """Find the nodes that ``all``, a list (``node[1-3],x``) or a partition's name stands for, each once.
 
     Raises:
         BadInput: a name is neither a node nor a partition.
@@ -36,7 +36,7 @@ def named(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) -> list
 
 
 def sorted_out(nodes: Sequence[SlurmNode]) -> tuple[list[SlurmNode], list[Refused]]:
-    """Those that are free, and the others with the reason."""
+    """Sort the nodes that are free from the others, with the reason."""
     free, refused = [], []
     for node in nodes:
         if not node.usable:
@@ -54,7 +54,7 @@ def sorted_out(nodes: Sequence[SlurmNode]) -> tuple[list[SlurmNode], list[Refuse
 
 
 def groups(nodes: Sequence[SlurmNode], partitions: Partitions) -> list[tuple[str, list[SlurmNode]]]:
-    """As few partitions as reach all the nodes, the default one first where it helps as much."""
+    """Choose as few partitions as reach all the nodes; among equals the default one first."""
     left, found = list(nodes), []
     usable = {name: words for name, words in partitions.items() if words.get("State", "UP") == "UP"}
     while left:

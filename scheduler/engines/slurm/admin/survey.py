@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Found:
-    """What has been seen so far; several threads write to it."""
+    """All results so far; several threads write to them."""
 
     profiles: dict[str, Profile] = field(default_factory=dict)
     samples: dict[str, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by node and probe
@@ -50,14 +50,14 @@ class Found:
     interrupted: bool = False
 
     def hear(self, event: Event) -> None:
-        """What an exchange between nodes says."""
+        """Note an event of an exchange between nodes."""
         if event["event"] == "sample":
             self.exchanged.append(event["row"])
         elif event["event"] == "absent":
             self.absent.append(Absent(**event["absent"]))
 
     def survey(self, cluster: str, created: datetime, duration_s: float, emulated: bool) -> Survey:
-        """The record of it all."""
+        """Make the record of all of it."""
         models = fit_samples("network", pd.DataFrame(self.exchanged)) if self.exchanged else []
         return Survey(
             id=created.strftime("%Y%m%dT%H%M%SZ"),
@@ -116,7 +116,7 @@ def _group(
     found: Found,
     tell: Tell,
 ) -> None:
-    """The nodes of one partition, in one allocation."""
+    """Measure the nodes of one partition, in one allocation."""
     steps = plan(settings)
     limit_s = sum(step.limit_s for step in steps)
     exchanges = not machine and (not settings.only or "network" in settings.only) and len(nodes) > 1

@@ -1,7 +1,7 @@
-"""Slurm jobs whose job has just ended: the next one of the same size on the same node can have their place.
+"""Reuse of allocations: the next job of the same size on the same node runs in the Slurm job of the last one.
 
-``agent.supervisor.allocation_reuse`` is what waits there. Such an attempt has no Slurm job of its own: it is
-found by the comment of the one that it was passed on to, which lies in its folder before it is.
+``agent.supervisor.allocation_reuse`` waits there for it. Such an attempt has no Slurm job of its own. Before
+it is passed on, the comment of the other Slurm job is written into its folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OLDEST_S = 45.0  # the limit of time that Slurm was told is a minute more than a
 
 
 class AllocationReuse:
-    """Those that may still wait for a job."""
+    """The allocations that may still wait for a job."""
 
     def __init__(self) -> None:
         self._open: list[tuple[SlurmAttempt, float]] = []
@@ -68,11 +68,11 @@ class AllocationReuse:
         return None
 
     def comments(self) -> set[str]:
-        """Of their Slurm jobs."""
+        """List the comments of their Slurm jobs."""
         return {before.comment for before, _ in self._open}
 
     def dismiss(self, nodes: Collection[str]) -> None:
-        """Those on these nodes leave at once: their place is needed."""
+        """End those on these nodes at once: their place is needed."""
         for before, _ in self._open:
             if not before.cpus.keys().isdisjoint(nodes):
                 with suppress(OSError):  # then it leaves a moment later
@@ -81,7 +81,7 @@ class AllocationReuse:
 
 
 def passed_on_to(attempt: Attempt, mark: str) -> str:
-    """After a restart: the comment of the Slurm job that the attempt was passed on to; "": it has its own.
+    """Read after a restart the comment of the Slurm job that was reused; "" if the attempt has its own.
 
     Args:
         mark: how it begins.
@@ -93,5 +93,5 @@ def passed_on_to(attempt: Attempt, mark: str) -> str:
 
 
 def _size(batch: Batch | None) -> Batch | None:
-    """What of a batch job Slurm holds for it."""
+    """Return what Slurm holds for a batch job."""
     return None if batch is None else replace(batch, script="", name="", comment="", output=Path())

@@ -1,4 +1,4 @@
-"""What an attempt is given on its way: the order for its supervisor, and the batch job that Slurm holds."""
+"""The order for an attempt's supervisor, and the batch job that Slurm holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about w
 
 
 class BatchWriter:
-    """Writes them."""
+    """Writer of supervisor orders and batch scripts."""
 
     def __init__(self, site: Site, orders: Orders) -> None:
         self.site, self.orders = site, orders
@@ -56,12 +56,12 @@ class BatchWriter:
         return self._batch(job, attempt, order.memory_limit_mb)
 
     def places(self, job: Entry) -> tuple[int, ...]:
-        """What it is bound to on its node, where Slurm does not see to that."""
+        """Return the cores that the job is bound to, where Slurm does not see to that."""
         one = self.site.shared and len(self.inventory.shares(job.cores)) == 1
         return self.inventory.places(job.cores) if one else ()
 
     def _batch(self, job: Entry, attempt: SlurmAttempt, memory_mb: float | None) -> Batch:
-        """Slurm holds as many cores of each node as of the one that gives most."""
+        """Describe the batch job; Slurm holds as many cores of each node as of the one that gives most."""
         folder: Path = attempt.files.path
         most = max(attempt.cpus.values())
         each = job.spec.cores * self.site.threads
@@ -84,8 +84,10 @@ class BatchWriter:
         )
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
-        """On each node, for the one that gives most. Where jobs share nodes, one that says nothing holds as
-        much of a node's memory as of its cores."""
+        """Return the memory on each node, by the one that gives most cores.
+
+        A job without a memory request on shared nodes gets memory in proportion to its cores.
+        """
         most = max(self.inventory.shares(job.cores).values())
         if total_mb is None and self.site.shared:
             host = self.inventory.hosts[0]

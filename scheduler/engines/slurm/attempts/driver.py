@@ -264,7 +264,7 @@ class AttemptDriver:
     def _call(self, attempt: SlurmAttempt, call: Call) -> Callable[[], object]:
         """Make the call of Slurm that is meant, to be made in the poller's thread."""
         if attempt.external:
-            assert self.site.sbatch is not None and attempt.seen is not None
+            assert self.site.sbatch is not None
             return partial(calls.steer_external, self.site.sbatch, attempt, call)
         if call == "submit":
             assert attempt.batch is not None

@@ -1,7 +1,7 @@
-"""Slurm jobs of this coordinator's that belong to no attempt any more.
+"""Slurm jobs of this coordinator that belong to no attempt any more.
 
-slurmctld that was killed may have forgotten that a job was cancelled, or a node that was lost come back with
-one. What is seen twice is one: a snapshot may be older than the end of an attempt.
+A slurmctld that was killed may have forgotten a cancellation, and a lost node may come back with a job.
+Only a job in two snapshots counts, because one snapshot may be older than the end of an attempt.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from scheduler.engines.slurm.client.parse import SlurmJob
 
 
 class OrphanedJobs:
-    """Finds them.
+    """The orphaned jobs in the last snapshot.
 
     Attributes:
-        mark: how the comments of this coordinator's jobs begin. seen: those of the last snapshot.
+        mark: how the comments of this coordinator's jobs begin. seen: numbers of the orphaned jobs.
     """
 
     def __init__(self, mark: str) -> None:
@@ -23,7 +23,7 @@ class OrphanedJobs:
         self.seen: set[int] = set()
 
     def find(self, jobs: Iterable[SlurmJob], known: Collection[str]) -> list[SlurmJob]:
-        """Those to be cancelled, in a snapshot; again in the next one, until they are gone.
+        """Find the jobs to be cancelled, again in each snapshot until they are gone.
 
         Args:
             known: comments of the attempts that there are.

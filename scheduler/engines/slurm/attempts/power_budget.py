@@ -1,8 +1,8 @@
-"""A power budget over nodes that their jobs' supervisors cap, who confirm a cap when it is in force.
+"""A power budget over nodes whose caps the jobs' supervisors set and confirm.
 
 Each attempt is charged the most that it may draw at the moment: of two caps the higher one, until the lower
 is confirmed. Nothing is started, goes on or gets a higher cap before the charges of all leave room for it.
-What the policy has decided fits the budget in the end, so nobody waits for ever.
+What the policy has decided fits the budget in the end, so no attempt waits for ever.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class PowerBudget:
         self._later: dict[Key, Callable[[], None]] = {}
 
     def enter(self, attempt: SlurmAttempt, cap_w: float) -> None:
-        """A new attempt, whose folder is there; OSError: the cap cannot be written into it."""
+        """Enter a new attempt; OSError if the cap cannot be written into its folder."""
         request_cap(attempt.files, CapRequest(cap_w, 1, cap_w))
         self._shares[attempt.key] = Share(attempt.files, len(attempt.cpus), cap_w, 1, cap_w)
 
     def recover(self, attempt: SlurmAttempt, cap_w: float) -> None:
-        """An attempt of before: it is charged what it may draw, whatever is decided of it."""
+        """Enter an attempt from before a restart, charged what it may draw whatever is decided."""
         request = requested_cap(attempt.files)
         if request is None and not attempt.files.claimed():
             return  # it was never handed to Slurm
@@ -71,20 +71,20 @@ class PowerBudget:
         return share is not None and share.recap
 
     def leave(self, key: Key) -> None:
-        """It has ended, and nothing of it runs any more."""
+        """Forget an attempt of which nothing runs any more."""
         self._shares.pop(key, None)
         self._later.pop(key, None)
 
     def when_it_fits(self, key: Key, go: Callable[[], None]) -> None:
-        """Have an attempt begin, or go on after a pause, as soon as its budget are free."""
+        """Have an attempt begin, or go on after a pause, as soon as its watts are free."""
         self._later[key] = go
 
     def wait_no_more(self, key: Key) -> None:
-        """Something else is asked of it."""
+        """Forget that it is to go on: something else is asked of it."""
         self._later.pop(key, None)
 
     def decide(self, attempt: SlurmAttempt, cap_w: float) -> None:
-        """A running attempt is to have this cap; OSError: it cannot be written."""
+        """Decide the cap of a running attempt; OSError if it cannot be written."""
         share = self._shares.get(attempt.key)
         if share is not None:
             share.wanted_w = cap_w
@@ -92,7 +92,7 @@ class PowerBudget:
                 self._request(attempt, share)
 
     def advance(self, attempts: Mapping[Key, SlurmAttempt]) -> None:
-        """Take note of what was confirmed, and let go on what fits now."""
+        """Note which caps are confirmed, and let attempts go on that fit now."""
         for key, share in self._shares.items():
             if key in attempts:
                 self._settle(attempts[key], share)
@@ -128,7 +128,7 @@ class PowerBudget:
         return others + more <= self.budget_w + POWER_TOLERANCE_W
 
     def _request(self, attempt: SlurmAttempt, share: Share) -> None:
-        """Its supervisor is to know; it is charged the higher cap until that has confirmed."""
+        """Request the cap from its supervisor; until that confirms it, the higher cap is charged."""
         most_w = max(share.charged_w or 0.0, share.wanted_w)
         request_cap(share.attempt, CapRequest(share.wanted_w, share.number + 1, most_w))
         share.number, share.requested_w = share.number + 1, share.wanted_w

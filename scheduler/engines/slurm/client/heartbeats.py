@@ -1,10 +1,9 @@
-"""Signs of life of what runs on the nodes, so that a dead one is noticed before Slurm's own time-out.
+"""Heartbeats of attempts, so that a dead node is noticed before Slurm's own time-out.
 
-Supervisors, and keepers of ranks, leave beats in the attempt's folder (``agent.multi_node.lease``). Where for
-the
-time of the lease and a margin there was none, nothing of the attempt may run any more on that node: the lease
-has ended it, or the node is dead. But it could be stopped, or short of memory or processors for all that
-time. So a node without a sign is asked for another one: whether anybody listens at slurmd's port.
+Supervisors, and keepers of ranks, leave beats in the attempt's folder (``agent.multi_node.lease``). If there
+is none for the time of the lease and a margin, nothing of the attempt may run on that node any more: the lease
+has ended it, or the node is dead. But the node could be stopped, or short of memory or processors for all
+that time. So it is asked for another sign of life: an answer at slurmd's port.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NOBODY: Key = (0, 0)  # of calls that are for no attempt
 
 
 class Answers(NamedTuple):
-    """Of nodes that were asked.
+    """Answers of nodes that were asked.
 
     Attributes:
         mute: they answer nothing. back: they were, and were set down for it, and answer again.
@@ -45,7 +44,7 @@ class Answers(NamedTuple):
 
 @dataclass(slots=True)
 class Sign:
-    """Of an attempt on one of its nodes.
+    """Heartbeats of an attempt on one of its nodes.
 
     Attributes:
         beat: the last one; "": there was none yet.
@@ -60,8 +59,8 @@ class Sign:
 class Heartbeats:
     """Looks at beats, and asks nodes; ``look`` and ``ask`` in one thread, the rest in another.
 
-    Silence counts in steps, none longer than twice what it is meant to be: while nobody could look, as where
-    the disk did not answer, nobody was silent.
+    Silence counts in steps, none longer than twice the interval between looks. Time in which we could not
+    look, because the disk did not answer, does not count as silence.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -85,7 +84,7 @@ class Heartbeats:
         self._expected.discard(key)
 
     def expect(self, key: Key, runs: bool) -> None:
-        """Whether it should run now: what waits, or is stopped, gives no sign."""
+        """Note whether it should run now: what waits, or is stopped, leaves no beats."""
         if runs:
             self._expected.add(key)
         else:
@@ -94,12 +93,12 @@ class Heartbeats:
                 sign.silent_s = 0.0
 
     def silent(self, key: Key, host: str) -> bool:
-        """Whether it is over there, as far as beats tell: it should run, and there were none."""
+        """Say whether beats are missing there for a lease, though it should run."""
         sign = self._signs.get(key, {}).get(host)
         return sign is not None and sign.silent_s >= self.limit_s
 
     def begun(self, key: Key, host: str) -> bool:
-        """Whether there was ever a beat."""
+        """Say whether there was ever a beat."""
         sign = self._signs.get(key, {}).get(host)
         return sign is not None and bool(sign.beat)
 
@@ -108,14 +107,14 @@ class Heartbeats:
         self._doubted.update(hosts)
 
     def still(self, host: str) -> bool:
-        """Whether nothing that should run on the node has left a beat lately."""
+        """Say whether nothing that should run on the node has left a beat lately."""
         found = [self.silent(key, host) for key in list(self._expected) if host in self._signs.get(key, {})]
         return all(found)
 
     # -- in the thread that looks ---------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Look for new beats; whether there is a node that was not suspected before."""
+        """Look for new beats; return whether there is a node that was not suspected before."""
         now, signs = time.monotonic(), list(self._signs.items())
         step_s = min(now - self._looked_at, 2 * self._every_s)
         self._looked_at, suspects = now, set[str]()
@@ -169,7 +168,7 @@ def _look(sign: Sign, step_s: float) -> None:
 
 
 def knock(asked: Mapping[str, tuple[str, int]]) -> frozenset[str]:
-    """Which of these nodes listen at their port: address and port by name."""
+    """Find the nodes that listen at their port; ``asked`` has address and port by name."""
     found = set()
     with ExitStack() as stack:
         waiting: dict[int, tuple[str, socket.socket]] = {}

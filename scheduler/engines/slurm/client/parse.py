@@ -1,6 +1,6 @@
 """What Slurm's tools print, as records. The text forms read here are the same from 20.11 to 24.05.
 
-Where a line is not as it should be it is refused by name: nothing is guessed from half of an answer.
+A line that cannot be read is refused by name, because half of an answer is no ground to guess.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NODE_ENDS = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 FOREVER_S = 365 * 86400.0  # what Slurm shows of a job without limit that runs where there is none
 ENDLESS = ("UNLIMITED", "Partition_Limit", "NOT_SET", "N/A", "INVALID", "")
 NOWHERE = frozenset({"DOWN", "ERROR", "FAIL", "FUTURE", "POWERED_DOWN", "POWERING_DOWN"})
-# After its own restart slurmctld does not know of any node how it is, until that reports.
+# After a restart, slurmctld does not know the state of a node until the node reports (UNKNOWN).
 CLOSED = frozenset(
     {"UNKNOWN", "DRAIN", "DRAINED", "DRAINING", "FAILING", "MAINT", "RESERVED", "PLANNED_DOWN"}
 )
@@ -90,32 +90,32 @@ class SlurmNode(NamedTuple):
 
     @property
     def state(self) -> str:
-        """``states`` in words ("drain+idle")."""
+        """Write ``states`` in words ("drain+idle")."""
         return "+".join(sorted(self.states)).lower()
 
     @property
     def lost(self) -> bool:
-        """Whether Slurm has given it up."""
+        """Say whether Slurm has given the node up."""
         return bool(self.states & NOWHERE)
 
     @property
     def silent(self) -> bool:
-        """Whether it does not answer Slurm, which has not given it up yet."""
+        """Say whether the node does not answer Slurm, which has not given it up yet."""
         return "NOT_RESPONDING" in self.states
 
     @property
     def usable(self) -> bool:
-        """Whether a job could start there."""
+        """Say whether a job could start there."""
         return not self.lost and not self.silent and not self.states & CLOSED
 
 
 def separator() -> str:
-    """What stands behind each column of one answer of squeue: nobody can have written it into a comment."""
+    """Make a separator of squeue's columns that no user can have written into a comment."""
     return f"|{secrets.token_hex(8)}|"
 
 
 def rows(text: str, separator: str, columns: int) -> list[list[str]]:
-    """Of ``squeue`` with the separator behind each column; whatever is in the columns, also lines."""
+    """Read ``squeue`` with the separator behind each column; columns may contain lines."""
     *cells, rest = text.split(separator)
     if len(cells) % columns or rest.strip():
         raise unknown("squeue", cells[-1] if not rest.strip() and cells else rest)
@@ -124,7 +124,7 @@ def rows(text: str, separator: str, columns: int) -> list[list[str]]:
 
 
 def jobs(text: str, separator: str) -> list[SlurmJob]:
-    """Of ``squeue -h`` with ``COLUMNS``; steps of arrays, which are never ours, are left out."""
+    """Read ``squeue -h`` with ``COLUMNS``, without tasks of arrays, which are never ours."""
     found = []
     for number, state, reason, nodes, start, comment in rows(text, separator, len(COLUMNS)):
         if number.isdecimal():
@@ -134,7 +134,7 @@ def jobs(text: str, separator: str) -> list[SlurmJob]:
 
 
 def seconds_of(text: str) -> float:
-    """A time of day of this machine, as squeue prints it, in seconds since 1970; 0: there is none."""
+    """Turn squeue's local time of day into seconds since 1970; 0 if there is none."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -154,7 +154,7 @@ def limit_s(text: str) -> float:
 
 
 def nodes(text: str) -> list[SlurmNode]:
-    """Of ``scontrol -o show node``; a reason may have lines."""
+    """Read ``scontrol -o show node``; a reason may have lines."""
     found = []
     for line in re.split(r"\n(?=NodeName=)", text.strip("\n")):
         if not line.strip() or line.startswith("No nodes"):
@@ -187,7 +187,7 @@ def _node(line: str) -> SlurmNode:
 
 
 def gpus(text: str) -> dict[str, int]:
-    """Of ``gpu:a100:2(S:0-1),gpu:1,shard:8``: how many GPUs of each type."""
+    """Count the GPUs of each type in ``gpu:a100:2(S:0-1),gpu:1,shard:8``."""
     found: dict[str, int] = {}
     for kind, count in re.findall(r"(?:^|,)gpu(?::([^:,()]*[A-Za-z_][^:,()]*))?(?::(\d+))?(?=[,(]|$)", text):
         found[kind] = found.get(kind, 0) + int(count or 1)
@@ -198,7 +198,7 @@ FLAGS = {"*": "+NOT_RESPONDING", "~": "+POWERED_DOWN", "#": "+POWERING_UP", "%":
 
 
 def partitions(text: str) -> dict[str, Mapping[str, str]]:
-    """Of ``scontrol -o show partition``: words of each, by name."""
+    """Read ``scontrol -o show partition``: words of each, by name."""
     found = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith("No partitions"):
@@ -210,7 +210,7 @@ def partitions(text: str) -> dict[str, Mapping[str, str]]:
 
 
 def config(text: str) -> dict[str, str]:
-    """Of ``scontrol show config``: settings, by name."""
+    """Read ``scontrol show config``: settings, by name."""
     found = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -222,7 +222,7 @@ def config(text: str) -> dict[str, str]:
 
 
 def version(text: str) -> tuple[int, int]:
-    """Of ``sbatch --version``: year and month."""
+    """Read ``sbatch --version``: year and month."""
     found = re.search(r"\b(\d\d)\.(\d\d)\b", text)
     if found is None:
         raise unknown("sbatch --version", text)
@@ -230,7 +230,7 @@ def version(text: str) -> tuple[int, int]:
 
 
 def submitted(text: str) -> int:
-    """The number that ``sbatch --parsable`` prints, with or without a cluster after it."""
+    """Read the number that ``sbatch --parsable`` prints, with or without a cluster after it."""
     number = text.strip().split("\n")[-1].split(";")[0]
     if not number.isdecimal():
         raise unknown("sbatch --parsable", text)
@@ -238,7 +238,7 @@ def submitted(text: str) -> int:
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """Names in a host list: ``node[1-3,08],x`` is node1, node2, node3, node08 and x."""
+    """Expand a host list: ``node[1-3,08],x`` is node1, node2, node3, node08 and x."""
     found: list[str] = []
     for one in _parts(text):
         found += _expand(one)
@@ -270,7 +270,7 @@ def _expand(text: str) -> list[str]:
 
 
 def words_of(line: str) -> Mapping[str, str]:
-    """``key=value`` words; of a key that comes twice (in a comment, a reason) the first counts."""
+    """Read ``key=value`` words; if a key comes twice (in a comment, a reason) the first counts."""
     found: dict[str, str] = {}
     for key, value in re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line):
         found.setdefault(key, "" if value in ("(null)", "N/A") else value)
@@ -278,6 +278,6 @@ def words_of(line: str) -> Mapping[str, str]:
 
 
 def unknown(tool: str, line: str) -> Unavailable:
-    """An answer that cannot be read."""
+    """Make the error for an answer that cannot be read."""
     what = f"{tool} answered what tenbin does not know: {line.strip()[:200]!r}"
     return Unavailable(what, "is this a version of Slurm from 20.11 on? see: sinfo --version")

@@ -1,4 +1,4 @@
-"""Talks to Slurm in a thread of its own: a call may take seconds, for which the coordinator cannot wait."""
+"""A thread that talks to Slurm, because a call may take seconds and the coordinator cannot wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("tenbin")
 
 
 class ClusterSnapshot(NamedTuple):
-    """What Slurm knew at one moment; ``answers``: of nodes without a sign of heartbeats."""
+    """All that Slurm knew at one moment; ``answers`` of nodes without a sign of life."""
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
@@ -38,7 +38,7 @@ class ClusterSnapshot(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a call that was made for an attempt."""
+    """The outcome of a call that was made for an attempt."""
 
     key: Key
     what: str
@@ -84,7 +84,7 @@ class SlurmPoller:
         return self._bell
 
     def heard(self) -> None:
-        """The bell is silent again."""
+        """Reset the bell."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._bell)
 
@@ -93,7 +93,7 @@ class SlurmPoller:
         self._tasks.put(lambda: self._tell(_try(key, what, call)))
 
     def look(self, after_s: float = 0.0) -> None:
-        """A snapshot is wanted soon."""
+        """Ask for a snapshot soon."""
         self._tasks.put(lambda: self._advance(time.monotonic() + after_s))
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ def _try(key: Key, what: str, call: Callable[[], object]) -> Outcome:
 
 
 def _sign(folder: Path) -> tuple[int, bool]:
-    """What changes when there is something new in an attempt's folder."""
+    """Return a value that changes when there is news in an attempt's folder."""
     told = 0
     for name in ("state.json", IN_FORCE):
         with suppress(OSError):

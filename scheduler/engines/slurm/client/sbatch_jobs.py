@@ -92,15 +92,15 @@ class SbatchJob(NamedTuple):
         return self.state in parse.FINAL
 
     def gated(self, now: float) -> bool:
-        """Whether it waits for tenbin."""
+        """Say whether it waits for tenbin."""
         return self.pending and self.eligible_s > now + 1.0
 
     def moves(self, now: float) -> bool:
-        """Whether it runs, or may start at any time."""
+        """Say whether it runs, or may start at any time."""
         return not self.final and not self.gated(now)
 
     def blocked(self, now: float) -> str:
-        """Why it may not start whatever tenbin decides; "" if it may."""
+        """Say why it may not start whatever tenbin decides; "" if it may."""
         if not self.pending:
             return ""
         if self.held:
@@ -121,7 +121,7 @@ class SeenJob(NamedTuple):
 
 
 def read(text: str, separator: str) -> list[SbatchJob]:
-    """Of ``squeue --Format=FIELDS``: jobs with tenbin's mark."""
+    """Read ``squeue --Format=FIELDS``: the jobs with tenbin's mark."""
     found = []
     for row in parse.rows(text, separator, len(FIELDS)):
         if MARK in row[-1] and re.fullmatch(r"\d+(_\d+)?", row[0]):
@@ -168,7 +168,7 @@ def _or_nothing(text: str) -> str:
 
 
 def records(text: str) -> dict[str, dict[str, str]]:
-    """Of ``scontrol show job KEY``: words by the record's number; {}: which are Slurm's cannot be told.
+    """Read ``scontrol show job KEY``: words by the record's number, {} if they may be the user's.
 
     A name, a comment or a path may have lines that look like Slurm's, and like whole records. They cannot
     take away the true ones: a number that comes twice is not believed, nor a record with a word twice.

@@ -1,4 +1,4 @@
-"""Slurm by its command line tools: each call has a time-out, and an answer that is understood or refused."""
+"""Slurm by its command line tools: each call has a time-out, and its answer is understood or refused."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ UNCONFIGURED = ("configuration source", "unable to process configuration", "Unab
 
 
 class SlurmError(Unavailable):
-    """A tool failed: Slurm refused, and will again."""
+    """A failed call: Slurm refused, and will again."""
 
 
 class SlurmSilent(SlurmError):
-    """Slurm does not answer now; it may have done what it was told."""
+    """A call without an answer; Slurm may have done what it was told."""
 
 
 class SlurmForbidden(SlurmError):
-    """It takes more rights than this user has."""
+    """A call that takes more rights than this user has."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Slurm:
         self.environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"LC_ALL": "C"}
 
     def submit(self, batch: Batch) -> int:
-        """Hand a job to Slurm; its number. SlurmSilent: it may be there, look for its comment."""
+        """Hand a job to Slurm and return its number; after SlurmSilent it may be there all the same."""
         return parse.submitted(self.call("sbatch", *batch.options(), given=batch.script))
 
     def jobs(self) -> list[SlurmJob]:
-        """This user's jobs, also those that ended within the last minutes."""
+        """List this user's jobs, with those that ended within the last minutes."""
         mark = parse.separator()
         form = "".join(column + mark for column in parse.COLUMNS)
         whose = ("--all", "--states=all", f"--user={os.getuid()}")
@@ -116,23 +116,23 @@ class Slurm:
         return parse.version(self.call("sbatch", "--version"))
 
     def wake(self, job: int) -> None:
-        """SIGUSR1 for the batch script's process: there is a request in its folder."""
+        """Signal the batch script's process (SIGUSR1) that there is a request in its folder."""
         self.call("scancel", "--batch", "--signal=USR1", str(job))
 
     def suspend(self, job: int) -> None:
         self.call("scontrol", "suspend", str(job))
 
     def resume(self, job: int | str) -> None:
-        """Without any check of Slurm's that its CPUs are free."""
+        """Resume a job; Slurm does not check that its CPUs are free."""
         self.call("scontrol", "resume", str(job))
 
     def cancel(self, job: int) -> None:
         self.call("scancel", str(job))
 
     def ours(self, job: int, comment: str) -> bool:
-        """Whether the job of that number is the one with the comment.
+        """Say whether the job of that number has the comment.
 
-        slurmctld that was killed may have forgotten a job, and give its number to another one.
+        A slurmctld that was killed may have forgotten the job, and given its number to another.
         """
         try:
             whose = ("--all", "--states=all", f"--user={os.getuid()}", f"--jobs={job}")
@@ -146,20 +146,20 @@ class Slurm:
         return said.removesuffix("\n") == comment
 
     def set_node(self, name: str, state: str, reason: str = "") -> None:
-        """SlurmForbidden: it takes an administrator, SlurmUser or root."""
+        """Set the state of a node; SlurmForbidden unless this user is an administrator, SlurmUser or root."""
         why = [f"Reason={reason}"] if reason else []
         self.call("scontrol", "update", f"NodeName={name}", f"State={state}", *why)
 
     def slurmd_port(self) -> int:
-        """Where slurmd listens on every node that names no port of its own; the first, if it has several."""
+        """Return the port of slurmd on nodes that name none of their own; the first of several."""
         return int(self.config().get("SlurmdPort", "6818").split("-")[0])
 
     def run_on(self, nodes: Sequence[str], partition: str, program: Sequence[str]) -> str:
-        """What a short program prints on each of the nodes; SlurmError: they are not free now."""
+        """Run a short program on each of the nodes, and return its output; SlurmError if none is free."""
         return self.call(*step_command(nodes, partition, program))
 
     def call(self, *command: str, given: str = "") -> str:
-        """What a tool prints.
+        """Call a tool and return its output.
 
         Raises:
             SlurmSilent, SlurmForbidden, SlurmError: as they say.
@@ -194,7 +194,7 @@ REACH = "is slurmctld running? see: scontrol ping"
 
 
 def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
-    """What a failed call means."""
+    """Explain a failed call."""
     lines = [line.split("error: ", 1)[-1].strip() for line in said.splitlines() if line.strip()]
     what = f"{command[0]}: {(lines or [f'exit code {code}'])[-1][:300]}"
     if any(sign in said for sign in STRANGE):
@@ -209,9 +209,9 @@ def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
 
 
 def step_command(
-    nodes: Sequence[str], partition: str, program: Sequence[str], memory_mb: int = 64, gres: str = ""
+    nodes: Sequence[str], partition: str, program: Sequence[str], *, memory_mb: int = 64, gres: str = ""
 ) -> list[str]:
-    """The command line that runs a program of a second once on each of the nodes, if they are free now."""
+    """Return the command line that runs a short program once on each of the nodes, if they are free now."""
     count = len(nodes)
     return [
         *("srun", "--quiet", f"--immediate={FREE_S}", f"--mem={memory_mb}M", "--time=1", "--mpi=none"),

@@ -1,4 +1,4 @@
-"""What a job of plain ``sbatch`` needs, in the terms that tenbin schedules by; or why it is not tenbin's."""
+"""The needs of a job of plain ``sbatch``, in the terms that tenbin schedules by."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 class Unclear(Exception):
-    """tenbin does not schedule by what the job asks for."""
+    """A request by which tenbin does not schedule."""
 
 
 class Shape(NamedTuple):
-    """What the policy places jobs on: whole nodes, nodes with their cores and memory, or parts of nodes.
+    """The units of the policy: whole nodes, nodes with their cores and memory, or parts of nodes.
 
     ``cores``: of the smallest node, or of a part.
     """
@@ -41,10 +41,10 @@ class Shape(NamedTuple):
 def needs_of(
     key: str, user: str, submitted_s: float, words: Mapping[str, str], partition: str, shape: Shape
 ) -> Needs:
-    """What Slurm's record of a waiting job says.
+    """Read Slurm's record of a waiting job.
 
-    On one node the tasks are one: they stay together. Of several nodes the job gets all cores in tenbin's
-    books, because which node gets how many of its tasks is Slurm's to say.
+    Tasks on one node count as one, because they stay together. On several nodes the job gets all cores in
+    the cluster state, because Slurm decides how many tasks each node gets.
 
     Raises:
         Unclear: it asks for something that tenbin does not schedule by.
@@ -109,7 +109,7 @@ def _number(words: Mapping[str, str], name: str) -> int:
 
 
 def _memory_mb(words: Mapping[str, str], nodes: int, cpus: int) -> float | None:
-    """On each node; None: not said, or all there is."""
+    """Return the memory on each node; None: not said, or all there is."""
     for name, times in (("MinMemoryNode", 1.0), ("MinMemoryCPU", math.ceil(cpus / nodes))):
         found = re.fullmatch(r"([\d.]+)([KMGT]?)", words.get(name, ""))
         if found is not None:

@@ -69,7 +69,7 @@ class SbatchQueue:
         return [SeenJob(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in found]
 
     def rung(self) -> bool:
-        """Whether job_submit.lua has seen a job since the last call."""
+        """Say whether job_submit.lua has seen a job since the last call."""
         at = 0
         with suppress(OSError):
             at = self.bell.stat().st_mtime_ns
@@ -77,7 +77,7 @@ class SbatchQueue:
         return at != before
 
     def write_lease(self) -> None:
-        """job_submit.lua holds jobs for another while.
+        """Have job_submit.lua hold jobs for another while.
 
         Raises:
             Unavailable: the file cannot be written.
@@ -90,11 +90,11 @@ class SbatchQueue:
             ) from error
 
     def close(self) -> None:
-        """New jobs are not held any more; those that wait start by themselves when their time has come."""
+        """Hold new jobs no more; those that wait start by themselves when their time has come."""
         self.lease.unlink(missing_ok=True)
 
     def _learn(self, found: Sequence[SbatchJob]) -> None:
-        """Look up what jobs need that are new, or were changed: those of other users never in one answer."""
+        """Look up the needs of jobs that are new or were changed, those of each user by themselves."""
         now = time.time()
         asked = {key: known[0] for key, known in self._known.items()}
         # One that is about to start has its nodes from tenbin.
@@ -116,12 +116,12 @@ class SbatchQueue:
                 self._known[job.key] = job.asked, *self._needs(job, words)
 
     def _tasks(self, array: str, found: Iterable[SbatchJob]) -> dict[str, dict[str, str]]:
-        """The records of an array by their numbers; none where there is one that squeue did not have."""
+        """Return the records of an array by their numbers; none if squeue did not list one of them."""
         said = records(self._show(array))
         return said if said.keys() <= {job.number for job in found if job.array == array} else {}
 
     def _record(self, key: str) -> dict[str, str]:
-        """The record of one job; {}: which words are Slurm's cannot be told."""
+        """Return the record of one job; {} if Slurm's words cannot be told from the user's."""
         return next(iter(said.values())) if len(said := records(self._show(key))) == 1 else {}
 
     def _show(self, key: str) -> str:
@@ -138,9 +138,9 @@ class SbatchQueue:
             return None, "tenbin cannot take it over as it is written"
 
     def _hold(self, found: Iterable[SbatchJob], now: float) -> None:
-        """Those that wait for tenbin wait on, well before their time has come.
+        """Have jobs that wait for tenbin wait on, well before their time has come.
 
-        The first time also those whose time came while no tenbin was there, and that have not started.
+        The first time this holds also jobs whose time came while tenbin was away, if they have not started.
         """
         soon = now + self.gate_s / 2
         due = [job.key for job in found if job.pending and self._due(job, now, soon)]
@@ -162,7 +162,7 @@ class SbatchQueue:
         self.slurm.call("scontrol", "update", f"JobId={','.join(keys)}", *changes)
 
     def start(self, key: str, nodes: Sequence[str]) -> None:
-        """Let a job start, there and nowhere else; nothing if it does not wait any more.
+        """Let a job start, there and nowhere else, if it still waits.
 
         Raises:
             SlurmError: Slurm refuses it.
@@ -178,14 +178,14 @@ class SbatchQueue:
         self.update([key], *changes)
 
     def hold(self, key: str) -> bool:
-        """A job that has not started, or was put back, waits for tenbin again; whether it does."""
+        """Have a job wait for tenbin again if it has not started; return whether it does."""
         with _waiting():
             self.update([key], "ReqNodeList=", self._later())
             return True
         return False
 
     def let_go(self, key: str, remark: str) -> None:
-        """From now on it is Slurm's own scheduler's."""
+        """Leave a job to Slurm's own scheduler."""
         said = re.sub(r"[^\x20-\x7e]", "?", remark)[:200]
         with _waiting():
             self.update([key], f"AdminComment={FREE} ({said})", "StartTime=now")
@@ -196,7 +196,7 @@ class SbatchQueue:
 
 @contextmanager
 def _waiting() -> Iterator[None]:
-    """What has started or ended meanwhile is past changing."""
+    """Ignore errors of changing a job that has started or ended meanwhile."""
     try:
         yield
     except SlurmError as error:

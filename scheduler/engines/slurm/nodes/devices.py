@@ -1,4 +1,4 @@
-"""Which OpenCL devices the nodes have, in classes, and which of them jobs have.
+"""The OpenCL devices of the nodes, in classes, and those that jobs have.
 
 Devices of one class are alike, and so are their nodes; one unit is one device of a node. With it comes its
 share of the node's cores.
@@ -45,11 +45,11 @@ class Devices:
         self._free = list(range(len(slots)))
 
     def of(self, pool: str) -> list[int]:
-        """Numbers of a class's devices, in the order of its units."""
+        """List the numbers of a class's devices, in the order of its units."""
         return [number for number, slot in enumerate(self.slots) if slot.pool == pool]
 
     def place(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A device, of the unit that is named or else on a node in service; and its cores, taken now."""
+        """Take a device of the unit that is named, or else on a node in service, and its cores."""
         units = self.of(placement.pool)
         named = [units[unit] for unit, _ in placement.nodes]
         free = [number for number in units if number in self._free]
@@ -62,11 +62,11 @@ class Devices:
         return tuple(taken), tuple(cores)
 
     def opened_as(self, numbers: Sequence[int]) -> str:
-        """``TENBIN_DEVICE`` of a job."""
+        """Return ``TENBIN_DEVICE`` of a job."""
         return ",".join(str(self.slots[number].index) for number in numbers)
 
     def gres(self, numbers: Sequence[int]) -> str:
-        """What Slurm is to be asked for with a job's devices; a job has one."""
+        """Name the generic resources that Slurm is asked for with a job's device."""
         return ",".join(self.slots[number].gres for number in numbers)
 
     def occupy(self, numbers: Sequence[int]) -> None:
@@ -78,5 +78,5 @@ class Devices:
                 insort(self._free, number)
 
     def out_of_service(self, pool: str) -> int:
-        """Free devices of a class whose nodes cannot be used."""
+        """Count the free devices of a class whose nodes cannot be used."""
         return sum(n in self._free and self.slots[n].node in self.inventory.away for n in self.of(pool))

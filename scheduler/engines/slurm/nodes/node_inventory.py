@@ -1,4 +1,4 @@
-"""Which nodes there are, under which numbers, and which of their cores jobs have."""
+"""The nodes by their numbers, and the cores of theirs that jobs have."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class NodeInventory:
         self.fences: StoredRegionPlacement | None = None
 
     def fence(self, store: Path) -> None:
-        """Units are counted, and may be cut into regions; what is known of those is in the folder."""
+        """Count units, which may be cut into regions; their placement is kept in the folder."""
         self.fences = StoredRegionPlacement(
             store, [len(cores) // self._unit_cores(n) for n, cores in enumerate(self._cores)]
         )
 
     def place(self, job: Entry, placement: Placement, pool: Pool) -> tuple[int, ...]:
-        """Cores for the job, taken now."""
+        """Take cores for the job."""
         if pool.counted:
             cores = self._any(job, placement)
             self._hold(job, placement, cores)
@@ -63,7 +63,7 @@ class NodeInventory:
         return tuple(core for node, units in placement.nodes for core in self.take(node, units * each))
 
     def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:
-        """So many units, where they are best; those of a node out of service last."""
+        """Take units where they are best; those of a node out of service last."""
         present = [node for node in range(len(self.hosts)) if node not in self.away]
         anywhere = dict.fromkeys((*present, *self.away), placement.units)
         taken: list[int] = []
@@ -75,7 +75,7 @@ class NodeInventory:
         return tuple(taken)
 
     def _best(self, job: Entry, placement: Placement) -> dict[int, int]:
-        """Units of nodes: where a paused job still is, on the nodes that are named, in its region."""
+        """Choose units of nodes: where a paused job still is, on the named nodes, or in its region."""
         if job.alive and job.cores:
             where = self._units_of(job.cores)
             if all(self.free_units(node) >= units for node, units in where.items()):
@@ -85,12 +85,12 @@ class NodeInventory:
         return self.fences.place(placement.region, placement.units, self.away)
 
     def _units_of(self, cores: Iterable[int]) -> dict[int, int]:
-        """Units of a counted pool, by node."""
+        """Count the units of a counted pool, by node."""
         found = Counter(self.node_of[core] for core in cores if core in self.node_of)
         return {node: -(-count // self._unit_cores(node)) for node, count in found.items()}
 
     def hold(self, job: Entry) -> None:
-        """The job has its cores, as before a restart."""
+        """Give the job its cores again after a restart."""
         self.occupy(job.cores)
         if job.placement is not None:
             self._hold(job, job.placement, job.cores)
@@ -100,28 +100,28 @@ class NodeInventory:
             self.fences.hold(job.id, placement.region, self._units_of(cores))
 
     def release(self, job: Entry) -> None:
-        """The job has none any more."""
+        """Take the job's cores back."""
         self.free(job.cores)
         if self.fences is not None:
             self.fences.release(job.id)
 
     def regions(self) -> dict[str, dict[str, int]]:
-        """How many units of each node belong to which region; {}: there are none."""
+        """Count the units of each node that belong to each region; {} without regions."""
         fences = self.fences
         if fences is None or not fences.regions:
             return {}
         return {host.name: fences.of(number) for number, host in enumerate(self.hosts)}
 
     def free_units(self, node: int) -> int:
-        """Units of a counted pool that are free on a node."""
+        """Count the free units of a node."""
         return len(self._free[node]) // self._unit_cores(node)
 
     def units(self) -> int:
-        """Units of a counted pool, in all."""
+        """Count all units."""
         return sum(len(cores) // self._unit_cores(node) for node, cores in enumerate(self._cores))
 
     def out_of_service(self) -> int:
-        """Units that are free and cannot be used; those that jobs have follow when they are freed."""
+        """Count free units that cannot be used; those of jobs follow when they are freed."""
         return sum(self.free_units(node) for node in self.away)
 
     def _unit_cores(self, node: int) -> int:
@@ -138,7 +138,7 @@ class NodeInventory:
                 insort(self._free[self.node_of[core]], core)
 
     def shares(self, cores: Iterable[int]) -> dict[str, int]:
-        """How many of the cores are on which node."""
+        """Count the cores on each node."""
         found: dict[str, int] = {}
         for core in cores:
             name = self.hosts[self.node_of[core]].name
@@ -146,20 +146,20 @@ class NodeInventory:
         return found
 
     def places(self, cores: Iterable[int]) -> tuple[int, ...]:
-        """The same cores, counted on their node from 0."""
+        """Count the same cores on their node from 0."""
         return tuple(core - self._cores[self.node_of[core]][0] for core in cores)
 
     def take(self, node: int, count: int) -> list[int]:
-        """So many of a node's free cores, as far as there are any."""
+        """Take free cores of a node, as far as there are any."""
         taken = self._free[node][:count]
         del self._free[node][:count]
         return taken
 
 
 def remember(file: Path, found: Sequence[ClusterNode]) -> list[ClusterNode]:
-    """The nodes with the numbers that they had before, then new ones; written down.
+    """Number the nodes as before, then the new ones, and write that down.
 
-    One that is gone keeps its number, because jobs may be there.
+    A node that is gone keeps its number, because jobs may be there.
     """
     present = {host.name: host for host in found}
     try:

@@ -41,7 +41,7 @@ Found = dict[str, list[ListedDevice]]
 
 
 def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
-    """The devices of each node: asked by a job of a second; of one that cannot be asked now, as it said last.
+    """Ask each node for its devices by a one-second job; if that fails, use its last answer.
 
     Raises:
         Unavailable: no node has, or had, one.
@@ -79,7 +79,7 @@ def _said_last(file: Path) -> Found:
 
 
 def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
-    """A node's devices; None, and why not. A GPU that Slurm hides is seen by who asks for all of them."""
+    """List a node's devices; None, and why. A job that asks for all GPUs sees those that Slurm hides."""
     count = sum(node.gpus.values())
     devices, trouble = _ask(node, f"gpu:{count}" if count else "")
     if devices is None or not count:
@@ -93,7 +93,7 @@ def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
 
 
 def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
-    """What a job sees there that has asked for this; None, and why not."""
+    """List the devices that a job sees there that has asked for ``gres``; None, and why not."""
     if not node.usable:
         return None, node.state
     program = [sys.executable, "-P", "-m", "probes.opencl.devices"]
@@ -137,9 +137,9 @@ def classes(
 
 
 def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
-    """What Slurm is asked for with a device; empty: it is no GPU, or Slurm does not count them.
+    """Name the generic resource of a device; "" if it is no GPU, or Slurm does not count GPUs.
 
-    Where there are several types it is the one that is called as ``tenbin slurm-config`` calls the device.
+    If there are several types, it is the one that ``tenbin slurm-config`` names for the device.
     """
     if device.kind != "gpu" or not gpus:
         return ""
@@ -152,7 +152,7 @@ def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
 def costs_of(
     pools: Sequence[Pool], found: Found, home: Path, profile: Profile | None, store: Store
 ) -> LinearCosts:
-    """What moving costs on each class: by the newest stored profile of its first node, else ``profile``."""
+    """Find the costs of moving on each class, by the newest profile of its first node, else ``profile``."""
     checkpoint: dict[str, LinearCost] = {}
     restart: dict[str, LinearCost] = {}
     begin: dict[str, float] = {}
@@ -176,7 +176,7 @@ def devices_of_cluster(
     partition: str,
     profile: Profile | None,
 ) -> tuple[Cluster, Devices, LinearCosts]:
-    """The classes of devices of a partition, their devices, and what moving between them costs.
+    """Find the classes of devices of a partition, their devices, and the costs of moving between them.
 
     Raises:
         BadInput: the policy schedules something else.

@@ -59,14 +59,14 @@ class Partitions:
         self._refused: frozenset[str] = frozenset()  # set in the poller's thread, which submits as well
 
     def name_of(self, region: str) -> str:
-        """Where the jobs of a region go."""
+        """Name the partition of a region."""
         number = number_of(region)
         return f"{self.prefix}-{number}" if self.prefix and number else self.base
 
     def follow(self, regions: Mapping[str, Mapping[str, int]], sent: Iterable[Sent]) -> None:
-        """Each is to have its region's nodes, and those on which there are jobs that were sent there before.
+        """Give each its region's nodes, and those with jobs that were sent there before.
 
-        This comes before whatever the poller is given next.
+        The poller does this before any later call.
 
         Args:
             regions: of each node, how many of its units belong to which region.
@@ -99,7 +99,7 @@ class Partitions:
         regions: Mapping[str, Mapping[str, int]],
         sent: Iterable[Sent],
     ) -> None:
-        """How it is in Slurm: regions have moved, or somebody else, or a restart of slurmctld, changed it."""
+        """Compare with Slurm: regions may have moved, or somebody else has changed partitions."""
         self._known = frozenset(node.name for node in nodes)
         self.follow(regions, sent)
         if not self._own or self._calls or time.monotonic() < self._again_at:
@@ -113,7 +113,7 @@ class Partitions:
             self._set_out()
 
     def settle(self, outcome: Outcome) -> bool:
-        """A call was made; whether it was one of these."""
+        """Note the outcome of a call; return whether it was one of these."""
         if outcome.what != WHAT:
             return False
         self._calls -= 1
@@ -145,11 +145,11 @@ class Partitions:
         return slurm.submit(self._open(batch))
 
     def _open(self, batch: Batch) -> Batch:
-        """For the partition that is scheduled, if those of regions cannot be made."""
+        """Choose the partition that is scheduled, if those of regions cannot be made."""
         return replace(batch, partition=self.base) if batch.partition in self._refused else batch
 
     def close(self) -> None:
-        """Take away those in which there is no job; the others the next ``tenbin up`` has again."""
+        """Delete those without jobs; the next ``tenbin up`` has the others again."""
         if not self._own:
             return
         try:
@@ -181,7 +181,7 @@ class Partitions:
 
 
 def own_names(store: Path) -> frozenset[str]:
-    """The partitions that the coordinator of this folder has made, or was about to make."""
+    """Read the partitions that the coordinator of this folder has made, or was about to make."""
     try:
         return frozenset(map(str, json.loads((store / FILE).read_text())))
     except (OSError, ValueError, TypeError):
@@ -189,8 +189,10 @@ def own_names(store: Path) -> frozenset[str]:
 
 
 def bring_about(slurm: Slurm, base: str, wanted: Wanted, own: Collection[str]) -> frozenset[str]:
-    """Let there be these partitions, like ``base`` but for their nodes, and of the others of ours those only
-    in which there are jobs; all of ours that are there then.
+    """Make these partitions, like ``base`` but for their nodes, and delete our others that have no jobs.
+
+    Returns:
+        The partitions of ours that are there then.
 
     Raises:
         SlurmSilent, SlurmForbidden, SlurmError: as they say.
@@ -210,13 +212,13 @@ def bring_about(slurm: Slurm, base: str, wanted: Wanted, own: Collection[str]) -
 
 
 def _like(words: Mapping[str, str]) -> Sequence[str]:
-    """What is not limited there needs no word; of memory Slurm does not even take it."""
+    """Copy limits; Slurm does not take UNLIMITED for memory."""
     said = {word: words[word] for word in LIKE if words.get(word) not in (None, "", "NONE")}
     return [f"{word}={value}" for word, value in said.items() if "Mem" not in word or value != "UNLIMITED"]
 
 
 def _deleted(slurm: Slurm, name: str) -> bool:
-    """Whether it is gone; not while there are jobs in it."""
+    """Delete a partition if there are no jobs in it; return whether it is gone."""
     try:
         slurm.call("scontrol", "delete", f"PartitionName={name}")
     except SlurmError as error:

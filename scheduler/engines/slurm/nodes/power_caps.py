@@ -1,4 +1,4 @@
-"""Nodes of a Slurm cluster under power caps and one budget: what each can be capped at, and draws at rest."""
+"""Nodes of a Slurm cluster under power caps and one budget: their ranges of caps, and power at rest."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def capped_nodes(
 def _power(
     pool: Pool, nodes: Sequence[NodePower], profile: Profile | None, emulated: str
 ) -> tuple[Pool, float]:
-    """The pool, and what all nodes draw at rest. A node in use is charged what it draws beyond that."""
+    """Return the pool, and the power of all nodes at rest. A node in use is charged what it draws beyond."""
     lowest, highest = max(node.lowest_w for node in nodes), min(node.highest_w for node in nodes)
     rests, beside_w = [node.rest_w for node in nodes], max(node.beside_w for node in nodes)
     if profile is None:
@@ -92,7 +92,7 @@ def _power(
 
 
 def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
-    """What nodes say that are free, and had said before that are not; written down.
+    """Ask free nodes for their caps, take the last answers of the others, and write them down.
 
     Raises:
         Unavailable: nothing is known of any.
@@ -122,7 +122,7 @@ def _read(file: Path) -> dict[str, NodePower]:
 
 
 def _likely(known: Sequence[NodePower]) -> NodePower:
-    """What a node that could not be asked is taken for: it draws as much as any, and can do what all can."""
+    """Guess for a node that could not be asked: it draws as much as any, and can do what all can."""
     return NodePower(
         max(one.lowest_w for one in known),
         min(one.highest_w for one in known),
