@@ -50,7 +50,7 @@ def profile_nodes(
     def tell(line: str) -> None:
         say(f"tenbin: {line}", error=True)
 
-    made, found = survey.measure(slurm, chosen, partitions, settings, machine, tell)
+    made, found = survey.measure(slurm, chosen, partitions, settings, machine=machine, tell=tell)
     for name, profile in found.profiles.items():
         Store(store).save(profile, found.samples[name])
     if made.nodes:

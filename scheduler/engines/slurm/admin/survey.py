@@ -79,6 +79,7 @@ def measure(
     nodes: Sequence[SlurmNode],
     partitions: Partitions,
     settings: Settings,
+    *,
     machine: str,
     tell: Tell,
 ) -> tuple[Survey, Found]:
@@ -101,7 +102,7 @@ def measure(
         if found.interrupted:
             break
         tell(f"{len(group)} node{'s' * (len(group) != 1)} of partition {partition}")
-        _group(slurm, partition, group, settings, machine, found, tell)
+        _group(slurm, partition, group, settings, machine=machine, found=found, tell=tell)
     why = "interrupted before it was measured" if found.interrupted else "no partition that is up has it"
     found.refused += [Refused(node=node.name, reason=why) for node in free if node.name not in found.asked]
     return found.survey(cluster, created, time.monotonic() - began, bool(machine)), found
@@ -112,6 +113,7 @@ def _group(
     partition: str,
     nodes: list[SlurmNode],
     settings: Settings,
+    *,
     machine: str,
     found: Found,
     tell: Tell,
@@ -123,13 +125,13 @@ def _group(
     most_s = limit_s + 4 * node_network.expected_s(len(nodes), settings.quick) + 120
     try:
         with held(slurm, nodes, partition, most_s) as allocation:
-            visits = [Visit(allocation, node, settings, machine, tell) for node in nodes]
+            visits = [Visit(allocation, node, settings, machine=machine, tell=tell) for node in nodes]
             _watched([visit.thread for visit in visits], allocation, found, limit_s)
             for visit in visits:
                 visit.into(found)
             able = [node for node in nodes if _speaks_mpi(found, node.name)]
             if exchanges and len(able) > 1 and not found.interrupted:
-                _exchange(allocation, able, settings, found, tell)
+                _exchange(allocation, able, settings, found=found, tell=tell)
     except Unavailable as error:
         found.refused += [
             Refused(node=node.name, reason=error.what, remedy=error.remedy)
@@ -144,7 +146,7 @@ def _speaks_mpi(found: Found, node: str) -> bool:
 
 
 def _exchange(
-    allocation: Allocation, nodes: list[SlurmNode], settings: Settings, found: Found, tell: Tell
+    allocation: Allocation, nodes: list[SlurmNode], settings: Settings, *, found: Found, tell: Tell
 ) -> None:
     mpi = found.profiles[nodes[0].name].inventory.mpi
     assert mpi
@@ -176,7 +178,7 @@ class Visit:
     """One node's profile, made there."""
 
     def __init__(
-        self, allocation: Allocation, node: SlurmNode, settings: Settings, machine: str, tell: Tell
+        self, allocation: Allocation, node: SlurmNode, settings: Settings, *, machine: str, tell: Tell
     ) -> None:
         self.node, self.tell = node, tell
         self.profile: Profile | None = None

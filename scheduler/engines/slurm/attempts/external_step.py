@@ -89,7 +89,7 @@ def steer(attempt: SlurmAttempt, view: ClusterView, effects: list[Effect]) -> Sl
     if want == "end":
         return replace(do(attempt, "cancel", effects), wait_until=view.now + CANCELS_S)
     if job.pending:
-        return _leave(attempt, "", view, effects, "never") if want == "pause" else attempt
+        return _leave(attempt, "", view, effects, what="never") if want == "pause" else attempt
     if want == "pause" and job.state == "RUNNING":
         return do(attempt, "suspend", effects)
     # What somebody else has suspended, that user resumes.
@@ -111,6 +111,7 @@ def _leave(
     trouble: str,
     view: ClusterView,
     effects: list[Effect],
+    *,
     what: Literal["lost", "never"] = "lost",
 ) -> SlurmAttempt:
     """Have it wait for tenbin again; if Slurm has just started it, it runs after all."""

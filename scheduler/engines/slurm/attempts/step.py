@@ -69,10 +69,10 @@ def step(
         if not submitting:
             attempt = _note_snapshot(attempt, job, effects)
     if folder.result is not None:
-        return _finish(attempt, folder, folder.result, view, effects)
+        return _finish(attempt, folder, view, effects, result=folder.result)
     if fresh:
         if not submitting and not attempt.given_up:
-            attempt = _judge(attempt, folder, before, view, effects)
+            attempt = _judge(attempt, folder, view, effects, before=before)
         if not _decided(effects):
             attempt = _judge_nodes(attempt, folder, view, effects)
         if _decided(effects):
@@ -111,9 +111,10 @@ def should_beat(job: SlurmJob | None, *, paused: bool) -> bool | None:
 def _judge(
     attempt: SlurmAttempt,
     folder: FolderView,
-    before: SlurmJob | SbatchJob | None,
     view: ClusterView,
     effects: list[Effect],
+    *,
+    before: SlurmJob | SbatchJob | None,
 ) -> SlurmAttempt:
     """Draw conclusions from the Slurm job of an attempt without a result."""
     job = attempt.seen
@@ -121,7 +122,7 @@ def _judge(
         if not folder.claimed and not attempt.started:
             effects.append(Revoke(_report(attempt, "never", view)))
         elif isinstance(before, SlurmJob) and before.final:
-            return _vanished(attempt, folder, before, view, effects)
+            return _vanished(attempt, folder, view, effects, job=before)
         else:
             return _give_up(attempt, "Slurm does not know it any more", view, effects)
         return attempt
@@ -131,12 +132,12 @@ def _judge(
     if job.final:
         attempt = replace(attempt, final_since=attempt.final_since or view.now)
         if view.now >= (attempt.final_since or 0.0) + SETTLES_S:
-            return _vanished(attempt, folder, job, view, effects)
+            return _vanished(attempt, folder, view, effects, job=job)
     return attempt
 
 
 def _vanished(
-    attempt: SlurmAttempt, folder: FolderView, job: SlurmJob, view: ClusterView, effects: list[Effect]
+    attempt: SlurmAttempt, folder: FolderView, view: ClusterView, effects: list[Effect], *, job: SlurmJob
 ) -> SlurmAttempt:
     """Explain the end of a Slurm job without a result: its supervisor never began, or was killed."""
     began = attempt.started or folder.claimed
@@ -257,7 +258,7 @@ def _give_up(attempt: SlurmAttempt, trouble: str, view: ClusterView, effects: li
 
 
 def _finish(
-    attempt: SlurmAttempt, folder: FolderView, result: Result, view: ClusterView, effects: list[Effect]
+    attempt: SlurmAttempt, folder: FolderView, view: ClusterView, effects: list[Effect], *, result: Result
 ) -> Next:
     """Report a result. Slurm, or a look at the nodes, may explain an end by a signal or of ranks."""
     if result.how == "interrupted" and attempt.want == "end":

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 
 def needs_of(
-    key: str, user: str, submitted_s: float, words: Mapping[str, str], partition: str, shape: Shape
+    key: str, user: str, submitted_s: float, words: Mapping[str, str], *, partition: str, shape: Shape
 ) -> Needs:
     """Read Slurm's record of a waiting job.
 

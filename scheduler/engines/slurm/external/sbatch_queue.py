@@ -131,7 +131,10 @@ class SbatchQueue:
         if not words:
             return None, FORGED
         try:
-            return needs_of(job.key, job.user, job.submitted_s, words, self.partition, self.shape), ""
+            needs = needs_of(
+                job.key, job.user, job.submitted_s, words, partition=self.partition, shape=self.shape
+            )
+            return needs, ""
         except (Unclear, Unavailable) as error:
             return None, str(error)
         except ValueError:  # a name, a path

@@ -157,7 +157,7 @@ class NodeInventory:
 
 
 def remember(file: Path, found: Sequence[ClusterNode]) -> list[ClusterNode]:
-    """Number the nodes as before, then the new ones, and write that down.
+    """Give the nodes their earlier numbers, then number the new ones, and write that down.
 
     A node that is gone keeps its number, because jobs may be there.
     """

@@ -149,9 +149,7 @@ def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
     return f"gpu:{kind}:1" if kind and kind in gpus else "gpu:1"
 
 
-def costs_of(
-    pools: Sequence[Pool], found: Found, home: Path, profile: Profile | None, store: Store
-) -> LinearCosts:
+def costs_of(pools: Sequence[Pool], home: Path, profile: Profile | None, store: Store) -> LinearCosts:
     """Find the costs of moving on each class, by the newest profile of its first node, else ``profile``."""
     checkpoint: dict[str, LinearCost] = {}
     restart: dict[str, LinearCost] = {}
@@ -186,5 +184,5 @@ def devices_of_cluster(
         raise BadInput(f"policy {policy} does not schedule classes of devices", "choose mctbm, mct or fcfs")
     found = find_devices(nodes, home / f"devices-{partition}.json")
     pools, slots = classes(inventory.hosts, nodes, found)
-    costs = costs_of(pools, found, home, profile, Store())
+    costs = costs_of(pools, home, profile, Store())
     return Cluster(tuple(pools)), Devices(slots, inventory), costs

@@ -19,7 +19,7 @@ log = logging.getLogger("tenbin")
 
 
 def partitioned(machine: SlurmMachine, policy: str, prefix: str, home: Path) -> SlurmMachine:
-    """The same, each of whose regions gets a partition; what Slurm does to such ones is said.
+    """Give each region of the machine's policy a partition, and warn of what Slurm does to partitions.
 
     Args:
         prefix: of their names. home: the coordinator's folder, which knows its own ones.

@@ -31,7 +31,7 @@ HINT = "caps take root on the nodes, and processors with RAPL; to try it on emul
 def capped_nodes(
     machine: SlurmMachine, home: Path, policy: str, budget_w: float, profile: Profile | None, emulated: str
 ) -> SlurmMachine:
-    """The cluster with its nodes under caps: a job has whole ones, all its nodes under the same cap.
+    """Put the cluster's nodes under caps: a job has whole nodes, all of them under the same cap.
 
     Args:
         machine: the cluster, whole nodes as units.

@@ -44,13 +44,13 @@ def words(**changes: str) -> dict[str, str]:
 
 
 def size(shape: Shape, **changes: str) -> tuple[int, int, int | None, float | None]:
-    spec = needs_of("12_3", "eve", 5.0, words(**changes), "main", shape).spec
+    spec = needs_of("12_3", "eve", 5.0, words(**changes), partition="main", shape=shape).spec
     return spec.tasks, spec.cores, spec.nodes, spec.memory_mb
 
 
 def test_a_record_is_read() -> None:
     """Free text says nothing of the job's needs."""
-    found = needs_of("12_3", "eve", 5.0, words(), "main", WHOLE)
+    found = needs_of("12_3", "eve", 5.0, words(), partition="main", shape=WHOLE)
     spec = found.spec
     assert found.at_once == 2 and spec.array_index == 3 and spec.name == "a b NumNodes=7"
     assert (spec.stdout, spec.folder, spec.time_s) == ("/tmp/slurm-12_3.out", "/tmp", 26 * 3600 + 240)
