@@ -2,8 +2,8 @@
 
 Supervisors, and keepers of ranks, leave beats in the attempt's folder (``agent.multi_node.lease``). If there
 is none for the time of the lease and a margin, nothing of the attempt may run on that node any more: the
-lease has ended it, or the node is dead. But the node could be stopped, or short of memory or processors for all
-that time. So it is asked for another sign of life: an answer at slurmd's port.
+lease has ended it, or the node is dead. But the node could be stopped, or short of memory or processors for
+all that time. So it is asked for another sign of life, an answer at slurmd's port.
 """
 
 from __future__ import annotations
