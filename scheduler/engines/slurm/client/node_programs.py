@@ -38,7 +38,9 @@ def run_on_node(
     Raises:
         Unavailable: the program did not end within ``limit_s``.
     """
-    command = step_command([node.name], partition or node.partitions[0], program, memory_mb, gres)
+    command = step_command(
+        [node.name], partition or node.partitions[0], program, memory_mb=memory_mb, gres=gres
+    )
     try:
         return subprocess.run(
             command,
