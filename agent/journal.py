@@ -41,7 +41,7 @@ GONE = "it is gone"
 
 @dataclass(frozen=True)
 class Restored:
-    """What became of one changed file."""
+    """The outcome of restoring one changed file."""
 
     path: Path
     value: str  # the original
@@ -66,8 +66,8 @@ class Journal:
     """Changes control files and remembers how they were; a context manager.
 
     Args:
-        folder: where the journals of this node's users are kept; made if missing. It must outlive the process
-            (not a temporary folder), and be the same for all who change this node.
+        folder: folder of the journals of this node's users; made if missing. It must outlive the process, and
+            be the same for all users who change this node.
         watchdog: start the process that restores if this one is killed.
     """
 
@@ -83,7 +83,7 @@ class Journal:
     def control(self, path: Path, value: str) -> None:
         """Write ``value`` to ``path``, having journalled the original; satisfies ``probes.run.Control``.
 
-        A value that is there already is journalled and not written: "remember this file".
+        A value that is there already is journalled and not written.
 
         Raises:
             Unavailable: the file cannot be read or written.
@@ -102,8 +102,8 @@ class Journal:
             ) from None
 
     def restore(self) -> list[Restored]:
-        """Put back every original, the last changed first; a second call has nothing to do."""
-        if os.getpid() != self._owner.pid:  # a forked child must not restore what its parent still uses
+        """Put back every original, the last changed first; a second call does nothing."""
+        if os.getpid() != self._owner.pid:  # a forked child must not restore files that its parent still uses
             return []
         if not self._originals:
             return []
@@ -130,7 +130,7 @@ class Journal:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _remember(self, path: Path, current: str) -> None:
-        """Journal the original of ``path``: on disk before this returns."""
+        """Journal the original of ``path`` on disk."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -165,9 +165,9 @@ class Journal:
 
 
 def restore_leftovers(folder: Path) -> list[Restored]:
-    """Put back what processes that no longer live left changed; says what it did, file by file.
+    """Put back what dead processes left changed, and return the outcome for each file.
 
-    The journal of a living process is left alone. A journal is deleted when nothing is left to do for it; one
+    The journal of a living process is left alone. A journal is deleted when nothing is left to do; a journal
     that could not be carried out (no permission, unreadable) is kept.
     """
     result: list[Restored] = []
@@ -180,9 +180,9 @@ def restore_leftovers(folder: Path) -> list[Restored]:
 
 
 def watch(file: Path) -> None:
-    """Wait until the owner of ``file`` is gone, then put back what it left (the watchdog's whole life)."""
+    """Wait until the owner of ``file`` is gone, then put back what it left; run by the watchdog."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # whoever kills the owner's whole group must not get both
+        signal.signal(number, signal.SIG_IGN)  # a signal to the owner's group must not end both
     try:
         owner, _ = _load(file)
         _wait_for_end(owner)
@@ -211,7 +211,7 @@ def _restore_leftover(file: Path) -> list[Restored]:
 
 
 def _put_back(file: Path) -> list[Restored]:
-    """Write the originals in ``file`` back, the last changed first; those that fail stay in the journal."""
+    """Write the originals in ``file`` back, the last changed first; failures stay in the journal."""
     owner, originals = _load(file)
     result = []
     for path, value in reversed(originals.items()):
@@ -230,7 +230,7 @@ def _undone(result: list[Restored]) -> dict[Path, str]:
 
 
 def _try_write(path: Path, value: str) -> str:
-    """Write an original back; why it did not work, or nothing."""
+    """Write an original back; return why that failed, or nothing."""
     try:
         write_control(path, value)
         now = read_control(path)
@@ -246,7 +246,7 @@ def _journals(folder: Path) -> list[Path]:
 
 
 def _load(file: Path) -> tuple[_Owner, dict[Path, str]]:
-    """Owner and originals, in the order of their first change.
+    """Read owner and originals, in the order of their first change.
 
     Raises:
         ValueError: not a journal of this version.
@@ -262,7 +262,7 @@ def _load(file: Path) -> tuple[_Owner, dict[Path, str]]:
 
 
 def _store(file: Path, owner: _Owner, originals: dict[Path, str]) -> None:
-    """Replace ``file`` so that after a power failure either the old or the new one is there, whole."""
+    """Replace ``file`` so that a power failure leaves the old or the new file whole."""
     data = {
         "version": VERSION,
         "pid": owner.pid,
@@ -275,7 +275,7 @@ def _store(file: Path, owner: _Owner, originals: dict[Path, str]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: one process at a time claims or restores."""
+    """Hold the folder's lock, so that one process at a time claims or restores."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -284,7 +284,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Let no SIGINT or SIGTERM cut a restore short (only the main thread receives them)."""
+    """Block SIGINT and SIGTERM, which only the main thread receives, during a restore."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -328,7 +328,7 @@ def _boot_id() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks after boot; None if it has ended (also as a zombie)."""
+    """Read when a process started, in clock ticks after boot; None if it has ended, also as a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""One measurement at a time on a node: a second one would measure the first."""
+"""The lock of a node, because two measurements at a time would disturb each other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def node_lock(path: Path | None = None) -> Iterator[None]:
     """Hold the node while measuring; the kernel releases the lock however this process ends.
 
     Raises:
-        Busy: somebody holds it; the message says who, since when and with which command.
+        Busy: another process holds it; the message says whose, since when and with which command.
     """
     path = path or default_lock_file()
     descriptor = _open_shared(path)

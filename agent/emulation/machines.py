@@ -1,8 +1,8 @@
-"""Emulated powercap hardware, for tests and demonstrations where no machine has a real one.
+"""Emulated powercap hardware, for tests and demonstrations on machines without it.
 
-``emulated_node("intel-1s")`` makes a complete sysfs root: the real one's entries, but with a
-class/powercap of its own whose counters advance and whose caps slow the load down. Everything above it runs
-unchanged; its samples are marked ``emulated``. A name is a machine, then faults: ``intel-2s+wrap+locked``.
+``emulated_node("intel-1s")`` makes a complete sysfs root: the entries of the real root, but with a
+class/powercap whose counters advance and whose caps slow the load down. All other code runs unchanged, and
+its samples are marked ``emulated``. A name is a machine with faults: ``intel-2s+wrap+locked``.
 
 The model, for a package at cap p: it idles at ``idle_w`` and draws ``busy_w[load]`` when the load runs on all
 its cores; below that the cap takes time from the load until the mean power is p. So the speed is linear in p
@@ -48,7 +48,7 @@ class Machine:
     floor_w: float = 24.0  # lower caps are not obeyed
     cap_w: float | None = 90.0  # the original sustained limit, and the TDP; None: cannot be capped
     dram_w: float = 3.0
-    rest_w: float | None = None  # what psys sees besides; None: no psys
+    rest_w: float | None = None  # power that only psys counts; None: no psys
     range_uj: int = INTEL_RANGE_UJ
     mmio: bool = False
 
@@ -63,7 +63,7 @@ MACHINES = {
 
 @dataclass(frozen=True)
 class Truth:
-    """What a fit should find for one load; caps are sums over the node's packages."""
+    """The coefficients that a fit should find for one load; caps are sums over the node's packages."""
 
     base_w: float
     busy_w: float
@@ -91,7 +91,7 @@ def truth(name: str, load: str = "compute") -> Truth:
 
 
 def parse(name: str) -> tuple[Machine, frozenset[str]]:
-    """Machine and faults of a name such as ``intel-1s+wrap``.
+    """Split a name such as ``intel-1s+wrap`` into machine and faults.
 
     Raises:
         BadInput: there is no such machine or fault.
@@ -165,7 +165,7 @@ def build(sysfs: Path, machine: Machine, faults: frozenset[str] = frozenset()) -
 
 
 def cores_of(machine: Machine) -> dict[str, tuple[int, ...]]:
-    """package -> the CPUs that this process may use, dealt out evenly."""
+    """Deal the CPUs that this process may use out evenly to the packages."""
     cores, n = sorted(os.sched_getaffinity(0)), len(machine.packages)
     return {
         package: tuple(c for j, c in enumerate(cores) if j * n // len(cores) == i)
@@ -174,7 +174,7 @@ def cores_of(machine: Machine) -> dict[str, tuple[int, ...]]:
 
 
 def zone_folders(machine: Machine, control: str = "intel-rapl") -> dict[tuple[str, str], str]:
-    """(package, part) -> folder in class/powercap; part is "" for the package, psys is ("", "psys")."""
+    """Map (package, part) to a folder in class/powercap; ("", "psys") is psys, part "" the package."""
     folders = {}
     for i, package in enumerate(machine.packages):
         folders[package, ""] = f"{control}/{control}:{i}"
@@ -198,7 +198,7 @@ def _build_control(sysfs: Path, control: str, machine: Machine, faults: frozense
             files |= _limits(machine.cap_w)
         for file, text in files.items():
             (path / file).write_text(f"{text}\n")
-        # Written by the owner, who need not be root; real ones are 0400, which would let that owner read.
+        # The owner, who need not be root, writes the file. The real mode 0400 would let the owner read.
         (path / "energy_uj").chmod(0o200 if "unreadable" in faults else 0o644)
         (powercap / path.name).symlink_to(folder)
     (powercap / control / "enabled").write_text("1\n")

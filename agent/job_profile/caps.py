@@ -1,8 +1,8 @@
-"""Run time and energy of a program under power caps: run alone, over and over, under each cap.
+"""Run time and energy of a program under power caps: it runs alone, again and again, under each cap.
 
-A repetition visits every cap once, in random order, and the limits as found; speeds are ratios within it. A
-cap is on every package of the node alike; power and energy are those of the packages that the job runs on,
-with what these draw at rest. On an emulated machine the program is stopped and continued to hold the cap.
+A repetition visits every cap and the limits as found once, in random order; speeds are ratios within a
+repetition. All packages of the node have the same cap. Power and energy are those of the packages that the
+job runs on, with their draw at rest. An emulated machine stops and continues the program to hold the cap.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from profiles.errors import Unavailable
 from profiles.records import Settings
 
 CAPS, QUICK_CAPS = 6, 5
-LEAST, QUICK, MOST = 2, 2, 5  # repetitions; a third and further ones while there is time
+LEAST, QUICK, MOST = 2, 2, 5  # repetitions; more than two only while there is time
 LOOK_S = 0.02
 EMULATION_STARTS_S = 20.0
 
 
 @dataclass(frozen=True)
 class UnderCapsOrder:
-    """What to run.
+    """The command to run, and its conditions.
 
     Attributes:
-        cpus: a logical CPU of each core that it gets.
-        limit_s: a run that takes longer is ended. budget_s: no third repetition is begun after this time.
-        load: what it is to an emulation: compute or memory. emulated: name of the machine; empty: this one.
+        cpus: a logical CPU of each of its cores.
+        limit_s: longest time of a run. budget_s: time after which no third repetition is begun.
+        load: kind of load for an emulation: compute or memory.
+        emulated: name of the emulated machine; empty: this machine.
     """
 
     command: tuple[str, ...]
@@ -64,7 +65,7 @@ class UnderCapsOrder:
 
 @dataclass
 class _Bench:
-    """The meter, the caps (None: there are none), and what has been seen."""
+    """The meter, the caps (None: there are none), and the rows so far."""
 
     order: UnderCapsOrder
     meter: Meter
@@ -73,7 +74,7 @@ class _Bench:
     rows: list[dict[str, object]] = field(default_factory=list)
 
     def run(self, cap_w: float | None, repetition: int) -> float:
-        """One run under a cap on each package (None: the limits as found); its mean power in W."""
+        """Run once under a cap on each package (None: the limits as found); return the mean power in W."""
         if self.caps is not None:
             self.caps.reset() if cap_w is None else self.caps.set_w(cap_w * len(self.caps.packages))
         seen: list[tuple[float, Reading]] = []
@@ -103,23 +104,23 @@ class _Bench:
         return held(cap_w * len(self.packages), power_w)
 
     def _energy_j(self, seen: Sequence[tuple[float, Reading]], ended: RunOutcome) -> float | None:
-        """Between begin and end of the run; None where a counter jumped, stopped or vanished."""
+        """Compute the energy of a run; None if a counter jumped, stopped or vanished."""
         first, last = seen[0][1], seen[-1][1]
         if any(first.breaks[part] != last.breaks[part] for part in self.packages):
             return None
         at = [when for when, _ in seen]
         sums = [sum(reading.energy_j[part] for part in self.packages) for _, reading in seen]
         begin_j, end_j = np.interp([ended.started_s, ended.ended_s], at, sums)
-        # Before the first look it drew what it draws: the run begins a moment before we see it.
+        # The run begins a moment before the first reading; its power then is taken as its mean power.
         unseen = max(at[0] - ended.started_s, 0.0) / max(ended.wall_s, 1e-9)
         return float(end_j - begin_j) / max(1.0 - unseen, 0.5)
 
 
 def check_meter(emulated: str) -> None:
-    """See, before minutes are spent, that there is a meter.
+    """See that there is a meter, before minutes are spent.
 
     Raises:
-        BadInput: no such machine to emulate. Unavailable: no energy counter can be read here.
+        BadInput: there is no such machine to emulate. Unavailable: no energy counter can be read here.
     """
     if emulated:
         parse(emulated)
@@ -161,7 +162,7 @@ def measure(
             if lowest_w < each_w:
                 tell(f"under {lowest_w:.0f} W a package")
                 seen_w = bench.run(lowest_w, 1) / len(bench.packages)
-                bench.rows.pop()  # it may have drawn more than the cap: packages have a floor
+                bench.rows.pop()  # it may have drawn more than the cap, because packages have a floor
                 plan = _plan(max(lowest_w, min(seen_w + 0.5, each_w)), each_w, caps, order.quick)
             else:
                 doubt = f"uncapped it draws {each_w:.1f} W a package, less than the lowest cap: none slows it"
@@ -190,7 +191,7 @@ def _meter(sysfs: Path, emulated: str) -> Meter:
 
 
 def _plan(lowest_w: float, natural_w: float, caps: Caps, quick: bool) -> list[float]:
-    """Caps from the lowest that holds to a little above what the job draws."""
+    """Choose caps from the lowest that holds to a little above the job's own power."""
     top_w = min(HEADROOM * natural_w, caps.original_w / len(caps.packages))
     lowest_w = min(math.ceil(lowest_w), top_w)
     return [float(cap) for cap in np.linspace(lowest_w, top_w, QUICK_CAPS if quick else CAPS)]

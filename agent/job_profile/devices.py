@@ -14,10 +14,10 @@ from profiles.records import MB
 
 
 class DeviceWatch:
-    """Gives each run a folder to leave its traces in, and reads them.
+    """The traces of each run, in a folder of its own.
 
-    The folder is also the run's ``TENBIN_JOB_FOLDER``: a program with ``tenbin.Checkpoint`` begins anew in
-    each run, and notes its phases there.
+    The folder is also the run's ``TENBIN_JOB_FOLDER``, so that a ``tenbin.Checkpoint`` begins anew in each
+    run, and notes its phases there.
 
     Attributes:
         trouble: why there is no layer, as a sentence; "" if there is one.
@@ -43,7 +43,7 @@ class DeviceWatch:
         self._aside.cleanup()
 
     def variables(self) -> dict[str, str]:
-        """Of the environment of the next run."""
+        """Return variables of the environment of the next run."""
         self._runs += 1
         folder = self._folder
         folder.mkdir()
@@ -53,8 +53,7 @@ class DeviceWatch:
     def seen(self) -> dict[str, float | None]:
         """Read what the last run needed, in the columns of ``profiles.fits.job``; empty without a device.
 
-        What ``tenbin.Checkpoint`` tells goes before what the layer sees, where both know it: its build times
-        are those that a restart will have.
+        ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
         told, facts = phases.read(self._folder), layer.read(self._folder)
         found: dict[str, float | None] = {}

@@ -1,4 +1,4 @@
-"""tenbin's own kernels (those of the node profile) as jobs: the same work in every run, as long as wanted."""
+"""The kernels of the node profile as jobs of any length, with the same work in every run."""
 
 from __future__ import annotations
 

@@ -14,25 +14,25 @@ from probes.mpi import mpi_time
 
 @dataclass
 class MpiTime:
-    """A folder in which each run of the job leaves its counts, and the library that makes it do so."""
+    """The library that counts time inside MPI, and the folder with the counts of each run."""
 
     library: Path
     folder: Path
     run: int = 0
 
     def variables(self) -> dict[str, str]:
-        """Of the environment of the next run."""
+        """Return variables of the environment of the next run."""
         self.run += 1
         self._folder.mkdir()
         return mpi_time.variables(self.library, self._folder)
 
     @property
     def seen(self) -> int:
-        """How many ranks of the last run called MPI, and told so."""
+        """Number of ranks of the last run that called MPI."""
         return len(mpi_time.read(self._folder))
 
     def share(self, wall_s: float) -> float | None:
-        """Share of the last run's ``wall_s`` that its ranks were inside; None: none called MPI."""
+        """Return the share of the last run's ``wall_s`` inside MPI; None if no rank called MPI."""
         ranks = mpi_time.read(self._folder)
         return mpi_time.share(ranks, wall_s) if ranks else None
 

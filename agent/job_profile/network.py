@@ -1,8 +1,7 @@
 """The network half of a job profile: the ranks of the job over several hosts, comprobe beside them on each.
 
-The job's ranks have the first cores of each host, comprobe's one rank the next. Hosts that share this kernel
-(namespaces) share its cores as well: the same cores then, on all of them, so that what a rank has does not
-depend on who is beside it.
+The job's ranks have the first cores of each host, comprobe's one rank the next core. Hosts that are
+namespaces of one machine share its cores, and their ranks have the same cores on all of them.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ REFERENCE_WINDOWS = 5
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the ranks of a job and of comprobe lie.
+    """The places of the ranks of a job and of comprobe.
 
     Attributes:
-        job_cores: of each rank, in their order.
-        job, probe: comprobe's places: on the job's first core of each host, and beside the job.
-        here: whether this machine is one of the hosts, so that memprobe can be put beside the job.
-        one_kernel: the hosts are namespaces of one machine.
+        job_cores: the core of each rank, in their order.
+        job, probe: comprobe's places on the job's first core of each host, and beside the job.
+        here: whether this machine is one of the hosts, so that memprobe can run beside the job.
+        one_kernel: whether the hosts are namespaces of one machine.
     """
 
     hosts: tuple[str, ...]
@@ -44,7 +43,8 @@ def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
     """Ask every host, and choose the cores.
 
     Raises:
-        BadInput: fewer ranks than hosts, or a host named twice. Unavailable: a host lacks something.
+        BadInput: there are fewer ranks than hosts, or a host is named twice.
+        Unavailable: a host lacks something.
     """
     if ranks < len(hosts):
         raise BadInput(f"-n {ranks}: fewer ranks than the {len(hosts)} hosts", "give each host one at least")
@@ -71,7 +71,7 @@ def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
 
 
 def cores_of(hosts: Sequence[str], mpi: MpiInstall) -> tuple[list[tuple[int, ...]], list[str]]:
-    """One CPU of each core of each host, and which boot each one is of.
+    """Return a CPU of each core of each host, and the hosts' boot ids.
 
     Raises:
         BadInput, Unavailable: see ``probes.network.hosts.greet``.
@@ -100,7 +100,7 @@ class Network:
             self.doubts = comprobe.doubts
 
     def refer(self, repetition: int, intensities: Sequence[float]) -> None:
-        """comprobe beside nobody (0 %), and beside itself where the job's ranks would be.
+        """Measure comprobe alone (0 %), and beside itself in the place of the job's ranks.
 
         Raises:
             RanksFailed: comprobe has ended.
@@ -118,7 +118,7 @@ class Network:
 
     @contextmanager
     def beside(self, repetition: int, intensity: float) -> Iterator[list[tuple[float, float]]]:
-        """comprobe at work; the times (begin, end) of the job's run, to be put into what is yielded.
+        """Run comprobe; the caller appends the (begin, end) of the job's run to the list that is yielded.
 
         Raises:
             RanksFailed: comprobe has ended.

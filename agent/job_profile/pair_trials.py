@@ -1,9 +1,9 @@
-"""Runs pairs of programs side by side for real, to hold predicted slow-downs against.
+"""Runs of pairs of programs side by side, against which predicted slow-downs are compared.
 
-One repetition: each program twice alone, because every pair that it is in is held against that, and each
-pair, in random order. In a pair both start together and each is started again when it ends, until each has
-once run from its beginning to its end beside the other. A program beside itself would stay in step with
-itself: there one starts at a random time of the other's run, and counts.
+One repetition runs each program twice alone, because all of its pairs are compared with that, and each pair,
+in random order. In a pair both start together, and each is started again when it ends, until each has had a
+whole run beside the other. A program beside itself would stay in step with itself, so one instance starts at
+a random time of the other's run, and counts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RUNS_ALONE = 2  # in a repetition
 
 
 class Program(NamedTuple):
-    """What to run, and its name.
+    """A program to run.
 
     Attributes:
-        cores: that it has, on each host.
-        mpi: it is started as ``ranks`` ranks. hosts: over these, on cores among ``host_cores`` of each.
-        run_s: its run time alone, as far as known; 0: not.
+        cores: number of its cores, on each host.
+        mpi: starts the program as ``ranks`` ranks. hosts: their hosts, with ``host_cores`` to choose from.
+        run_s: run time alone; 0: unknown.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Program(NamedTuple):
     run_s: float = 0.0
 
     def start(self, cpus: Sequence[int], first: int, limit_s: float) -> Start:
-        """How, from the ``first`` of ``cpus`` (over hosts: of each one's cores) on."""
+        """Return the start from the ``first`` of ``cpus`` on, over hosts of each host's cores."""
         mine = slice(first, first + self.cores)
         if self.mpi is None:
             return plain(self.command, cpus[mine])
@@ -115,7 +115,7 @@ def run_pairs(
 
     Args:
         pairs: places in ``programs``; a program beside itself is a pair as well.
-        cpus: one of each core; the first program of a pair gets the first ones.
+        cpus: a CPU of each core; the first program of a pair gets the first of them.
 
     Raises:
         CommandFailed: a program fails, or takes longer than ``limit_s``.
@@ -163,7 +163,7 @@ def _together(
     """Run programs side by side; return the complete runs of each, during which all others were at work.
 
     Args:
-        ahead_s: the last one starts so long before the others; then its own runs are not waited for.
+        ahead_s: the last program starts so long before the others, and its own runs are not awaited.
     """
     runs: list[list[RunOutcome]] = [[] for _ in programs]
     awaited = runs[:-1] if ahead_s else runs

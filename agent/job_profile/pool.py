@@ -1,8 +1,7 @@
-"""Job profiles that go on where an earlier one ended: the same measured again, at another time, and pooled.
+"""Job profiles that continue an earlier one: the same measurement at another time, pooled.
 
-Machines change from hour to hour, and what is compared within a repetition changes with them: a session tells
-how much that is only from within its hour. Several sessions have it in their intervals, and its mean out of
-their medians.
+Machines change from hour to hour, and one session cannot tell how much. The intervals of several sessions
+contain that change, and their medians average over it.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def pooled(
 
 
 def _mean_condition(earlier: Condition, later: Condition) -> Condition:
-    """Of both sessions together: the mean by their lengths."""
+    """Return the mean condition of both sessions, weighted by their lengths."""
     whole_s = earlier.duration_s + later.duration_s
     weight = later.duration_s / whole_s if whole_s > 0 else 1.0
 

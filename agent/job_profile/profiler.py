@@ -1,7 +1,6 @@
-"""Makes a job profile: a command run over and over, alone and beside probes at graded intensities.
+"""The making of a job profile: cores, memory and hosts for its runs, and the clock to predict by.
 
-How the runs go says ``agent.job_profile.session``; here is what they need: cores, memory, hosts, and a clock
-to judge by.
+``agent.job_profile.session`` has the runs themselves.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from profiles.jobs import Clock, JobProfile
 from profiles.records import Absent, Condition, Settings
 
 LEAST_AREA_MB = 8.0
-BUSY = 0.05  # share of all CPU time that others may take before wall times mean little
+BUSY = 0.05  # share of all CPU time by others from which on wall times mean little
 
 
 def make_job_profile(
@@ -148,13 +147,13 @@ def _left_out(order: JobOrder, beside_memory: bool) -> Iterator[Absent]:
 def choose_areas(
     topology: Topology, job: Sequence[Spot], probes: Sequence[Spot], free_mb: float
 ) -> tuple[float, list[NotMeasured]]:
-    """Size of each writer's area in MB, and what is amiss with it.
+    """Choose the size of each writer's area in MB; return it and what cannot be measured.
 
-    Those that write together through one last-level cache need an area of 4 times that all together: with one
-    each, as in the probe of the node, many cores would need more memory than there is.
+    Writers that share a last-level cache need 4 times its size together. With that much each, as in the
+    node's probe, many cores would need more memory than there is.
 
     Raises:
-        Unavailable: that does not fit into ``free_mb``.
+        Unavailable: the areas do not fit into ``free_mb``.
     """
     area_mb, amiss = choose_area(topology, free_mb)
     cache_of = {cpu.index: cpu.llc for cpu in topology.cpus}
@@ -173,8 +172,8 @@ def choose_areas(
 def choose_clock(condition: Condition, fitted: Fitted) -> tuple[Clock, str]:
     """Choose the clock to predict by; say why if it is not the wall's, because others used the cores.
 
-    Of a job over hosts it is the wall's: ranks that wait for messages are not at work, or poll. Where the
-    hosts are one machine, what the kernel does for messages looks like work of others.
+    A job over hosts goes by the wall's clock, because ranks that wait for messages sleep or poll. If the
+    hosts are one machine, the kernel's work for messages looks like work of others.
     """
     network = fitted.network
     busy = condition.steal_ratio + (0.0 if network and network.emulated else condition.others_ratio)
@@ -187,10 +186,10 @@ def choose_clock(condition: Condition, fitted: Fitted) -> tuple[Clock, str]:
 
 
 def choose_cpus(topology: Topology, cores: int) -> tuple[list[Spot], list[Spot]]:
-    """One CPU of each core: the first ones for the job, as many next to them for memprobe, or those left.
+    """Choose a CPU of each core: the first for the job, as many next to them for memprobe, or those left.
 
     Raises:
-        BadInput: none is left. Unavailable: there is one core only.
+        BadInput: no core is left for memprobe. Unavailable: there is one core only.
     """
     usable = [Spot(cpu.index, cpu.node, cpu.index) for cpu in topology.cores]
     if len(usable) < 2:

@@ -1,8 +1,8 @@
 """The speed-up of a program over cores: it runs alone, again and again, on more and fewer of them.
 
-Counts alternate in random order, so that a slow minute of the machine does not fall on one only. The program
-finds the count wherever ``{n}`` stands in its command, in ``TENBIN_TASKS`` and in ``OMP_NUM_THREADS``; it may
-run on the first so many cores only.
+Counts alternate in random order, so that a slow minute of the machine falls on all of them. The program finds
+the count in place of ``{n}`` in its command, in ``TENBIN_TASKS`` and in ``OMP_NUM_THREADS``. It may run on
+that many cores only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ TOLERANCE = 0.03
 
 
 class Hosts(NamedTuple):
-    """Where ranks can lie.
+    """The hosts of ranks.
 
     Attributes:
-        cores: a logical CPU of each core, host by host. boots: hosts of one boot share one machine's cores.
+        cores: a logical CPU of each core, host by host.
+        boots: boot ids; hosts with the same boot id share one machine's cores.
     """
 
     names: tuple[str, ...]
@@ -43,18 +44,18 @@ class Hosts(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Ranks, as many on each, one a core."""
+        """The largest number of ranks, with as many on each host and one a core."""
         return len(self.names) * min(len(cores) for cores in self.cores)
 
     @property
     def emulated(self) -> bool:
-        """Whether some are namespaces of one machine."""
+        """Whether some hosts are namespaces of one machine."""
         return len(set(self.boots)) < len(self.boots)
 
     def ranks(self, n: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Place ``n`` ranks, as many on each host but the last; return hosts, and the core of each rank.
 
-        Hosts that share cores take them in turns, so that ranks share none before they must.
+        Hosts that share cores take them in turns, so that ranks share no core before they must.
         """
         each = -(-n // len(self.names))
         used, taken, chosen = -(-n // each), Counter[str](), list[int]()
@@ -66,13 +67,13 @@ class Hosts(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What to run.
+    """The command to run, and on how many cores.
 
     Attributes:
-        counts: of cores, ascending from 1. cpus: a logical CPU of each core of this node.
-        limit_s: a run that takes longer is ended.
-        budget_s: no third repetition is begun after this time.
-        mpi: the command is started as so many ranks. hosts: on these hosts; None: on this node.
+        counts: counts of cores, ascending from 1. cpus: a logical CPU of each core of this node.
+        limit_s: longest time of a run.
+        budget_s: time after which no third repetition is begun.
+        mpi: start the command as so many ranks. hosts: their hosts; None: this node.
     """
 
     command: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""One run of a command to its end, measured: time, CPU time, memory and I/O of its whole process tree.
+"""One measured run of a command: time, CPU time, memory and I/O of its whole process tree.
 
-The command runs below a small process of its own (``python -P -m agent.job_profile.trial PARENT <
-order.json``), a subreaper, so that what forks away is found, counted and killed. It dies with its parent.
+The command runs below a small process (``python -P -m agent.job_profile.trial PARENT < order.json``), which
+is a subreaper, so that daemons are found, counted and killed too. It dies with its parent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probes.mpi.rank_guard import RankEnd
 from profiles.errors import UserError
 
 SAMPLE_S = 0.05
-LINGER_S = 0.5  # helpers of a library may end a little later than the main process
+LINGER_S = 0.5  # libraries' helpers may end a little later than the main process
 AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
 
@@ -72,7 +72,7 @@ class CommandFailed(UserError):
 
 
 class Trial:
-    """The parent's end of one run; leaving its context ends the run, whatever state it is in.
+    """One run, as its parent sees it; leaving the context ends it.
 
     Args:
         variables: of the command's environment, besides those of this process.
@@ -95,7 +95,7 @@ class Trial:
             [sys.executable, "-P", "-m", "agent.job_profile.trial", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C is for the parent
         )
         assert self._process.stdin is not None
         order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
@@ -105,7 +105,7 @@ class Trial:
         self._process.stdin.close()
 
     def ended(self, within_s: float = 0.0) -> RunOutcome | None:
-        """How it went; None while it runs, after waiting ``within_s`` for it."""
+        """Wait for the outcome for ``within_s``; None if the command still runs then."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], within_s)
         if not readable:
@@ -157,7 +157,7 @@ def check(
 
 
 def main() -> int:
-    """Carry out the order on standard input; the answer is one line on standard output."""
+    """Carry out the order on standard input, and answer by a line on standard output."""
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     tree.end_with_parent(int(sys.argv[1]))
     tree.adopt_orphans()
@@ -181,7 +181,7 @@ def _last_words(lines: list[str], code: int) -> str:
 
 
 def _run(order: dict[str, Any], errors: int) -> RunOutcome | None:
-    """Run the command to its end; None if this process was told to end."""
+    """Run the command to its end; None if a signal ended this process before."""
     me, cpus = os.getpid(), tuple(order["cpus"])
     before, reaped = _io_mb(), tree.Reaped()
     started = time.monotonic()
@@ -250,7 +250,7 @@ def _start(order: dict[str, Any], errors: int) -> subprocess.Popen[bytes]:
 
 
 def _linger(me: int, reaped: tree.Reaped) -> int:
-    """How many processes are left a moment after the end of the main one."""
+    """Count the processes that are left a moment after the end of the main process."""
     deadline = time.monotonic() + LINGER_S
     while tree.descendants(me):
         tree.reap(0, reaped)
@@ -268,7 +268,7 @@ def _keeps(pid: int, cpus: tuple[int, ...]) -> bool:
 
 
 def _io_mb() -> list[float]:
-    """Read, written, from storage, to storage: by this process and its descendants that have ended."""
+    """Read the I/O of this process and its ended descendants: read, written, from storage, to storage."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:  # a kernel without I/O accounting

@@ -1,4 +1,4 @@
-"""Runs one round of one probe in a process of its own, and hands its events on as they come."""
+"""The parent's side of a probe's process: it runs one round and hands its events on as they come."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from probes.run import Event
 from profiles.errors import INTERRUPTED
 from profiles.records import Settings
 
-GRACE_S = 15.0  # what a probe may take to clean up after an interrupt
+GRACE_S = 15.0  # for a probe to clean up after an interrupt
 
 
 @dataclass(frozen=True)
 class ProbeExit:
-    """How a probe's process ended; ``last_words`` is the last line it wrote to standard error."""
+    """The end of a probe's process; ``last_words`` is its last line on standard error."""
 
     returncode: int
     interrupted: bool
@@ -32,7 +32,7 @@ class ProbeExit:
 
     @property
     def trouble(self) -> str:
-        """What went wrong, as the end of a sentence; empty when nothing did."""
+        """The end of a sentence that says what went wrong; empty if nothing did."""
         if self.interrupted or self.returncode in (0, INTERRUPTED):
             return ""
         if self.timed_out:
@@ -45,8 +45,8 @@ class ProbeExit:
 def run_child(probe: str, settings: Settings, on_event: Callable[[Event], None], limit_s: float) -> ProbeExit:
     """Run ``probe`` once; a KeyboardInterrupt here is passed to it, and it is waited for while it cleans up.
 
-    Its own session keeps the terminal's Ctrl-C away from it (it would arrive twice) and lets everything it
-    started be killed with it when it does not end within ``limit_s`` seconds.
+    The probe has a session of its own, so that the terminal's Ctrl-C does not reach it twice. After
+    ``limit_s`` seconds the whole session is killed.
     """
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(
@@ -72,13 +72,13 @@ def run_child(probe: str, settings: Settings, on_event: Callable[[Event], None],
 
 def _feed(child: subprocess.Popen[str], settings: Settings) -> None:
     assert child.stdin
-    with suppress(BrokenPipeError):  # it died at once: its exit code and last words say why
+    with suppress(BrokenPipeError):  # a child that died at once: its exit code and last words say why
         child.stdin.write(settings.model_dump_json())
         child.stdin.close()
 
 
 def _read(child: subprocess.Popen[str], on_event: Callable[[Event], None]) -> bool:
-    """Hand on events until the child has closed its output; whether an interrupt came meanwhile."""
+    """Hand on events until the child closes its output; return whether an interrupt came meanwhile."""
     assert child.stdout
     interrupted = False
     while True:

@@ -1,4 +1,4 @@
-"""Watches the state of the machine while a probe runs, so that a later difference can be explained."""
+"""The state of the machine while a probe runs, by which a later difference can be explained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFERENCE_LOOP = 200_000
 
 
 def reference_s() -> float:
-    """Fastest of 5 runs of a fixed pure-CPU loop (about 5 ms each): the speed the machine has right now."""
+    """Measure the machine's present speed: the fastest of 5 runs of a fixed CPU loop (about 5 ms each)."""
 
     def once() -> float:
         start = time.perf_counter()

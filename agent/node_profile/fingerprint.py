@@ -1,9 +1,9 @@
-"""What decides a node's performance, as one short hash: a profile made under another one is stale.
+"""The fingerprint of a node: a short hash of what decides its performance.
 
-In it: processors, memory, caches, NUMA, devices and their drivers, kernel and its settings, storage,
-hypervisor. Not in it: what drifts by itself (free space, what a driver says is left of a device's memory),
-what tenbin changes itself (power caps), what a job's placement decides (affinity, quotas), and the node's
-name (two nodes alike have one fingerprint).
+A profile made under another fingerprint is stale. The hash is of processors, memory, caches, NUMA, devices
+and drivers, kernel and its settings, storage, and hypervisor. It is not of what drifts (free space and
+memory), what tenbin changes (power caps), what a job's placement decides (affinity, quotas), or the node's
+name, because two nodes alike have one fingerprint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def explain(old: Inventory, new: Inventory) -> list[str]:
 
 
 def _deciding(inventory: Inventory) -> dict[str, str]:
-    """All that decides performance: what it is called -> its value, in words."""
+    """Describe all that decides performance in words, by name."""
     i = inventory
     facts: dict[str, str | None] = {
         **_cpu(i.cpu),

@@ -1,4 +1,4 @@
-"""Which kind of node this is, as far as programs that share it are concerned.
+"""The kind of a node, as far as programs that share the node are concerned.
 
 Coarser than a profile's fingerprint: a new kernel, disk or driver does not change how programs press on
 memory, and a job profile is of use on every node alike.
@@ -18,7 +18,7 @@ LENGTH = 12  # hexadecimal digits
 
 
 def node_kind(inventory: Inventory | None = None) -> NodeKind:
-    """Of this node, or of the one that the inventory describes."""
+    """Return the kind of this node, or of the node that the inventory describes."""
     i = inventory or read_machine(Settings())
     cpu, memory_gib = i.cpu, round(i.memory_mb * 1e6 / 2**30)
     facts = {
