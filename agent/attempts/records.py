@@ -82,7 +82,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Request:
-    """A wish for a running attempt; ``run`` may name cores or places (empty: as before)."""
+    """A request to a running attempt; ``run`` may name cores or places (empty: as before)."""
 
     number: int
     want: Want

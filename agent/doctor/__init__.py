@@ -18,16 +18,16 @@ __all__ = ["Finding", "examine"]
 
 
 def examine(settings: Settings, inventory: Inventory | None = None) -> list[Finding]:
-    """All findings, by probe in the order of the registry, then what concerns the machine as a whole.
+    """Collect all findings, by probe in the order of the registry, then those of the whole machine.
 
     Args:
-        settings: where to look; without checkpoint folders, at the one a profile would use.
-        inventory: the node's, where it is known already.
+        settings: where to look; without checkpoint folders, at the default folder of a profile.
+        inventory: the node's inventory, if it is known already.
     """
     if not settings.storage:
         settings = settings.model_copy(update={"storage": (default_storage(),)})
     roots = Roots.of(settings)
-    busy = list(load.check(roots))  # before the drivers are asked: that is work too
+    busy = list(load.check(roots))  # before the drivers are asked, which is work too
     case = Case(inventory or gather(settings), roots)
     findings = [*probes.check(case), *power.check(case), *machine.check(case), *busy]
     order = [*PROBES, "machine"]

@@ -16,11 +16,10 @@ from profiles.records import Record
 class Finding(Record):
     """A finding: a thing can be measured here, cannot, or only with limits.
 
-    ``what`` and ``reason`` are sentences without a full stop; ``remedy`` is the next step, empty where there
-    is none or none is needed.
+    ``what`` and ``reason`` are sentences without a full stop; ``remedy`` is the next step, or empty.
     """
 
-    topic: str  # a probe's name, or machine: what concerns them all
+    topic: str  # a probe's name, or machine
     state: Literal["ok", "limited", "missing"]
     what: str
     reason: str = ""
@@ -64,5 +63,5 @@ class Case:
         return cores if quota is None else min(cores, max(int(quota), 1))
 
     def unknown(self, what: str) -> list[Missing]:
-        """Why something is not in the inventory."""
+        """Return why something is not in the inventory."""
         return [m for m in self.inventory.missing if m.what == what]

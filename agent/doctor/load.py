@@ -26,7 +26,7 @@ class Ticks(NamedTuple):
 
 
 def read_ticks(roots: Roots) -> Ticks | None:
-    """From the first line of ``/proc/stat``; ``None`` where there is none."""
+    """Read the first line of ``/proc/stat``; ``None`` if there is none."""
     line = (read(roots.procfs / "stat") or "").partition("\n")[0].split()
     if len(line) < 5 or line[0] != "cpu":
         return None
@@ -94,7 +94,7 @@ def _stolen(before: Ticks | None, after: Ticks | None) -> Iterator[Finding]:
 
 
 def _pressure(roots: Roots, resource: str) -> float | None:
-    """Share of the last 10 s in which some process waited (pressure stall information)."""
+    """Read the share of the last 10 s in which some process waited (pressure stall information)."""
     text = read(roots.procfs / "pressure" / resource) or ""
     match = re.search(r"^some avg10=([\d.]+)", text, re.MULTILINE)
     return float(match[1]) / 100 if match else None

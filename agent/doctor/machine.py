@@ -61,7 +61,7 @@ def _usable(case: Case) -> Iterator[Finding]:
 
 
 def _offline(case: Case) -> tuple[int, ...]:
-    """CPUs that are there and off; not those off because SMT was switched off on purpose."""
+    """List the CPUs that are offline, without those that are off because SMT was switched off."""
     folder = case.roots.sysfs / "devices/system/cpu"
     if read(folder / "smt/control") in ("off", "forceoff"):
         return ()

@@ -110,7 +110,7 @@ def _caps(case: Case, found: list[Zone]) -> Iterator[Finding]:
 
 
 def _locked(case: Case) -> bool:
-    """Whether the firmware has locked the package's limits; taken as no where the register cannot be read."""
+    """Return whether the firmware has locked the package's limits; False if the register cannot be read."""
     if case.inventory.cpu.vendor != "GenuineIntel":
         return False
     try:
@@ -151,7 +151,7 @@ def _gpus(case: Case) -> Iterator[Finding]:
 
 
 def _graphics(sysfs: Path) -> set[str]:
-    """Vendors of the display controllers and accelerators on the bus."""
+    """List the vendors of the display controllers and accelerators on the bus."""
     return {
         read(device / "vendor") or ""
         for device in (sysfs / "bus/pci/devices").glob("*")

@@ -82,7 +82,7 @@ def _speed(mbit: float | None) -> str:
 
 
 def _shm_mb(case: Case) -> float | None:
-    """Size of ``/dev/shm``: its mount's limit, else what the file system says."""
+    """Read the size of ``/dev/shm``: its mount's limit, else that of the file system."""
     mounts = [m for m in read_mounts(case.roots) if m.point == Path("/dev/shm")]
     if not mounts:
         return None

@@ -88,7 +88,7 @@ def runnable_s(pid: int) -> float:
 
 @dataclass
 class Package:
-    """One package: its zone, its cores, the loads on them, and how far its energy is ahead of the cap."""
+    """A package: its zone, cores and loads, and how far its energy is ahead of the cap."""
 
     machine: Machine
     folder: Path
@@ -156,7 +156,7 @@ class Package:
 
 
 class Zone:
-    """One ``energy_uj`` file, and what its fault makes of the energy."""
+    """A file ``energy_uj``, with its faults."""
 
     def __init__(self, paths: list[Path], range_uj: int, faults: frozenset[str]) -> None:
         self._paths = paths

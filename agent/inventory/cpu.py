@@ -126,7 +126,7 @@ def _cores(folders: dict[int, Path]) -> list[tuple[int, ...]]:
 
 
 def _kinds(sysfs: Path, folders: dict[int, Path], cores: list[tuple[int, ...]]) -> dict[str, int]:
-    """How many cores there are of each kind; one kind, ``core``, where all are alike."""
+    """Count the cores of each kind; one kind, ``core``, if all are alike."""
     kind_of: dict[int, str] = {}
     for source, kind in _HYBRID.items():
         kind_of |= dict.fromkeys(cpu_list(read(sysfs / "devices" / source / "cpus")), kind)

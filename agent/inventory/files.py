@@ -11,7 +11,7 @@ from profiles.records import Settings
 
 @dataclass(frozen=True)
 class Roots:
-    """Where a machine's files are: the real ones, or a tree that was captured or made up."""
+    """The roots of a machine's files: the real ones, or a tree that was captured or made up."""
 
     sysfs: Path
     procfs: Path

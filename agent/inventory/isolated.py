@@ -1,4 +1,4 @@
-"""Asks a driver in a process of its own: a broken one may hang, or abort the process that loaded it."""
+"""Questions to drivers in a process of their own, because a broken driver may hang or abort its process."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def _end(returncode: int) -> str:
 
 
 def _last_line(text: str) -> str:
-    """As the end of a sentence: ``": what it said last"``."""
+    """Return the last line as the end of a sentence: ``": last line"``."""
     lines = text.strip().splitlines()
     return f": {lines[-1]}" if lines else ""

@@ -13,7 +13,7 @@ from profiles.records import MB
 
 
 def read_memory_mb(roots: Roots) -> float:
-    """All memory that the kernel manages."""
+    """Read the size of all memory that the kernel manages."""
     return _kib_as_mb(fields(read(roots.procfs / "meminfo")).get("MemTotal", ""))
 
 
@@ -31,7 +31,7 @@ def read_numa(roots: Roots) -> tuple[NumaNode, ...]:
 
 
 def _node_memory_mb(text: str | None) -> float:
-    """From lines like ``Node 0 MemTotal:       16384 kB``."""
+    """Read lines like ``Node 0 MemTotal:       16384 kB``."""
     match = re.search(r"MemTotal:\s*(\d+ kB)", text or "")
     return _kib_as_mb(match[1]) if match else 0.0
 
@@ -58,7 +58,7 @@ def read_limits(roots: Roots, threads: int, memory_mb: float) -> Limits:
 
 
 def _quotas(roots: Roots) -> Iterator[float]:
-    """Cores' worth of time that each control group above this process allows."""
+    """Yield the cores' worth of time that each control group above this process allows."""
     for folder in _groups(roots, "cpu"):
         v2 = re.fullmatch(r"(\d+) (\d+)", read(folder / "cpu.max") or "")
         if v2:

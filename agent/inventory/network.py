@@ -45,7 +45,7 @@ def _port(path: Path) -> NetworkInterface:
 
 
 def _numa_node(device: Path) -> int | None:
-    """Of the device, or of the nearest bus device above it (a virtio device hangs on a PCI device)."""
+    """Read the NUMA node of a device, or of the nearest bus device above (virtio devices hang on PCI)."""
     if not device.exists():
         return None
     for folder in (device.resolve(), *device.resolve().parents):

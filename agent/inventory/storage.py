@@ -70,7 +70,7 @@ def read_mounts(roots: Roots) -> list[Mount]:
 
 
 def _plain(text: str) -> str:
-    r"""Without the octal escapes of ``mountinfo``: ``\040`` is a blank."""
+    r"""Replace the octal escapes of ``mountinfo``: ``\040`` is a blank."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 

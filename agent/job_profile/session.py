@@ -176,13 +176,13 @@ class Session:
 
     @property
     def steps(self) -> list[tuple[str, float]]:
-        """What the job is run beside in one repetition: probe and intensity."""
+        """The conditions of the runs in one repetition: probe and intensity."""
         probes = [probe for probe, there in ((MEMORY, self.probes), (NETWORK, self.network)) if there]
         return [(ALONE, 0.0), *((probe, i) for probe in probes for i in self.intensities[1:])]
 
     @property
     def intensities(self) -> tuple[float, ...]:
-        """Of each probe, from 0."""
+        """The intensities of each probe, from 0."""
         return QUICK_INTENSITIES if self.order.quick else INTENSITIES
 
     def _narrow(self) -> bool:
@@ -193,7 +193,7 @@ class Session:
         return all(narrow_enough(times[step] / alone, TOLERANCE) for step in self.steps[1:])
 
     def _repeat(self, repetition: int) -> None:
-        """One repetition: the job once beside each intensity of each probe, the references between."""
+        """Run the job once beside each intensity of each probe, and the references between these runs."""
         if self.network:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
             self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
@@ -240,7 +240,7 @@ class Session:
                 self._note(rows, repetition, "reference", float(intensity), number=number)
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> RunOutcome:
-        """One run of the command beside that probe at ``intensity``."""
+        """Run the command once beside that probe at ``intensity``."""
         since_s = time.time()
         if beside == NETWORK and self.network:
             with self.network.beside(repetition, intensity) as times:
@@ -269,7 +269,7 @@ class Session:
             yield stream
 
     def _run_beside(self, stream: Stream | None) -> tuple[RunOutcome, list[WriterWindow]]:
-        """One run of the command, and what the writers of ``stream`` do meanwhile."""
+        """Run the command once; return outcome and windows of the writers of ``stream``."""
         rows: list[WriterWindow] = []
         variables = dict(self.start.variables)
         if not self.order.hosts:  # hosts need not share the folder
@@ -349,16 +349,16 @@ class Session:
 
     @property
     def _references(self) -> tuple[int, int]:
-        """How often memprobe is measured beside itself in a repetition, and in how many rounds each time."""
+        """The number of references of memprobe in a repetition, and of the rounds in each."""
         return QUICK_REFERENCES if self.order.quick else REFERENCES
 
     @property
     def _planned(self) -> int:
-        """Repetitions at least, unless the time runs out."""
+        """The least number of repetitions, unless the time runs out."""
         return QUICK_LEAST if self.order.quick else FULL_REPETITIONS
 
     def _fraction(self, repetition: int, step: int) -> float:
-        """Of the least work that is still to be done."""
+        """Return the share of the least work that is done."""
         least, steps = self._planned, len(self.steps)
         return min(((repetition - 1) * steps + step) / (max(least, repetition) * steps), 1.0)
 
@@ -376,7 +376,7 @@ class Session:
 
 
 def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, *, narrow: Callable[[], bool]) -> bool:
-    """Whether another repetition is worth its time, after so many in so many seconds.
+    """Return whether another repetition is worth its time, after ``done`` in ``spent_s``.
 
     Args:
         run_s: of the first run, alone.

@@ -17,7 +17,7 @@ LENGTH = 12  # hexadecimal digits: 48 bits
 
 
 def fingerprint(inventory: Inventory) -> str:
-    """Twelve hexadecimal digits over all that decides performance."""
+    """Compute twelve hexadecimal digits over all that decides performance."""
     text = json.dumps(_deciding(inventory), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 

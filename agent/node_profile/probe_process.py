@@ -1,10 +1,9 @@
 """The program that runs one round of one probe: ``python -P -m agent.node_profile.probe_process PROBE <
 settings.json``.
 
-A process of its own, so that a crashing driver costs one probe and not the profile. Events go out as JSON
-lines on the original standard output; whatever a library prints goes to standard error. It ends cleanly on
-SIGINT and SIGTERM, and gets SIGTERM when its parent dies: the probe cleans up, the journal puts changed
-values back.
+It is a process of its own, so that a crashing driver costs one probe and not the profile. Events are JSON
+lines on the original standard output; what libraries print goes to standard error. On SIGINT, SIGTERM and the
+death of its parent the probe cleans up, and the journal puts changed values back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a profile: inventory, every probe in rounds, fits. Whatever breaks costs its own part only."""
+"""The making of a profile: inventory, rounds of every probe, fits. A failure costs its own part only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FULL_ROUNDS = 4
 
 @dataclass(frozen=True)
 class Step:
-    """One visit to one probe."""
+    """A visit to a probe."""
 
     probe: str
     round: int
@@ -38,7 +38,7 @@ class Step:
 
     @property
     def limit_s(self) -> float:
-        """When a step counts as hung; generous, because a slow disk is not a hang."""
+        """The time after which a step counts as hung; long, because a slow disk is not a hang."""
         return 3 * self.budget_s + 60
 
 
@@ -92,7 +92,7 @@ def make_profile(
     if not settings.storage:
         folder = default_storage()
         with suppress(OSError, Unavailable):  # the checkpoint probe says what is wrong with it
-            inspect_folder(folder)  # where a lost server does not answer, mkdir would wait for ever
+            inspect_folder(folder)  # first, because mkdir would wait for ever for a lost server
             folder.mkdir(parents=True, exist_ok=True)
         settings = settings.model_copy(update={"storage": (folder,)})
     with node_lock():
@@ -121,7 +121,7 @@ def make_profile(
 
 
 def _node_name(inventory: Inventory, settings: Settings) -> str:
-    # Emulated hardware is another node, so that its numbers can never be taken for this one's.
+    # Emulated hardware is another node, so that its numbers are never taken for those of this node.
     return inventory.hostname + (f"+emulated-{settings.emulated}" if settings.emulated else "")
 
 
@@ -149,7 +149,7 @@ class _Session:
                 left = [s for s in left if s.probe != step.probe]
 
     def _visit(self, step: Step, after_s: float) -> bool:
-        """One round of one probe; whether a further round makes sense."""
+        """Run one round of one probe; return whether a further round makes sense."""
         rows = self.rows.setdefault(step.probe, [])
         before, doing = len(rows), "starting"
         self.listener(Progress(step, doing, 0.0, step.budget_s + after_s))

@@ -1,8 +1,9 @@
-"""Profiles the node on which a batch system has started it: ``python -P -m agent.node_profile.remote SETTINGS
-[MACHINE]``.
+"""The profile of a node of a cluster, started there by the batch system.
 
-SETTINGS are those of a profile as JSON, MACHINE an emulated one. What it has to say goes out as lines of JSON
-on standard output, so that it takes no folder that both sides see:
+    python -P -m agent.node_profile.remote SETTINGS [MACHINE]
+
+SETTINGS are those of a profile as JSON, MACHINE is emulated. The output are lines of JSON, so that no shared
+folder is needed:
 
     {"event": "progress", "probe": ..., "doing": ..., "left_s": ...}
     {"event": "samples", "probe": ..., "parquet": base64}        one for each probe
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> int:
     # MPI launchers must not take the job around us for their list of hosts.
     for name in [name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"]:
         del os.environ[name]
-    # Homes are shared between nodes: what is to be restored here is nobody else's business.
+    # Nodes share home folders, so the restore journal needs a folder of this node.
     os.environ["XDG_STATE_HOME"] = str(node_states() / platform.node())
     try:
         settings = Settings.model_validate_json(arguments[0])
