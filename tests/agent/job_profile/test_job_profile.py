@@ -224,9 +224,8 @@ def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_
     assert repetitions(full, 1.2, 10.0) == (16, pytest.approx(161.2))
     assert repetitions(full, 100.0, 600.0)[0] == 3
     assert repetitions(replace(full, budget_s=1200.0), 5.2, 30.0)[0] == 20
-    assert not goes_on(full, 2.0, 6, 80.0, narrow=lambda: True) and goes_on(
-        full, 2.0, 5, 70.0, narrow=lambda: True
-    )
+    assert not goes_on(full, 2.0, 6, 80.0, narrow=lambda: True)
+    assert goes_on(full, 2.0, 5, 70.0, narrow=lambda: True)
 
 
 @pytest.mark.computes
@@ -296,9 +295,7 @@ def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pyte
     monkeypatch.setattr(session, "_look_at_device", lambda: None)
     monkeypatch.setattr(session, "_repeat", lambda repetition: session._check(runs[repetition]))
     monkeypatch.setattr(session, "_drop_incomplete", lambda repetition: None)
-    monkeypatch.setattr(
-        "agent.job_profile.session.goes_on", lambda order, run_s, repetition, *more: repetition < 3
-    )
+    monkeypatch.setattr(session, "_goes_on", lambda done: done < 3)
     session.run()
     assert session.notes == [
         "up to 6 threads on 1 core(s): give it more with -n"
