@@ -10,7 +10,8 @@ In this process, without MPI::
     kernel.run()                              # as often as wanted; kernel.operations of work each time
     assert kernel.verified()
 
-``ep`` is bound by the core, ``mg`` from size W on by memory. From the shell: ``python -P -m probes.loads``.
+The load ``ep`` is the class ``Ep`` of the module ``ep``, and so on. ``ep`` is bound by the core, ``mg`` from
+size W on by memory. From the shell: ``python -P -m probes.loads``.
 """
 
 from __future__ import annotations
