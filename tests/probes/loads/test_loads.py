@@ -15,6 +15,7 @@ from probes.loads import LOADS, cg, common, ft, lu, most_ranks, prepare, sizes
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import run_ranks
 from profiles.errors import BadInput
+from tests.support.amounts import slow
 
 RUN = [sys.executable, "-P", "-m", "probes.loads"]
 
@@ -178,9 +179,9 @@ def test_lu_notices_a_wrong_answer() -> None:
 @pytest.mark.parametrize(
     ("ranks", "wanted"),
     [
-        (2, ["ep:S", "cg:700", "cg:S", "ft:32", "ft:S", "mg:16", "mg:S", "lu:32", "lu:S"]),
+        slow(2, ["ep:S", "cg:700", "cg:S", "ft:32", "ft:S", "mg:16", "mg:S", "lu:32", "lu:S"]),
         (3, ["ep:20", "cg:700", "ft:32", "ft:S", "mg:16", "mg:S", "lu:32"]),
-        (5, ["ep:20", "ft:32", "mg:16", "mg:S", "lu:32"]),  # cg talks too often for more ranks than cores
+        slow(5, ["ep:20", "ft:32", "mg:16", "mg:S", "lu:32"]),  # cg talks too often for more ranks than cores
     ],
 )
 def test_the_same_answers_on_several_ranks(mpi: MpiInstall, ranks: int, wanted: list[str]) -> None:

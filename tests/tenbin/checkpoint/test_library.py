@@ -75,7 +75,7 @@ def test_killed_while_it_saves_there_is_the_old_or_the_new(tmp_path: Path) -> No
         "for n in itertools.count(int(sys.argv[2])):\n"
         "    data = np.full(3_000_000, n % 251, dtype='u1').data\n"
         "    def fill(memory, at): memory[:] = data[at : at + len(memory)]\n"
-        "    write(Path(sys.argv[1]), 'p', {'n': n}, [Part('a', len(data))], [fill])\n"
+        "    write(Path(sys.argv[1]), 'p', {'n': n}, [Part('a', len(data))], fill=[fill])\n"
         "    print(n, flush=True)\n"
     )
     path, chance, last = tmp_path / "c", random.Random(5), 0
@@ -103,7 +103,7 @@ def save(path: Path, content: bytes = b"x" * 10_000) -> None:
     def fill(memory: memoryview, at: int) -> None:
         memory[:] = content[at : at + len(memory)]
 
-    write(path, "p-1", {"step": 3}, [Part("empty", 0), Part("a", len(content))], [fill, fill])
+    write(path, "p-1", {"step": 3}, [Part("empty", 0), Part("a", len(content))], fill=[fill, fill])
 
 
 def load(path: Path, program: str = "p-1") -> bytes:
@@ -202,16 +202,16 @@ def test_copies_go_on_while_chunks_are_written(tmp_path: Path, monkeypatch: pyte
             second.set()
 
     monkeypatch.setattr(os, "pwrite", patient)
-    write(tmp_path / "c", "p-1", {}, [Part("a", 2 * CHUNK)], [fill])
+    write(tmp_path / "c", "p-1", {}, [Part("a", 2 * CHUNK)], fill=[fill])
     assert (tmp_path / "c").stat().st_size > 2 * CHUNK
 
 
 def test_numbers_of_numpy_are_numbers_other_things_are_named(tmp_path: Path) -> None:
-    write(tmp_path / "c", "p", {"n": np.int64(3), "x": np.float32(0.5), "y": np.bool_(True)}, [], [])
+    write(tmp_path / "c", "p", {"n": np.int64(3), "x": np.float32(0.5), "y": np.bool_(True)}, [], fill=[])
     assert read_header(tmp_path / "c", "p")[0] == {"n": 3, "x": 0.5, "y": True}
     for wrong in ({1, 2}, np.zeros(3), object()):
         with pytest.raises(CheckpointError, match=f"state holds a {type(wrong).__name__}"):
-            write(tmp_path / "c", "p", {"wrong": wrong}, [], [])
+            write(tmp_path / "c", "p", {"wrong": wrong}, [], fill=[])
     assert read_header(tmp_path / "c", "p")[0]["n"] == 3
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
 
