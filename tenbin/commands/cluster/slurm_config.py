@@ -1,4 +1,4 @@
-"""``tenbin slurm-config``: what was measured of a cluster's nodes, as lines of slurm.conf."""
+"""``tenbin slurm-config``: the profiles of a cluster's nodes as lines of slurm.conf."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import typer
 from profiles.errors import BadInput, UserError
 from tenbin.commands.options import JsonOption, StoreOption
 
+LUA = "job_submit.lua"
+
 
 def slurm_config(
     cluster: Annotated[
-        str, typer.Argument(help="Which cluster. (default: the one measured last)", show_default=False)
+        str, typer.Argument(help="Name of the cluster. (default: the one measured last)", show_default=False)
     ] = "",
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -30,8 +33,8 @@ def slurm_config(
         Path | None,
         typer.Option(
             "--job-submit",
-            help="In place of that: job_submit.lua, which has jobs of plain sbatch wait for tenbin up "
-            "--take-over FILE while FILE is fresh; slurmctld must be able to read it.",
+            help="Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over "
+            "FILE while FILE is fresh. slurmctld must be able to read FILE.",
             metavar="FILE",
             dir_okay=False,
             show_default=False,
@@ -39,16 +42,16 @@ def slurm_config(
     ] = None,
     partition: Annotated[
         str | None,
-        typer.Option(help="With --job-submit: that tenbin schedules. (default: Slurm's default one)"),
+        typer.Option(help="With --job-submit: partition that tenbin schedules. (default: Slurm's default)"),
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write NodeName lines for slurm.conf from the nodes' profiles (tenbin profile --nodes all).
 
-    Processors and memory as found; Feature: the kind of node, its memory's speed, its OpenCL devices; Gres:
-    its GPUs; Weight: slower nodes are taken last, those with GPUs after all others. What Slurm has of a node
-    already (addresses, other features, its Gres) is kept.
+    The lines have processors and memory as found. Feature: kind of node, speed of its memory, its OpenCL
+    devices. Gres: its GPUs. Weight: Slurm takes slower nodes last, and nodes with GPUs after all others.
+    Addresses, other features and Gres that a node has in Slurm already are kept.
 
     [bold]Examples[/bold]
 
@@ -57,61 +60,49 @@ def slurm_config(
 
       tenbin slurm-config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
     """
+    from json import dumps
+
+    told: object
     if job_submit is not None:
-        _job_submit(job_submit, partition, output, json)
-        return
-    if partition is not None:
-        raise BadInput("--partition is of --job-submit", "leave it out")
-    from scheduler.engines.slurm.admin.slurm_conf import conf, node_lines
+        from scheduler.engines.slurm.admin.job_submit import script
+
+        files = told = {LUA: script(job_submit.absolute(), partition)}
+    elif partition is not None:
+        raise BadInput("--partition needs --job-submit", "leave it out")
+    else:
+        files, told = _node_files(cluster, store)
+    if json:
+        print(dumps(told, indent=1))
+    elif output is None:
+        print("\n# gres.conf:\n".join(files.values()), end="")
+    else:
+        _write(output, files)
+
+
+def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[dict[str, object]]]:
+    """Return nodes.conf, gres.conf if there are GPUs, and the same as records."""
+    from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines
     from tenbin.commands.measure.cluster import judged, known
 
     survey, profiles = known(cluster, store)
+    real = "tenbin profile --nodes all"
     if survey.emulated:
-        raise BadInput(
-            f"{survey.cluster} {survey.id} is emulated", "measure the real nodes: tenbin profile --nodes all"
-        )
+        raise BadInput(f"{survey.cluster} {survey.id} is emulated", f"measure the real nodes: {real}")
     if not profiles:
-        raise BadInput(
-            f"no profile of a node of {survey.cluster} is left", "measure: tenbin profile --nodes all"
-        )
+        raise BadInput(f"no profile of a node of {survey.cluster} is left", f"measure: {real}")
     lines = node_lines(profiles, judged(survey, profiles)[1], _known_to_slurm())
-    if json:
-        import json as json_
-
-        print(json_.dumps([{"NodeName": n.name, **n.settings, "gres.conf": n.gres} for n in lines], indent=1))
-        return
-    nodes, gres = conf(
-        lines, f"By tenbin {survey.tenbin_version} from what it measured of {survey.cluster}, {survey.id}."
-    )
-    if output is None:
-        print(nodes + (f"\n# gres.conf:\n{gres}" if gres else ""), end="")
-        return
-    _write(output, {"nodes.conf": nodes} | ({"gres.conf": gres} if gres else {}))
-
-
-def _job_submit(lease: Path, partition: str | None, output: Path | None, json: bool) -> None:
-    from scheduler.engines.slurm.admin.job_submit import script
-
-    text = script(lease.absolute(), partition)
-    if json:
-        import json as json_
-
-        print(json_.dumps({"job_submit.lua": text}, indent=1))
-    elif output is None:
-        print(text, end="")
-    elif (output / "job_submit.lua").exists() and "By tenbin" not in (output / "job_submit.lua").read_text():
-        what = f"{output / 'job_submit.lua'} is there already, and not tenbin's"
-        raise BadInput(what, "choose another folder, and have it call tenbin_hold as its first lines say")
-    else:
-        _write(output, {"job_submit.lua": text})
+    title = f"By tenbin {survey.tenbin_version} from what it measured of {survey.cluster}, {survey.id}."
+    nodes, gres = conf_texts(lines, title)
+    records = [{"NodeName": line.name, **line.settings, "gres.conf": line.gres} for line in lines]
+    return {"nodes.conf": nodes} | ({"gres.conf": gres} if gres else {}), records
 
 
 def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
-    from scheduler.engines.slurm.admin.slurm_conf import existing
+    from scheduler.engines.slurm.admin.slurm_conf import read_nodes
     from scheduler.engines.slurm.client.tools import Slurm
 
     try:
-        return existing(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))
+        return read_nodes(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))
     except UserError as error:
         print(f"tenbin: {error.what}: addresses and features are not kept", file=sys.stderr)
         return {}
@@ -120,6 +111,10 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
 def _write(folder: Path, files: dict[str, str]) -> None:
     from profiles.files import write_whole
 
+    lua = folder / LUA
+    if LUA in files and lua.exists() and "By tenbin" not in lua.read_text():
+        remedy = "choose another folder, and have it call tenbin_hold as its first lines say"
+        raise BadInput(f"{lua} is there already, and not tenbin's", remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -39,27 +39,30 @@ def profile_nodes(
     """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore
     from profiles.store import Store
-    from scheduler.engines.slurm.admin import node_selection, survey
+    from scheduler.engines.slurm.admin import node_selection
+    from scheduler.engines.slurm.admin.survey import ClusterMeasurement
     from scheduler.engines.slurm.client.tools import Slurm
 
     kept, slurm = ClusterStore(store), Slurm()
     partitions = slurm.partitions()
-    chosen = node_selection.named(nodes, slurm.nodes(), partitions)
+    chosen = node_selection.select_nodes(nodes, slurm.nodes(), partitions)
     kept.prepare()
 
     def tell(line: str) -> None:
         say(f"tenbin: {line}", error=True)
 
-    made, found = survey.measure(slurm, chosen, partitions, settings, machine=machine, tell=tell)
-    for name, profile in found.profiles.items():
-        Store(store).save(profile, found.samples[name])
+    measurement = ClusterMeasurement(slurm, settings, machine=machine, tell=tell)
+    made = measurement.measure(chosen, partitions)
+    for name, profile in measurement.profiles.items():
+        Store(store).save(profile, measurement.samples[name])
     if made.nodes:
         import pandas as pd
 
-        kept.save(made, {"network": pd.DataFrame(found.exchanged)} if found.exchanged else {})
-    show_cluster(made, found.profiles, json)
+        rows = measurement.network_samples
+        kept.save(made, {"network": pd.DataFrame(rows)} if rows else {})
+    show_cluster(made, measurement.profiles, json)
     if report and made.nodes:
-        write_cluster_report(made, found.profiles, report)
+        write_cluster_report(made, measurement.profiles, report)
         if not json:
             say(f"The report is in {report}")
     raise typer.Exit(_exit_code(made))

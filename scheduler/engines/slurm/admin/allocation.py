@@ -1,4 +1,7 @@
-"""Nodes held for a while, and steps on them: everything ends with whoever holds them, however that ends."""
+"""Allocations of whole nodes, and commands of job steps on them.
+
+An allocation and its steps end with this process, however the process ends.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ ENDS_S = 10.0
 
 @dataclass(frozen=True)
 class Allocation:
-    """Whole nodes that are ours."""
+    """A job of this process that has whole nodes."""
 
     job: int
     nodes: tuple[SlurmNode, ...]
     slurm: Slurm
 
     def step(self, nodes: Sequence[SlurmNode], program: Sequence[str], mpi: str = "none") -> list[str]:
-        """The command line that starts ``program`` once on each of the nodes, free to use all of it."""
+        """Return the command that starts ``program`` once on each node, with all of the node to use."""
         return [
             *("srun", f"--jobid={self.job}", "--overlap", "--mem=0", "--input=none", "--cpu-bind=none"),
             *(f"--immediate={GRANT_S}", "--kill-on-bad-exit=1", "--chdir=/", f"--mpi={mpi}", "--quiet"),
@@ -37,19 +40,21 @@ class Allocation:
         ]
 
     def interrupt(self) -> None:
-        """SIGINT for every step: it ends early, with what it has."""
+        """Send SIGINT to every step, which then ends early with the results so far."""
         with suppress(Unavailable):
             self.slurm.call("scancel", "--signal=INT", str(self.job))
 
 
 @contextmanager
-def held(slurm: Slurm, nodes: Sequence[SlurmNode], partition: str, limit_s: float) -> Iterator[Allocation]:
-    """Hold the nodes, all of each; Slurm takes them back when this process is gone, and after ``limit_s``.
+def allocate(
+    slurm: Slurm, nodes: Sequence[SlurmNode], partition: str, limit_s: float
+) -> Iterator[Allocation]:
+    """Allocate whole nodes; Slurm takes them back when this process ends, or after ``limit_s``.
 
-    An account, a reservation, a quality of service: as salloc takes them from SALLOC_ACCOUNT and the like.
+    salloc takes account, reservation and quality of service from SALLOC_ACCOUNT and the like.
 
     Raises:
-        Unavailable: they are not to be had now.
+        Unavailable: Slurm cannot give the nodes now.
     """
     names = ",".join(node.name for node in nodes)
     command = [
@@ -57,8 +62,8 @@ def held(slurm: Slurm, nodes: Sequence[SlurmNode], partition: str, limit_s: floa
         *("--exclusive", "--mem=0", "--no-kill", f"--immediate={GRANT_S}", "--job-name=tenbin-profile"),
         *(f"--time={int(limit_s // 60) + 1}", "sh", "-c", "echo $SLURM_JOB_ID; exec cat"),
     ]
-    # Its end of our pipe: when we are killed, cat ends, and with it the allocation.
-    holder = subprocess.Popen(
+    # When this process is killed its pipe closes, so cat ends, and the allocation with it.
+    salloc = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -67,30 +72,30 @@ def held(slurm: Slurm, nodes: Sequence[SlurmNode], partition: str, limit_s: floa
         env=clean_environment(),
         start_new_session=True,
     )
-    assert holder.stdin and holder.stdout and holder.stderr
+    assert salloc.stdin and salloc.stdout and salloc.stderr
     said = ""
     try:
-        said = holder.stdout.readline().strip()
+        said = salloc.stdout.readline().strip()
         if not said.isdecimal():
-            raise error_of(["salloc"], holder.stderr.read(), holder.wait())
+            raise error_of(["salloc"], salloc.stderr.read(), salloc.wait())
         yield Allocation(int(said), tuple(nodes), slurm)
     finally:
         with suppress(OSError):
-            holder.stdin.close()
-        _end(holder, said, slurm)
+            salloc.stdin.close()
+        _release(salloc, said, slurm)
 
 
-def _end(holder: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
-    """It ends by itself, and the allocation with it; else both are ended."""
+def _release(salloc: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
+    """Wait for the end of salloc and its allocation; cancel and kill them if they do not end in time."""
     with suppress(subprocess.TimeoutExpired):
-        holder.wait(timeout=ENDS_S)
-    if holder.returncode is None:
+        salloc.wait(timeout=ENDS_S)
+    if salloc.returncode is None:
         if job.isdecimal():
             with suppress(Unavailable):
                 slurm.cancel(int(job))
         with suppress(ProcessLookupError):
-            os.killpg(holder.pid, signal.SIGKILL)
-        holder.wait()
-    for stream in (holder.stdout, holder.stderr):
+            os.killpg(salloc.pid, signal.SIGKILL)
+        salloc.wait()
+    for stream in (salloc.stdout, salloc.stderr):
         if stream:
             stream.close()

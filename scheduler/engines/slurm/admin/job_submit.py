@@ -1,4 +1,4 @@
-"""``job_submit.lua``: has jobs of plain ``sbatch`` wait for tenbin, for as long as there is one."""
+"""``job_submit.lua``, which makes jobs of plain ``sbatch`` wait for tenbin while tenbin runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ return slurm.SUCCESS
 
 
 def script(lease: Path, partition: str | None) -> str:
-    """Write the file for a lease and a partition (None: Slurm's default one)."""
+    """Return the script for a lease file and a partition (None for Slurm's default one)."""
     return SCRIPT % {"lease": _quoted(str(lease)), "partition": _quoted(partition) if partition else "nil"}
 
 

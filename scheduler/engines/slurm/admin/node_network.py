@@ -1,8 +1,8 @@
-"""comprobe between the nodes of an allocation: among all, and between pairs, by Slurm's own launcher.
+"""The network between the nodes of an allocation: all-to-all among all nodes, then between pairs, by srun.
 
-Pairs are measured in rounds of a tournament: in each, every node is in at most one pair, and the pairs of a
-round run side by side. All pairs of n nodes take n - 1 rounds (n, where n is odd); beyond ``MOST_ROUNDS``
-rounds are left out at random, and every node has so many partners.
+Pairs are measured in the rounds of a tournament. In a round each node is in at most one pair, and all pairs
+run side by side. All pairs of n nodes take n - 1 rounds, or n if n is odd. Beyond ``MOST_ROUNDS``, rounds are
+left out at random.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ BUDGET_S = {True: (5.0, 2.0), False: (30.0, 8.0)}  # quick or full: among all, o
 
 @dataclass(frozen=True)
 class SrunLauncher:
-    """Ranks on nodes of an allocation, one on each, for ``probes.mpi.runner.run_ranks``."""
+    """Launcher of one rank on each node of an allocation, for ``probes.mpi.runner.run_ranks``."""
 
     allocation: Allocation
     nodes: tuple[SlurmNode, ...]
-    kind: str  # what srun calls the way in which ranks find each other
+    pmi: str  # by which ranks find each other, as srun --mpi takes it
 
     def command(
         self, ranks: int, program: Sequence[str], hosts: Sequence[str] = (), cores: object = None
     ) -> list[str]:
         guarded = [sys.executable, "-P", "-m", "probes.mpi.rank_guard", *program]
-        return self.allocation.step(self.nodes, guarded, mpi=self.kind)
+        return self.allocation.step(self.nodes, guarded, mpi=self.pmi)
 
     def environment(self, timeout_s: float) -> dict[str, str]:
         return {"PYTHONUNBUFFERED": ""}
 
 
-def kind_of(library: str) -> str:
-    """Choose how ranks find each other under srun: Open MPI by PMIx, all others by PMI 2."""
+def pmi_of(library: str) -> str:
+    """Return the process management interface of an MPI: Open MPI knows PMIx only, all others PMI 2."""
     return "pmix" if library.startswith("Open MPI") else "pmi2"
 
 
 def rounds(count: int, seed: int = 1) -> list[list[tuple[int, int]]]:
-    """Make the rounds of a tournament of ``count`` players: every pair once, each player once a round.
+    """Return the rounds of a tournament: every pair once, every player at most once in a round.
 
-    The circle method: one stands still, the others walk around.
+    By the circle method, the first player stands still and the others walk around.
     """
     players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
-    half, found = len(players) // 2, []
+    half, tournament = len(players) // 2, []
     for _ in range(len(players) - 1):
         facing = zip(players[:half], reversed(players[half:]), strict=True)
-        found.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        tournament.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
         players = [players[0], players[-1], *players[1:-1]]
-    chosen = np.random.default_rng(seed).permutation(len(found))[:MOST_ROUNDS]
-    return [found[i] for i in chosen]
+    chosen = np.random.default_rng(seed).permutation(len(tournament))[:MOST_ROUNDS]
+    return [tournament[i] for i in chosen]
 
 
 def expected_s(count: int, quick: bool) -> float:
-    """Estimate the time of the exchanges among ``count`` nodes."""
+    """Estimate the time of the all-to-alls among ``count`` nodes."""
     if count < 2:
         return 0.0
     among_all, pair = BUDGET_S[quick]
@@ -76,13 +76,13 @@ def expected_s(count: int, quick: bool) -> float:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class NodeNetwork:
     """All-to-alls between nodes of an allocation.
 
     Attributes:
         library: the MPI of the nodes.
-        emit: takes events (samples, what is absent, progress), from several threads.
-        stopped: whether to end early.
+        emit: is called with events (sample, absent, progress) by several threads.
+        stopped: says if the measurement has to end early.
     """
 
     allocation: Allocation
@@ -92,7 +92,7 @@ class Exchange:
     stopped: Callable[[], bool]
 
     def measure(self, nodes: Sequence[SlurmNode]) -> None:
-        """Sample among all, then between pairs."""
+        """Measure among all nodes, then between pairs."""
         among_all_s, pair_s = BUDGET_S[self.settings.quick]
         if len(nodes) > 2:
             self._attempt(nodes, among_all_s)
@@ -107,7 +107,7 @@ class Exchange:
                 list(pool.map(lambda pair: self._attempt([nodes[i] for i in pair], pair_s), pairs))
 
     def _attempt(self, nodes: Sequence[SlurmNode], budget_s: float) -> None:
-        """Make one exchange; its failure is reported and does not cost the others."""
+        """Measure one all-to-all; its failure is reported and does not cost the others."""
         names = [node.name for node in nodes]
         what = f"all-to-all over {', '.join(names)}"
         run = Run("network", self.settings.model_copy(update={"budget_s": budget_s}), self.emit)
@@ -115,21 +115,26 @@ class Exchange:
         listener = Listener(run, what, ranks=len(nodes), hosts=names, library=self.library)
         limit_s = budget_s + GRACE_S
         plan = AllToAllPlan(
-            len(nodes), SIZES, budget_s, round(limit_s), int(run.rng.integers(2**31)), hosts=True
+            ranks=len(nodes),
+            sizes=SIZES,
+            budget_s=budget_s,
+            limit_s=round(limit_s),
+            seed=int(run.rng.integers(2**31)),
+            hosts=True,
         )
         program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
-        launch = SrunLauncher(self.allocation, tuple(nodes), kind_of(self.library))
+        launcher = SrunLauncher(self.allocation, tuple(nodes), pmi_of(self.library))
 
         def hear(line: str) -> None:
             if line.startswith('{"event": "world"'):
                 raise Unavailable(
-                    f"srun --mpi={launch.kind} started {len(nodes)} ranks of {self.library}, each alone",
-                    f"install Slurm's {launch.kind} plugin and the MPI's side of it; see: srun --mpi=list",
+                    f"srun --mpi={launcher.pmi} started {len(nodes)} ranks of {self.library}, each alone",
+                    f"install Slurm's {launcher.pmi} plugin and the MPI's side of it; see: srun --mpi=list",
                 )
             listener.line(line)
 
         try:
-            run_ranks(launch, program, len(nodes), timeout_s=limit_s, on_line=hear, env=clean_environment())
+            run_ranks(launcher, program, len(nodes), timeout_s=limit_s, on_line=hear, env=clean_environment())
             listener.ended()
         except UserError as error:
             if not self.stopped():

@@ -1,4 +1,4 @@
-"""The nodes that ``--nodes`` means: those that can be measured now, by partition."""
+"""Selection of the nodes to measure: named by ``--nodes``, free now, and grouped by partition."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scheduler.engines.slurm.client.parse import SlurmNode
 Partitions = Mapping[str, Mapping[str, str]]
 
 
-def named(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) -> list[SlurmNode]:
-    """Find the nodes that ``all``, a list (``node[1-3],x``) or a partition's name stands for, each once.
+def select_nodes(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) -> list[SlurmNode]:
+    """Return the nodes that ``all``, a list (``node[1-3],x``) or a partition's name stands for, each once.
 
     Raises:
         BadInput: a name is neither a node nor a partition.
@@ -21,50 +21,57 @@ def named(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) -> list
     known = {node.name: node for node in nodes}
     if text == "all":
         return list(known.values())
-    found: dict[str, SlurmNode] = {}
+    selected: dict[str, SlurmNode] = {}
     for name in parse.hosts(text):
         if name in known:
-            found[name] = known[name]
+            selected[name] = known[name]
         elif name in partitions:
-            found |= {node.name: node for node in nodes if name in node.partitions}
+            selected |= {node.name: node for node in nodes if name in node.partitions}
         else:
             remedy = f"see: sinfo -N; partitions: {', '.join(partitions) or 'none'}"
             raise BadInput(f"--nodes: there is no node or partition '{name}'", remedy)
-    if not found:
+    if not selected:
         raise BadInput(f"--nodes: {text!r} names no node", "write all, a list as node[1-3], or a partition")
-    return list(found.values())
+    return list(selected.values())
 
 
-def sorted_out(nodes: Sequence[SlurmNode]) -> tuple[list[SlurmNode], list[Refused]]:
-    """Sort the nodes that are free from the others, with the reason."""
+def split_free(nodes: Sequence[SlurmNode]) -> tuple[list[SlurmNode], list[Refused]]:
+    """Split nodes into those that are free, and the others with the reason."""
     free, refused = [], []
     for node in nodes:
         if not node.usable:
             why = f"it is {node.state}" + (f" ({node.reason})" if node.reason else "")
-            refused.append(Refused(node=node.name, reason=why, remedy=f"see: scontrol show node {node.name}"))
+            remedy = f"see: scontrol show node {node.name}"
         elif node.cpus_used:
             why = f"it runs jobs ({node.cpus_used} of {node.cpus} CPUs)"
             remedy = f"measure it when it is quiet: tenbin profile --nodes {node.name}"
-            refused.append(Refused(node=node.name, reason=why, remedy=remedy))
         elif not node.partitions:
-            refused.append(Refused(node=node.name, reason="it is in no partition", remedy="add it to one"))
+            why, remedy = "it is in no partition", "add it to one"
         else:
             free.append(node)
+            continue
+        refused.append(Refused(node=node.name, reason=why, remedy=remedy))
     return free, refused
 
 
-def groups(nodes: Sequence[SlurmNode], partitions: Partitions) -> list[tuple[str, list[SlurmNode]]]:
-    """Choose as few partitions as reach all the nodes; among equals the default one first."""
-    left, found = list(nodes), []
+def group_by_partition(
+    nodes: Sequence[SlurmNode], partitions: Partitions
+) -> list[tuple[str, list[SlurmNode]]]:
+    """Return as few partitions as have all the nodes, with the nodes of each.
+
+    Each time the partition with most of the nodes left is taken; the default one wins a tie.
+    """
+    left, groups = list(nodes), []
     usable = {name: words for name, words in partitions.items() if words.get("State", "UP") == "UP"}
-    while left:
-        sizes = {
-            name: (sum(name in node.partitions for node in left), words.get("Default") == "YES")
-            for name, words in usable.items()
-        }
-        best = max(sizes, key=lambda name: sizes[name], default=None)
-        if best is None or not sizes[best][0]:
+
+    def worth(name: str) -> tuple[int, bool]:
+        return sum(name in node.partitions for node in left), usable[name].get("Default") == "YES"
+
+    while left and usable:
+        best = max(usable, key=worth)
+        group = [node for node in left if best in node.partitions]
+        if not group:
             break
-        found.append((best, [node for node in left if best in node.partitions]))
+        groups.append((best, group))
         left = [node for node in left if best not in node.partitions]
-    return found
+    return groups

@@ -1,7 +1,7 @@
-"""NodeName, Feature, Gres and Weight lines of slurm.conf, from what was measured of the nodes.
+"""NodeName lines of slurm.conf, with Feature, Gres and Weight, from the profiles of the nodes.
 
-What the site has said of a node (addresses, its own features, generic resources) stays; features that begin
-with ``tb_`` are ours and are made anew.
+Addresses, features and generic resources that the site has given a node stay. Features that begin with
+``tb_`` are tenbin's and are replaced.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from scheduler.engines.slurm.nodes.devices import gres_type
 
 OURS = "tb_"
 MEMORY_KEPT = 0.01  # a kernel may tell a little less after an update, and slurmd then refuses the node
-GPU_LAST = 1000  # weight that keeps nodes with GPUs for those who ask for them
+GPU_WEIGHT = 1000  # keeps nodes with GPUs for jobs that ask for GPUs
 
 
 @dataclass(frozen=True)
 class NodeLine:
-    """One node, as slurm.conf has it; ``settings`` in the order in which they are written."""
+    """One node in slurm.conf; ``settings`` are in the order in which they are written."""
 
     name: str
     settings: Mapping[str, str]
@@ -35,8 +35,8 @@ class NodeLine:
         return " ".join([f"NodeName={self.name}", *(f"{k}={v}" for k, v in self.settings.items())])
 
 
-def existing(text: str) -> dict[str, Mapping[str, str]]:
-    """What ``scontrol -o show node`` says of each node: words by name."""
+def read_nodes(text: str) -> dict[str, Mapping[str, str]]:
+    """Read the output of ``scontrol -o show node``: settings by node."""
     found = map(parse.words_of, text.splitlines())
     return {words["NodeName"]: words for words in found if "NodeName" in words}
 
@@ -44,25 +44,31 @@ def existing(text: str) -> dict[str, Mapping[str, str]]:
 def node_lines(
     profiles: Mapping[str, Profile], odd: Sequence[Odd], known: Mapping[str, Mapping[str, str]]
 ) -> list[NodeLine]:
-    """The lines of all nodes, in their order.
+    """Return the lines of all nodes, in the order of ``profiles``.
 
     Args:
-        odd: nodes that are not like their siblings, whose weight is their own.
-        known: what Slurm has of each node already.
+        odd: nodes unlike others of their kind; each gets a weight of its own.
+        known: settings of the nodes in Slurm today.
     """
-    strange = {one.value.node for one in odd}
-    speeds = _alike(profiles, {name: _speed(profile) for name, profile in profiles.items()}, strange)
+    odd_names = {one.value.node for one in odd}
+    speeds = _alike(profiles, {name: _speed(profile) for name, profile in profiles.items()}, odd_names)
     best = max(speeds.values(), default=1.0)
     weights = {name: round(100 * best / speed) for name, speed in speeds.items()}
-    memory = _alike(profiles, {name: _bandwidth(profile) for name, profile in profiles.items()}, strange)
+    memory = _alike(profiles, {name: _bandwidth(profile) for name, profile in profiles.items()}, odd_names)
     return [
-        _line(name, profile, known.get(name, {}), weights.get(name, 100), memory.get(name))
+        _line(
+            profile,
+            known.get(name, {}),
+            name=name,
+            weight=weights.get(name, 100),
+            memory_gbs=memory.get(name),
+        )
         for name, profile in profiles.items()
     ]
 
 
 def _line(
-    name: str, profile: Profile, known: Mapping[str, str], weight: int, memory_gbs: float | None
+    profile: Profile, known: Mapping[str, str], *, name: str, weight: int, memory_gbs: float | None
 ) -> NodeLine:
     i = profile.inventory
     settings = {}
@@ -71,21 +77,21 @@ def _line(
             settings[written] = known[key]
     settings |= _processors(i)
     settings["RealMemory"] = str(int(i.memory_mb / parse.MIB * (1 - MEMORY_KEPT)) // 100 * 100)
-    theirs = [word for word in known.get("AvailableFeatures", "").split(",") if word]
-    features = [word for word in theirs if not word.startswith(OURS)] + _features(profile, memory_gbs)
+    words = known.get("AvailableFeatures", "").split(",")
+    features = [word for word in words if word and not word.startswith(OURS)] + _features(profile, memory_gbs)
     settings["Feature"] = ",".join(dict.fromkeys(features))
     counted = _gpus(i)
-    theirs_gres = re.sub(r"\([^)]*\)", "", known.get("Gres", ""))  # without the sockets, which Slurm adds
-    gres = theirs_gres or ",".join(f"gpu:{kind}:{number}" for kind, number in counted.items())
+    site_gres = re.sub(r"\([^)]*\)", "", known.get("Gres", ""))  # without sockets, because Slurm adds them
+    gres = site_gres or ",".join(f"gpu:{kind}:{number}" for kind, number in counted.items())
     if gres:
         settings["Gres"] = gres
-    settings["Weight"] = str(weight + GPU_LAST * bool(gres))
+    settings["Weight"] = str(weight + GPU_WEIGHT * bool(gres))
     settings["State"] = "UNKNOWN"
-    return NodeLine(name, settings, () if theirs_gres else tuple(_gres(name, i, counted)))
+    return NodeLine(name, settings, () if site_gres else tuple(_gres(name, i, counted)))
 
 
 def _processors(i: Inventory) -> dict[str, str]:
-    """Sockets, cores and threads where each has as many as the other; else only how many CPUs there are."""
+    """Return sockets, cores and threads if they divide evenly, else only the number of CPUs."""
     cpu = i.cpu
     found = {"CPUs": str(cpu.threads)}
     if cpu.cores % cpu.sockets == 0 and cpu.threads % cpu.cores == 0:
@@ -96,7 +102,7 @@ def _processors(i: Inventory) -> dict[str, str]:
 
 
 def _features(profile: Profile, memory_gbs: float | None) -> list[str]:
-    """The kind of node, its memory's speed on all cores in GB/s, and which kinds of OpenCL devices it has."""
+    """Return features: kind of node, memory bandwidth of all cores in GB/s, kinds of OpenCL devices."""
     found = [f"{OURS}kind_{node_kind(profile.inventory).key}"]
     if memory_gbs:
         found.append(f"{OURS}mem_{float(f'{memory_gbs:.2g}'):g}gbs")
@@ -104,7 +110,7 @@ def _features(profile: Profile, memory_gbs: float | None) -> list[str]:
 
 
 def _bandwidth(profile: Profile) -> float | None:
-    """GB/s that the most cores together write, of local memory."""
+    """Return the bandwidth in GB/s at which most cores write local memory together."""
     found = [m for m in profile.models if m.quantity == "memory_bandwidth_gbs"]
     known = [m for m in found if m.coefficients[0].quality is not Quality.POOR]
     most = max(known, key=lambda m: int(m.labels.get("cores", "0")), default=None)
@@ -114,7 +120,7 @@ def _bandwidth(profile: Profile) -> float | None:
 def _alike(
     profiles: Mapping[str, Profile], own: Mapping[str, float | None], odd: set[str]
 ) -> dict[str, float]:
-    """A number of each node: its own where it is odd, else the median of its kind."""
+    """Return a value for each node: its own if the node is odd, else the median of its kind."""
     kinds = {name: node_kind(profile.inventory).key for name, profile in profiles.items()}
     of: dict[str, list[float]] = {}
     for name, value in own.items():
@@ -128,7 +134,7 @@ def _alike(
 
 
 def _speed(profile: Profile) -> float | None:
-    """The mean of its speed in computing and in writing memory, each of one core; no unit."""
+    """Return the mean speed of one core in computing and in writing memory, without unit."""
     parts = []
     if profile.conditions:
         parts.append(1 / median(condition.reference_s for condition in profile.conditions))
@@ -138,7 +144,7 @@ def _speed(profile: Profile) -> float | None:
 
 
 def _gpus(i: Inventory) -> dict[str, int]:
-    """How many GPUs of each type; what NVML does not know, OpenCL may."""
+    """Count GPUs by type, as NVML shows them, else as OpenCL does."""
     names = [gpu.name for gpu in i.gpus] or [device.name for device in i.opencl if device.kind == "gpu"]
     types = [gres_type(name) for name in names]
     return {kind: types.count(kind) for kind in dict.fromkeys(types)}
@@ -152,8 +158,8 @@ def _gres(name: str, i: Inventory, counted: Mapping[str, int]) -> list[str]:
     return [f"NodeName={name} Name=gpu Type={kind} Count={number}" for kind, number in counted.items()]
 
 
-def conf(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
-    """The texts for slurm.conf and for gres.conf (empty: none is needed)."""
+def conf_texts(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
+    """Return the text for slurm.conf and for gres.conf, which is empty if no node needs it."""
     gres = [line for node in lines for line in node.gres]
     head = [
         f"# {title}",

@@ -1,6 +1,6 @@
-"""Measures the nodes of a cluster: every node by itself, side by side, then how they reach each other.
+"""Measurement of a cluster: nodes side by side, then the network between them.
 
-Whatever breaks costs its own part only: a node that refuses is named with its reason, and the others go on.
+A failure costs its own part only. A node that cannot be measured is named with the reason.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import io
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 
@@ -26,9 +26,9 @@ from profiles.clusters import Refused, Survey
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
 from profiles.records import Absent, Profile, Settings
-from scheduler.engines.slurm.admin import node_network
-from scheduler.engines.slurm.admin.allocation import Allocation, held
-from scheduler.engines.slurm.admin.node_selection import Partitions, groups, sorted_out
+from scheduler.engines.slurm.admin.allocation import Allocation, allocate
+from scheduler.engines.slurm.admin.node_network import NodeNetwork, expected_s
+from scheduler.engines.slurm.admin.node_selection import Partitions, group_by_partition, split_free
 from scheduler.engines.slurm.client.node_programs import clean_environment, step_failure
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.tools import Slurm
@@ -37,145 +37,138 @@ END_S = 30.0  # that nodes may take to end early
 Tell = Callable[[str], None]
 
 
-@dataclass
-class Found:
-    """All results so far; several threads write to them."""
+class ClusterMeasurement:
+    """One measurement of a cluster, with its results so far.
 
-    profiles: dict[str, Profile] = field(default_factory=dict)
-    samples: dict[str, dict[str, pd.DataFrame]] = field(default_factory=dict)  # by node and probe
-    refused: list[Refused] = field(default_factory=list)
-    exchanged: list[dict[str, Any]] = field(default_factory=list)
-    absent: list[Absent] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)  # names of nodes that were held
-    interrupted: bool = False
+    Args:
+        settings: those of one node's profile.
+        machine: emulated hardware of which each node measures the power; empty for the real hardware.
+        tell: is called with a line of progress.
 
-    def hear(self, event: Event) -> None:
-        """Note an event of an exchange between nodes."""
-        if event["event"] == "sample":
-            self.exchanged.append(event["row"])
-        elif event["event"] == "absent":
-            self.absent.append(Absent(**event["absent"]))
+    Attributes:
+        profiles, samples: results of the nodes by name; samples by probe.
+        network_samples: rows of the all-to-alls between nodes.
+    """
 
-    def survey(self, cluster: str, created: datetime, duration_s: float, emulated: bool) -> Survey:
-        """Make the record of all of it."""
-        models = fit_samples("network", pd.DataFrame(self.exchanged)) if self.exchanged else []
+    def __init__(self, slurm: Slurm, settings: Settings, *, machine: str, tell: Tell) -> None:
+        self.slurm, self.settings, self.machine, self.tell = slurm, settings, machine, tell
+        self.profiles: dict[str, Profile] = {}
+        self.samples: dict[str, dict[str, pd.DataFrame]] = {}
+        self.network_samples: list[dict[str, Any]] = []
+        self._refused: list[Refused] = []
+        self._absent: list[Absent] = []
+        self._tried: set[str] = set()  # names of nodes that were measured or refused
+        self._interrupted = False
+
+    def measure(self, nodes: Sequence[SlurmNode], partitions: Partitions) -> Survey:
+        """Measure the nodes; Ctrl-C ends the measurement early with the results so far.
+
+        Raises:
+            Unavailable: Slurm does not answer.
+        """
+        created, start_s = datetime.now(UTC), time.monotonic()
+        free, self._refused = split_free(nodes)
+        cluster = self.slurm.config()["ClusterName"]
+        for partition, group in group_by_partition(free, partitions):
+            if self._interrupted:
+                break
+            self.tell(f"{len(group)} node{'s' * (len(group) != 1)} of partition {partition}")
+            self._measure_group(partition, group)
+        why = "interrupted before it was measured" if self._interrupted else "no partition that is up has it"
+        self._refuse(free, Unavailable(why))
+        rows = self.network_samples
         return Survey(
             id=created.strftime("%Y%m%dT%H%M%SZ"),
             cluster=cluster,
             created=created,
-            duration_s=round(duration_s, 1),
+            duration_s=round(time.monotonic() - start_s, 1),
             tenbin_version=version("tenbin"),
             nodes={name: self.profiles[name].id for name in sorted(self.profiles)},
-            refused=tuple(sorted(self.refused, key=lambda one: one.node)),
-            models=tuple(models),
-            absent=tuple(self.absent),
-            interrupted=self.interrupted,
-            emulated=emulated,
+            refused=tuple(sorted(self._refused, key=lambda refused: refused.node)),
+            models=tuple(fit_samples("network", pd.DataFrame(rows)) if rows else ()),
+            absent=tuple(self._absent),
+            interrupted=self._interrupted,
+            emulated=bool(self.machine),
         )
 
-
-def measure(
-    slurm: Slurm,
-    nodes: Sequence[SlurmNode],
-    partitions: Partitions,
-    settings: Settings,
-    *,
-    machine: str,
-    tell: Tell,
-) -> tuple[Survey, Found]:
-    """Measure ``nodes``; Ctrl-C ends it early with what was measured so far (``survey.interrupted``).
-
-    Args:
-        settings: as of one node's profile.
-        machine: emulated hardware, of which each node measures the power; empty: the real one.
-        tell: is called with what is being done, a line at a time.
-
-    Raises:
-        Unavailable: Slurm does not answer.
-    """
-    created, began = datetime.now(UTC), time.monotonic()
-    found = Found()
-    free, refused = sorted_out(nodes)
-    found.refused += refused
-    cluster = slurm.config()["ClusterName"]
-    for partition, group in groups(free, partitions):
-        if found.interrupted:
-            break
-        tell(f"{len(group)} node{'s' * (len(group) != 1)} of partition {partition}")
-        _group(slurm, partition, group, settings, machine=machine, found=found, tell=tell)
-    why = "interrupted before it was measured" if found.interrupted else "no partition that is up has it"
-    found.refused += [Refused(node=node.name, reason=why) for node in free if node.name not in found.asked]
-    return found.survey(cluster, created, time.monotonic() - began, bool(machine)), found
-
-
-def _group(
-    slurm: Slurm,
-    partition: str,
-    nodes: list[SlurmNode],
-    settings: Settings,
-    *,
-    machine: str,
-    found: Found,
-    tell: Tell,
-) -> None:
-    """Measure the nodes of one partition, in one allocation."""
-    steps = plan(settings)
-    limit_s = sum(step.limit_s for step in steps)
-    exchanges = not machine and (not settings.only or "network" in settings.only) and len(nodes) > 1
-    most_s = limit_s + 4 * node_network.expected_s(len(nodes), settings.quick) + 120
-    try:
-        with held(slurm, nodes, partition, most_s) as allocation:
-            visits = [Visit(allocation, node, settings, machine=machine, tell=tell) for node in nodes]
-            _watched([visit.thread for visit in visits], allocation, found, limit_s)
-            for visit in visits:
-                visit.into(found)
-            able = [node for node in nodes if _speaks_mpi(found, node.name)]
-            if exchanges and len(able) > 1 and not found.interrupted:
-                _exchange(allocation, able, settings, found=found, tell=tell)
-    except Unavailable as error:
-        found.refused += [
-            Refused(node=node.name, reason=error.what, remedy=error.remedy)
-            for node in nodes
-            if node.name not in found.asked
-        ]
-        found.asked |= {node.name for node in nodes}
-
-
-def _speaks_mpi(found: Found, node: str) -> bool:
-    return node in found.profiles and found.profiles[node].inventory.mpi is not None
-
-
-def _exchange(
-    allocation: Allocation, nodes: list[SlurmNode], settings: Settings, *, found: Found, tell: Tell
-) -> None:
-    mpi = found.profiles[nodes[0].name].inventory.mpi
-    assert mpi
-    expected_s = node_network.expected_s(len(nodes), settings.quick)
-    tell(f"all-to-all between {len(nodes)} nodes (about {expected_s:.0f} s)")
-
-    everyone = node_network.Exchange(allocation, mpi.library, settings, found.hear, lambda: found.interrupted)
-    thread = threading.Thread(target=everyone.measure, args=[nodes], daemon=True)
-    thread.start()
-    _watched([thread], allocation, found, 4 * expected_s + 120)
-
-
-def _watched(threads: list[threading.Thread], allocation: Allocation, found: Found, limit_s: float) -> None:
-    """Wait for threads; Ctrl-C asks their steps to end, and a second one ends them."""
-    deadline = time.monotonic() + limit_s
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+    def _measure_group(self, partition: str, nodes: list[SlurmNode]) -> None:
+        """Measure the nodes of one partition, in one allocation."""
+        only = self.settings.only
+        network = len(nodes) > 1 and not self.machine and (not only or "network" in only)
+        limit_s = sum(step.limit_s for step in plan(self.settings))
+        allocation_s = limit_s + 4 * expected_s(len(nodes), self.settings.quick) + 120
         try:
-            for thread in threads:
-                thread.join(timeout=0.1)
-        except KeyboardInterrupt:
-            if found.interrupted:
-                return
-            found.interrupted = True
-            allocation.interrupt()
-            deadline = min(deadline, time.monotonic() + END_S)
+            with allocate(self.slurm, nodes, partition, allocation_s) as allocation:
+                running = [
+                    NodeMeasurement(allocation, node, self.settings, machine=self.machine, tell=self.tell)
+                    for node in nodes
+                ]
+                self._wait([one.thread for one in running], allocation, limit_s)
+                for one in running:
+                    self._collect(one)
+                known = {name: profile.inventory.mpi for name, profile in self.profiles.items()}
+                with_mpi = [node for node in nodes if known.get(node.name)]
+                if network and len(with_mpi) > 1 and not self._interrupted:
+                    self._measure_network(allocation, with_mpi)
+        except Unavailable as error:
+            self._refuse(nodes, error)
+
+    def _measure_network(self, allocation: Allocation, nodes: list[SlurmNode]) -> None:
+        mpi = self.profiles[nodes[0].name].inventory.mpi
+        assert mpi
+        duration_s = expected_s(len(nodes), self.settings.quick)
+        self.tell(f"all-to-all between {len(nodes)} nodes (about {duration_s:.0f} s)")
+        network = NodeNetwork(
+            allocation, mpi.library, self.settings, emit=self._hear, stopped=lambda: self._interrupted
+        )
+        thread = threading.Thread(target=network.measure, args=[nodes], daemon=True)
+        thread.start()
+        self._wait([thread], allocation, 4 * duration_s + 120)
+
+    def _hear(self, event: Event) -> None:
+        """Keep the samples of the network and what is absent; called by several threads."""
+        if event["event"] == "sample":
+            self.network_samples.append(event["row"])
+        elif event["event"] == "absent":
+            self._absent.append(Absent(**event["absent"]))
+
+    def _wait(self, threads: list[threading.Thread], allocation: Allocation, limit_s: float) -> None:
+        """Wait for threads; Ctrl-C interrupts their steps, and a second Ctrl-C ends the wait."""
+        deadline = time.monotonic() + limit_s
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+            try:
+                for thread in threads:
+                    thread.join(timeout=0.1)
+            except KeyboardInterrupt:
+                if self._interrupted:
+                    return
+                self._interrupted = True
+                allocation.interrupt()
+                deadline = min(deadline, time.monotonic() + END_S)
+
+    def _collect(self, measured: NodeMeasurement) -> None:
+        """Keep the results of a node, and end its measurement if that still runs."""
+        late = measured.end()
+        profile, node = measured.profile, measured.node
+        if profile is None or not profile.samples:
+            failure = measured.failure or Unavailable("nothing could be measured there")
+            self._refuse([node], Unavailable("it did not end in time", failure.remedy) if late else failure)
+            return
+        self._tried.add(node.name)
+        emulated = profile.settings.emulated
+        name = node.name + (f"+emulated-{emulated}" if emulated else "")
+        self.profiles[name] = profile.model_copy(update={"node": name})
+        self.samples[name] = measured.samples
+
+    def _refuse(self, nodes: Sequence[SlurmNode], failure: Unavailable) -> None:
+        """Name the nodes that were not tried yet, with the reason."""
+        names = [node.name for node in nodes if node.name not in self._tried]
+        self._tried.update(names)
+        self._refused += [Refused(node=name, reason=failure.what, remedy=failure.remedy) for name in names]
 
 
-class Visit:
-    """One node's profile, made there."""
+class NodeMeasurement:
+    """The measurement of one node, by ``agent.node_profile.remote`` on that node."""
 
     def __init__(
         self, allocation: Allocation, node: SlurmNode, settings: Settings, *, machine: str, tell: Tell
@@ -183,47 +176,39 @@ class Visit:
         self.node, self.tell = node, tell
         self.profile: Profile | None = None
         self.samples: dict[str, pd.DataFrame] = {}
-        self.trouble, self.remedy = "", ""
-        self._seen: set[str] = set()
-        program = [
-            sys.executable,
-            "-P",
-            "-m",
-            "agent.node_profile.remote",
-            settings.model_dump_json(),
-            machine,
-        ]
+        self.failure: Unavailable | None = None
+        self._started: set[str] = set()  # probes
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the thread)
+        module = ["-m", "agent.node_profile.remote", settings.model_dump_json(), machine]
         self._process = subprocess.Popen(
-            allocation.step([node], program),
+            allocation.step([node], [sys.executable, "-P", *module]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             errors="replace",
             env=clean_environment(),
-            start_new_session=True,  # Ctrl-C goes to it through Slurm
+            start_new_session=True,  # because Ctrl-C reaches the node through Slurm
         )
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
 
     def _listen(self) -> None:
-        assert self._process.stdout and self._process.stderr
-        errors: list[str] = []
-        reader = threading.Thread(target=_drain, args=(self._process.stderr, errors), daemon=True)
-        reader.start()
+        assert self._process.stdout
         for line in self._process.stdout:
             if line.startswith('{"event": ') and line.endswith("\n"):
                 self._hear(json.loads(line))
         code = self._process.wait()
-        reader.join(timeout=1.0)
-        if self.profile is None and not self.trouble:
-            failure = step_failure(errors, code)
-            self.trouble, self.remedy = failure.what, failure.remedy
+        with self._errors as file:
+            file.seek(0)
+            errors = file.read().decode(errors="replace").splitlines()[-60:]
+        if self.profile is None and self.failure is None:
+            self.failure = step_failure(errors, code)
 
     def _hear(self, event: Event) -> None:
         match event["event"]:
-            case "progress" if event["probe"] not in self._seen:
-                self._seen.add(event["probe"])
+            case "progress" if event["probe"] not in self._started:
+                self._started.add(event["probe"])
                 self.tell(f"{self.node.name}: {event['probe']} ({event['left_s']:.0f} s left)")
             case "samples":
                 packed = io.BytesIO(base64.b64decode(event["parquet"]))
@@ -231,27 +216,12 @@ class Visit:
             case "profile":
                 self.profile = Profile.model_validate(event["profile"])
             case "error":
-                self.trouble, self.remedy = event["what"], event["remedy"]
+                self.failure = Unavailable(event["what"], event["remedy"])
 
-    def into(self, found: Found) -> None:
-        """Put down what came of it, ending it if it has not ended."""
+    def end(self) -> bool:
+        """Kill the measurement if it still runs; return if it did."""
         late = self.thread.is_alive()
         if late:
             self._process.kill()
             self.thread.join(timeout=5.0)
-        name = self.node.name
-        found.asked.add(name)
-        if self.profile is not None and self.profile.samples:
-            emulated = self.profile.settings.emulated
-            known_as = name + (f"+emulated-{emulated}" if emulated else "")
-            found.profiles[known_as] = self.profile.model_copy(update={"node": known_as})
-            found.samples[known_as] = self.samples
-            return
-        why = "it did not end in time" if late else self.trouble or "nothing could be measured there"
-        found.refused.append(Refused(node=name, reason=why, remedy=self.remedy))
-
-
-def _drain(stream: IO[str], into: list[str]) -> None:
-    for line in stream:
-        into.append(line.rstrip())
-        del into[:-60]
+        return late

@@ -8,7 +8,7 @@ import pytest
 
 from profiles.records import Condition, Profile
 from profiles.siblings import Odd, Value
-from scheduler.engines.slurm.admin.slurm_conf import conf, existing, node_lines
+from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines, read_nodes
 from tests.support.records import (
     make_coefficient,
     make_device,
@@ -35,7 +35,7 @@ def node(name: str, gbs: float = 20.0, loop_s: float = 0.01, cores: int = 2, **i
 
 
 def settings(*profiles: Profile, odd: tuple[Odd, ...] = (), known: str = "") -> list[dict[str, str]]:
-    lines = node_lines({p.node: p for p in profiles}, odd, existing(known))
+    lines = node_lines({p.node: p for p in profiles}, odd, read_nodes(known))
     return [dict(line.settings) for line in lines]
 
 
@@ -75,11 +75,11 @@ def test_gpus_by_nvml_by_opencl_and_last() -> None:
     lines = node_lines(
         {"g": node("g", gpus=by_nvml), "a": node("a", opencl=(device,)), "c": node("c")}, (), {}
     )
-    text, gres = conf(lines, "title")
+    text, gres = conf_texts(lines, "title")
     assert "GresTypes=gpu\n" in text
     assert lines[0].settings["Gres"] == "gpu:nvidia_h100_80gb:2"
     assert "NodeName=g Name=gpu Type=nvidia_h100_80gb File=/dev/nvidia1\n" in gres
     assert lines[1].settings["Gres"] == "gpu:gfx90a:1" and "tb_cl_gpu" in lines[1].settings["Feature"]
     assert "NodeName=a Name=gpu Type=gfx90a Count=1\n" in gres
     assert [line.settings["Weight"] for line in lines] == ["1100", "1100", "100"]
-    assert conf([lines[2]], "title")[1] == "" and "GresTypes" not in conf([lines[2]], "title")[0]
+    assert conf_texts([lines[2]], "title")[1] == "" and "GresTypes" not in conf_texts([lines[2]], "title")[0]

@@ -18,8 +18,8 @@ from profiles.clusters import ClusterStore
 from profiles.errors import BadInput
 from profiles.store import Store
 from scheduler.engines.slurm.admin.node_network import rounds
-from scheduler.engines.slurm.admin.node_selection import groups, named, sorted_out
-from scheduler.engines.slurm.admin.slurm_conf import existing
+from scheduler.engines.slurm.admin.node_selection import group_by_partition, select_nodes, split_free
+from scheduler.engines.slurm.admin.slurm_conf import read_nodes
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.node_programs import step_failure
 from tests.support.slurm_lab import SlurmLab
@@ -71,19 +71,19 @@ PARTITIONS = {name: {"State": "UP"} for name in ("cpu", "all", "gpu")} | {"off":
 
 
 def test_which_nodes_are_meant() -> None:
-    assert [node.name for node in named("all", NODES, PARTITIONS)] == ["a1", "a2", "a3", "g1", "x1"]
-    assert [node.name for node in named("a[1-2],g1", NODES, PARTITIONS)] == ["a1", "a2", "g1"]
-    assert [node.name for node in named("cpu", NODES, PARTITIONS)] == ["a1", "a2", "a3"]
+    assert [node.name for node in select_nodes("all", NODES, PARTITIONS)] == ["a1", "a2", "a3", "g1", "x1"]
+    assert [node.name for node in select_nodes("a[1-2],g1", NODES, PARTITIONS)] == ["a1", "a2", "g1"]
+    assert [node.name for node in select_nodes("cpu", NODES, PARTITIONS)] == ["a1", "a2", "a3"]
     with pytest.raises(BadInput, match="no node or partition 'a9'"):
-        named("a9", NODES, PARTITIONS)
-    free, refused = sorted_out(NODES)
+        select_nodes("a9", NODES, PARTITIONS)
+    free, refused = split_free(NODES)
     assert [node.name for node in free] == ["a1", "g1"]
     assert [(one.node, one.reason) for one in refused] == [
         ("a2", "it runs jobs (3 of 8 CPUs)"),
         ("a3", "it is drain+idle (loud fan)"),
         ("x1", "it is in no partition"),
     ]
-    assert [(name, [node.name for node in some]) for name, some in groups(free, PARTITIONS)] == [
+    assert [(name, [node.name for node in some]) for name, some in group_by_partition(free, PARTITIONS)] == [
         ("cpu", ["a1"]),
         ("gpu", ["g1"]),
     ]
@@ -138,7 +138,7 @@ def _starts_with(lab: SlurmLab, nodes_conf: str) -> None:
     kept = [line for line in before.splitlines() if not re.match(r"NodeName=node[13] ", line)]
     try:
         _restart(lab, "\n".join([*kept, nodes_conf]))
-        seen = existing(lab.call("scontrol", "-o", "show", "node"))
+        seen = read_nodes(lab.call("scontrol", "-o", "show", "node"))
         for line in nodes_conf.splitlines():
             if not line.startswith("NodeName"):
                 continue
