@@ -1,4 +1,4 @@
-"""``tenbin agent exec``: what an engine has started on a node."""
+"""``tenbin agent exec``: one attempt of a job, as an engine starts it on a node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tenbin.commands.jobs.outcomes import exit_code
 from tenbin.commands.options import JsonOption
 
 app = typer.Typer(
-    help="What engines start on a node; not for people.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Commands that engines start on a node; not for people.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 
 @app.callback()
 def _agent() -> None:
-    """With one command only, typer would leave its name out."""
+    """Keep the name ``exec``, because typer drops the name of a single command."""
 
 
 @app.command("exec")
@@ -30,10 +32,10 @@ def execute(
 ) -> None:
     """Run one attempt of a job in the foreground, under its supervisor, and end with the job's exit code.
 
-    For an engine whose jobs are started by something else, such as a batch system. An attempt runs at most
-    once: called again this hands the exit code of the first time on. SIGTERM and Ctrl-C end the job in order.
+    Engines use it if a batch system starts their jobs. An attempt runs at most once: a second call returns
+    the exit code of the first. SIGTERM and Ctrl-C end the job in order.
 
-    Exit codes: the job's own, 128 + signal, 125 if it has neither, 3 if somebody else runs it.
+    Exit codes: the job's own, 128 + signal, 125 without either, 3 if the attempt runs already.
     """
     from dataclasses import asdict
 

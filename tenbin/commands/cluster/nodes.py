@@ -1,4 +1,4 @@
-"""``tenbin nodes``: what there is to run jobs on."""
+"""``tenbin nodes``: the nodes of the cluster, their jobs and regions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenbin.commands.options import HomeOption, JsonOption
 
 
 def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the nodes: what each has, what is free, which jobs run there, and to which region it belongs."""
+    """List the nodes: resources of each, how much is free, its jobs, and its region."""
     from json import dumps
 
     from tenbin.client.client import Client
@@ -22,7 +22,7 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
-    """Units that are counted, and the regions that they are cut into."""
+    """Yield the line of a pool of units, then one line for each region of the pool."""
     yield f"{pool['name']}: {pool['free']} of {pool['units']} free"
     for region in pool["regions"]:
         low, high = region["job_units"]

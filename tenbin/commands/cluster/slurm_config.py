@@ -80,7 +80,7 @@ def slurm_config(
 
 
 def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[dict[str, object]]]:
-    """Return nodes.conf, gres.conf if there are GPUs, and the same as records."""
+    """Return nodes.conf and, if there are GPUs, gres.conf; and their lines as records."""
     from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines
     from tenbin.commands.measure.cluster import judged, known
 
@@ -93,7 +93,9 @@ def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[
     lines = node_lines(profiles, judged(survey, profiles)[1], _known_to_slurm())
     title = f"By tenbin {survey.tenbin_version} from what it measured of {survey.cluster}, {survey.id}."
     nodes, gres = conf_texts(lines, title)
-    records = [{"NodeName": line.name, **line.settings, "gres.conf": line.gres} for line in lines]
+    records: list[dict[str, object]] = [
+        {"NodeName": line.name, **line.settings, "gres.conf": line.gres} for line in lines
+    ]
     return {"nodes.conf": nodes} | ({"gres.conf": gres} if gres else {}), records
 
 

@@ -7,12 +7,13 @@ Addresses, features and generic resources that the site has given a node stay. F
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
 from agent.node_profile.node_kind import node_kind
-from profiles.inventory import Inventory
+from profiles.inventory import Cpu, Inventory
 from profiles.records import Profile, Quality
 from profiles.siblings import Odd
 from scheduler.engines.slurm.client import parse
@@ -51,17 +52,16 @@ def node_lines(
         known: settings of the nodes in Slurm today.
     """
     odd_names = {one.value.node for one in odd}
-    speeds = _alike(profiles, {name: _speed(profile) for name, profile in profiles.items()}, odd_names)
-    best = max(speeds.values(), default=1.0)
-    weights = {name: round(100 * best / speed) for name, speed in speeds.items()}
-    memory = _alike(profiles, {name: _bandwidth(profile) for name, profile in profiles.items()}, odd_names)
+    speeds = _alike(profiles, _speed, odd_names)
+    fastest = max(speeds.values(), default=1.0)
+    bandwidths = _alike(profiles, _bandwidth, odd_names)
     return [
         _line(
             profile,
             known.get(name, {}),
             name=name,
-            weight=weights.get(name, 100),
-            memory_gbs=memory.get(name),
+            weight=round(100 * fastest / speeds[name]) if name in speeds else 100,
+            memory_gbs=bandwidths.get(name),
         )
         for name, profile in profiles.items()
     ]
@@ -70,29 +70,28 @@ def node_lines(
 def _line(
     profile: Profile, known: Mapping[str, str], *, name: str, weight: int, memory_gbs: float | None
 ) -> NodeLine:
-    i = profile.inventory
+    inventory = profile.inventory
     settings = {}
     for key, written in (("NodeAddr", "NodeAddr"), ("NodeHostName", "NodeHostname"), ("Port", "Port")):
         if known.get(key, name) != name:
             settings[written] = known[key]
-    settings |= _processors(i)
-    settings["RealMemory"] = str(int(i.memory_mb / parse.MIB * (1 - MEMORY_KEPT)) // 100 * 100)
+    settings |= _processors(inventory.cpu)
+    settings["RealMemory"] = str(int(inventory.memory_mb / parse.MIB * (1 - MEMORY_KEPT)) // 100 * 100)
     words = known.get("AvailableFeatures", "").split(",")
-    features = [word for word in words if word and not word.startswith(OURS)] + _features(profile, memory_gbs)
-    settings["Feature"] = ",".join(dict.fromkeys(features))
-    counted = _gpus(i)
-    site_gres = re.sub(r"\([^)]*\)", "", known.get("Gres", ""))  # without sockets, because Slurm adds them
-    gres = site_gres or ",".join(f"gpu:{kind}:{number}" for kind, number in counted.items())
+    features = [word for word in words if word and not word.startswith(OURS)]
+    settings["Feature"] = ",".join(dict.fromkeys(features + _features(inventory, memory_gbs)))
+    gres, gres_lines = _gpus(name, inventory)
+    if site_gres := re.sub(r"\([^)]*\)", "", known.get("Gres", "")):  # without sockets, which Slurm adds
+        gres, gres_lines = site_gres, ()
     if gres:
         settings["Gres"] = gres
     settings["Weight"] = str(weight + GPU_WEIGHT * bool(gres))
     settings["State"] = "UNKNOWN"
-    return NodeLine(name, settings, () if site_gres else tuple(_gres(name, i, counted)))
+    return NodeLine(name, settings, gres_lines)
 
 
-def _processors(i: Inventory) -> dict[str, str]:
+def _processors(cpu: Cpu) -> dict[str, str]:
     """Return sockets, cores and threads if they divide evenly, else only the number of CPUs."""
-    cpu = i.cpu
     found = {"CPUs": str(cpu.threads)}
     if cpu.cores % cpu.sockets == 0 and cpu.threads % cpu.cores == 0:
         found["Sockets"] = str(cpu.sockets)
@@ -101,16 +100,16 @@ def _processors(i: Inventory) -> dict[str, str]:
     return found
 
 
-def _features(profile: Profile, memory_gbs: float | None) -> list[str]:
+def _features(inventory: Inventory, memory_gbs: float | None) -> list[str]:
     """Return features: kind of node, memory bandwidth of all cores in GB/s, kinds of OpenCL devices."""
-    found = [f"{OURS}kind_{node_kind(profile.inventory).key}"]
+    found = [f"{OURS}kind_{node_kind(inventory).key}"]
     if memory_gbs:
         found.append(f"{OURS}mem_{float(f'{memory_gbs:.2g}'):g}gbs")
-    return found + sorted({f"{OURS}cl_{gres_type(device.kind)}" for device in profile.inventory.opencl})
+    return found + sorted({f"{OURS}cl_{gres_type(device.kind)}" for device in inventory.opencl})
 
 
 def _bandwidth(profile: Profile) -> float | None:
-    """Return the bandwidth in GB/s at which most cores write local memory together."""
+    """Return the bandwidth of local memory in GB/s, written by the largest number of cores measured."""
     found = [m for m in profile.models if m.quantity == "memory_bandwidth_gbs"]
     known = [m for m in found if m.coefficients[0].quality is not Quality.POOR]
     most = max(known, key=lambda m: int(m.labels.get("cores", "0")), default=None)
@@ -118,19 +117,15 @@ def _bandwidth(profile: Profile) -> float | None:
 
 
 def _alike(
-    profiles: Mapping[str, Profile], own: Mapping[str, float | None], odd: set[str]
+    profiles: Mapping[str, Profile], value_of: Callable[[Profile], float | None], odd: set[str]
 ) -> dict[str, float]:
     """Return a value for each node: its own if the node is odd, else the median of its kind."""
-    kinds = {name: node_kind(profile.inventory).key for name, profile in profiles.items()}
-    of: dict[str, list[float]] = {}
-    for name, value in own.items():
-        if value is not None and name not in odd:
-            of.setdefault(kinds[name], []).append(value)
-    return {
-        name: value if name in odd else median(of[kinds[name]])
-        for name, value in own.items()
-        if value is not None
-    }
+    own = {name: value for name, profile in profiles.items() if (value := value_of(profile)) is not None}
+    kinds = {name: node_kind(profiles[name].inventory).key for name in own}
+    of_kind: dict[str, list[float]] = {}
+    for name in own.keys() - odd:
+        of_kind.setdefault(kinds[name], []).append(own[name])
+    return {name: value if name in odd else median(of_kind[kinds[name]]) for name, value in own.items()}
 
 
 def _speed(profile: Profile) -> float | None:
@@ -143,19 +138,15 @@ def _speed(profile: Profile) -> float | None:
     return geometric_mean(parts) if parts else None
 
 
-def _gpus(i: Inventory) -> dict[str, int]:
-    """Count GPUs by type, as NVML shows them, else as OpenCL does."""
-    names = [gpu.name for gpu in i.gpus] or [device.name for device in i.opencl if device.kind == "gpu"]
-    types = [gres_type(name) for name in names]
-    return {kind: types.count(kind) for kind in dict.fromkeys(types)}
-
-
-def _gres(name: str, i: Inventory, counted: Mapping[str, int]) -> list[str]:
-    if i.gpus:
-        return [
-            f"NodeName={name} Name=gpu Type={gres_type(g.name)} File=/dev/nvidia{g.index}" for g in i.gpus
-        ]
-    return [f"NodeName={name} Name=gpu Type={kind} Count={number}" for kind, number in counted.items()]
+def _gpus(name: str, inventory: Inventory) -> tuple[str, tuple[str, ...]]:
+    """Return Gres and the lines of gres.conf, for the GPUs that NVML shows, else for those of OpenCL."""
+    nvml = [gres_type(gpu.name) for gpu in inventory.gpus]
+    opencl = [gres_type(device.name) for device in inventory.opencl if device.kind == "gpu"]
+    counts = Counter(nvml or opencl)
+    files = [f"{kind} File=/dev/nvidia{gpu.index}" for kind, gpu in zip(nvml, inventory.gpus, strict=True)]
+    lines = files or [f"{kind} Count={count}" for kind, count in counts.items()]
+    gres = ",".join(f"gpu:{kind}:{count}" for kind, count in counts.items())
+    return gres, tuple(f"NodeName={name} Name=gpu Type={line}" for line in lines)
 
 
 def conf_texts(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
