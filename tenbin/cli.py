@@ -49,8 +49,7 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
 
 
 class Commands(Mapping[str, Any]):
-    """The commands, each imported and made when it is asked for: to make all of them takes longer than most
-    of them run.
+    """The commands, each imported when it is needed, because to import all takes longer than most run.
 
     Attributes:
         brief: make them without their parameters, which a list of commands does not show.
@@ -81,7 +80,7 @@ def _nothing() -> None:
 
 
 class Group(TyperGroup):
-    """``tenbin`` itself: its commands are those of ``Commands``."""
+    """The command ``tenbin`` with its ``Commands``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -1,8 +1,8 @@
-"""The error of ``tenbin.Client``; a module of its own because it must import nothing."""
+"""The error of ``tenbin.Client``. This module imports nothing, because every command imports it."""
 
 
 class TenbinError(Exception):
-    """The coordinator cannot be reached (exit code 4), or refuses (2): one line that says what to do."""
+    """A coordinator that cannot be reached (exit code 4) or refuses (2); the text says what to do."""
 
     def __init__(self, text: str, exit_code: int = 1) -> None:
         super().__init__(text)

@@ -18,7 +18,7 @@ QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
 
 
 class SafeConsole(Console):
-    """A console whose colours are its own: control characters in what it prints become visible text."""
+    """A console that shows control characters in printed text as visible text."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, emoji=False)

@@ -1,18 +1,20 @@
-"""Whose a checkpoint is: what an old copy of a job still writes replaces nothing, and does not count.
+"""Generations of a checkpoint: an old copy of a job cannot replace the checkpoint of a newer attempt.
 
-A node may be cut off and its job begun again elsewhere while a write of the old copy is on its way. So each
-attempt to run a job (its number is its generation) writes under a name of its own, takes up the checkpoint of
-the highest generation that is not above its own, and removes the others once its own is on the disk. Before
-it gives a checkpoint that name it looks into the file ``generation`` of the job's folder: the number of the
-attempt that counts, written there before that one begins, from the second attempt on. A copy that has just
-looked and is stopped then, or whose last rename arrives a minute later, has still only its own name.
+A node may be cut off while a job writes a checkpoint, and the job starts again on another node. The old
+copy may finish its write later. Therefore each attempt to run a job has its own file name, which ends in
+the number of the attempt (its generation):
 
     checkpoint.tenbin.g3      in the job's own folder
-    data.7-1795329565.g3      elsewhere: the job is named too, for others may come upon it later
+    data.7-1795329565.g3      elsewhere; the job is named too, because other jobs may find the file later
     data                      of a program outside tenbin
 
-Files of different jobs, or of none, have no order but their times. They are taken up where the job has none
-of its own, the newest first: so a program goes on where another job has left it.
+An attempt takes up the checkpoint of the highest generation up to its own. It removes the others when its
+own checkpoint is on the disk. Before that, it reads the file ``generation`` in the job's folder: the number
+of the attempt that counts, written before each attempt from the second one on. A copy that was stopped
+after this check, or whose rename arrives late, still changes only its own file.
+
+Files of different jobs, or of no job, have no order but their times. The newest of them is taken up if the
+job has no checkpoint of its own, so that a program can go on where another job ended.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ Content = TypeVar("Content")
 
 
 class Superseded(CheckpointError):
-    """A later attempt to run this job has begun: this one must not write any more."""
+    """A later attempt to run this job has begun, so that this attempt must not write any more."""
 
 
 class _Found(NamedTuple):
-    """A file of this checkpoint: whose (None: of no job), and whether it is not whole yet."""
+    """A file of this checkpoint: key of its job (None: of no job), and if the file is still being written."""
 
     path: Path
     key: str | None
@@ -49,10 +51,10 @@ class Generations:
     """The files of one checkpoint.
 
     Attributes:
-        path: its name, to which the generation is added.
-        generation: of this process; None: it is of no job.
-        folder: of the job; None: it has none.
-        key: tells the files of this job from those of others; empty in the job's own folder.
+        path: name of the files, without the generation.
+        generation: attempt of this process; None: the process belongs to no job.
+        folder: folder of the job; None: the process belongs to no job.
+        key: name of the job in its files; empty in the job's own folder.
     """
 
     path: Path
@@ -86,22 +88,22 @@ class Generations:
         try:
             write(self.file, program, state, parts, fill=fill, last_look=self.check)
         except FileNotFoundError:
-            self.check()  # who runs the job now has removed what was being written
+            self.check()  # a later attempt has removed the file
             raise
         self._remove(lambda found: self._mine(found) and found.generation < (self.generation or 0))
 
     def take_up(self, look: Callable[[Path], Content]) -> tuple[Path, Content] | None:
         """Find the checkpoint to go on from, and apply ``look`` to it; None: there is no checkpoint.
 
-        It gets this process's name as well: then no old copy can replace it or take it away. One of another
-        job, or of none, has only this name from then on.
+        The checkpoint gets this process's name too, so that no old copy can replace or remove it. A
+        checkpoint of another job, or of no job, is renamed.
         """
         self.check()
-        # What killed attempts were writing takes room.
+        # Unfinished files of killed attempts take room.
         self._remove(lambda found: found.aside and not self._later(found))
         while (source := self.newest()) is not None:
             with suppress(FileNotFoundError):  # an old copy has just replaced it by a later one
-                look(source)  # what is wrong with it is said under the name that it has
+                look(source)  # an error message names the file as found
                 path = self._adopt(source)
                 return path, look(path)
         return None

@@ -50,18 +50,18 @@ class Checkpoint:
     """Everything of a program that must survive: buffers on the device, arrays, and the state of its loop.
 
     Args:
-        program: its name and version; a checkpoint of another one is refused.
-        path: of the checkpoint; under tenbin which attempt it is of is added. Default: ``checkpoint.tenbin``
-            in the folder that tenbin gives the job, else in the current one.
-        device: number of the OpenCL device, counted over all platforms; default: the one tenbin chose
-            (``TENBIN_DEVICE``), else the first there is.
+        program: name and version of the program; checkpoints of other programs are refused.
+        path: of the checkpoint; under tenbin the number of the attempt is added. Default:
+            ``checkpoint.tenbin`` in the folder that tenbin gives the job, else in the current folder.
+        device: number of the OpenCL device, counted over all platforms. Default: the device that tenbin chose
+            (``TENBIN_DEVICE``), else the first.
 
     Attributes:
-        state: what else the loop needs, as JSON knows it (numbers, texts, lists; keys are texts).
-        context, queue: on the device that was chosen.
+        state: further values for the loop, of JSON's types (numbers, texts, lists; keys are texts).
+        context, queue: on the chosen device.
 
     Raises:
-        CheckpointError: there is no such device, or what tenbin has told cannot be read.
+        CheckpointError: there is no such device, or a variable set by tenbin cannot be read.
     """
 
     def __init__(self, program: str, path: str | Path | None = None, device: int | None = None) -> None:
@@ -126,8 +126,7 @@ class Checkpoint:
     def build(self, source: str, options: Sequence[str] = ()) -> cl.Program:
         """Compile kernels for this device; the time K of paper A.
 
-        Who is asked before ``restore`` leaves here: nothing has been done that the checkpoint of before, if
-        there is one, has not.
+        A program that was asked to leave before ``restore`` leaves here: there is nothing new to save.
         """
         import pyopencl as cl
 

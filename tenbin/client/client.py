@@ -74,7 +74,7 @@ def job(job_id: int) -> Job:
 
 
 def _arrays(specs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
-    """Specs in a row that differ in their ``array_index`` alone as one; its numbers, by its place."""
+    """Join neighbouring specs that differ only in ``array_index``; return them, and the indices by place."""
     whole: list[dict[str, Any]] = []
     arrays: dict[int, list[int]] = {}
     for spec in specs:

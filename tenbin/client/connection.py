@@ -68,7 +68,7 @@ class Connection:
         """Call the API, and return its answer.
 
         Raises:
-            TenbinError: nobody answers, or the answer is an error.
+            TenbinError: there is no answer, or the answer is an error.
         """
         connection, prefix = self._connection(timeout_s)
         headers = {"Content-Type": "application/json"}

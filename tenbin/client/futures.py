@@ -22,7 +22,7 @@ class Cancelled(TenbinError, CancelledError):
 
 
 class Job:
-    """A submitted job. Two of the same number of one coordinator are equal.
+    """A submitted job. Jobs of one coordinator with the same number are equal.
 
     Every method asks the coordinator and may raise ``TenbinError`` (nobody answers: exit code 4).
     """
@@ -68,7 +68,7 @@ class Job:
         """Wait for the end of the job at most ``timeout`` seconds; return its ``info``.
 
         Raises:
-            TimeoutError: it has not ended by then.
+            TimeoutError: the job has not ended by then.
         """
         deadline = _deadline(timeout)
         while self._final is None:
@@ -83,9 +83,9 @@ class Job:
         """Wait for the end of the job; return its exit code.
 
         Raises:
-            Cancelled: it was cancelled.
-            TenbinError: it did not get as far as an exit code.
-            TimeoutError: it has not ended by then.
+            Cancelled: the job was cancelled.
+            TenbinError: the job has no exit code.
+            TimeoutError: the job has not ended by then.
         """
         failure = self.exception(timeout)
         if failure is not None:
@@ -96,8 +96,8 @@ class Job:
         """Wait for the end of the job; return why it has no exit code, or None if it has one.
 
         Raises:
-            Cancelled: it was cancelled.
-            TimeoutError: it has not ended by then.
+            Cancelled: the job was cancelled.
+            TimeoutError: the job has not ended by then.
         """
         found = self.wait(timeout)
         if found["stage"] == "cancelled":
@@ -131,7 +131,7 @@ class Job:
         self.client.call("POST", "/migrate", {"ids": [self.id], "to": to})
 
     def add_done_callback(self, callback: Callable[[Job], object]) -> None:
-        """Call ``callback`` with the job when it has ended, in a thread of the client's; at once if it has.
+        """Call ``callback`` with the job when the job has ended, in a thread; at once if it has ended already.
 
         Exceptions of the callback are logged. The thread does not keep the program alive.
         """
@@ -163,7 +163,7 @@ def wait(
     """Wait for jobs, as ``concurrent.futures.wait`` does.
 
     Args:
-        timeout: in seconds; who has not ended by then is in ``not_done``.
+        timeout: in seconds; jobs that have not ended by then are in ``not_done``.
         return_when: ``FIRST_COMPLETED``, ``FIRST_EXCEPTION`` (the first that did not succeed, or all) or
             ``ALL_COMPLETED``, also from ``concurrent.futures``.
     """
@@ -183,7 +183,7 @@ def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[
     """Yield the jobs in the order in which they end.
 
     Raises:
-        TimeoutError: so many seconds after the first is asked for some have not ended.
+        TimeoutError: some have not ended so many seconds after the first was asked for.
     """
     waiting = set(jobs)
     for job, _ in _ends(set(waiting), _deadline(timeout)):

@@ -105,10 +105,10 @@ class Changed(BaseModel):
 
 
 class JobEnds:
-    """Wakes those who wait for the end of a job.
+    """The signal to requests that wait for the end of a job.
 
     Attributes:
-        over: the coordinator ends: nobody is to wait any more.
+        over: the coordinator ends; requests must not wait any more.
     """
 
     def __init__(self) -> None:

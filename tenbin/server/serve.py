@@ -60,12 +60,12 @@ def serve(
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
 
     Args:
-        place: where to listen on TCP as well (``tcp.where``); None: nowhere.
-        tell: told the URL when it listens there.
+        place: address for TCP (``tcp.where``); None: no TCP.
+        tell: called with the URL when the coordinator listens on TCP.
 
     Raises:
-        Busy: another one runs there.
-        BadInput: its journal, its policy or its jobs do not fit this machine, or it cannot listen there.
+        Busy: another coordinator runs there.
+        BadInput: the journal, the policy or the jobs do not fit this machine, or the address cannot be used.
     """
     umask.close_files()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the loop takes it
@@ -95,7 +95,7 @@ def serve(
 
 
 def make_ready(home: Path, anew: bool) -> Iterator[str]:
-    """Close the coordinator's folder to others, and make a damaged journal ``anew`` if it is to be.
+    """Close the coordinator's folder to others; with ``anew`` make a damaged journal anew.
 
     Yields: what was done, as sentences.
     """

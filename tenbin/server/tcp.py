@@ -1,7 +1,8 @@
-"""The API over TCP, for those who ask for it: where to listen, who may come in.
+"""The API over TCP (``tenbin up --listen``): its address, and the check of callers.
 
-Whoever calls must know a token, which is in a file that only the coordinator's owner can read. Calls by a
-name that is not this machine's are refused: a web page could make a browser send them (DNS rebinding).
+Callers must know a token, which is in a file that only the coordinator's owner can read. A request whose Host
+header is not a name of this machine is refused, because a web page could make a browser send such a request
+(DNS rebinding).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Guard:
     """Lets calls through that came by the Unix socket, or that know the token.
 
     Args:
-        unix: path of the Unix socket; whatever did not come by that one is checked.
+        unix: path of the Unix socket; calls that came another way are checked.
         names: of this machine, besides its addresses and ``localhost``.
     """
 

@@ -243,7 +243,7 @@ def wait(
 
 
 def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, quiet: bool = False) -> int:
-    """Wait for all of them, and say why one did not succeed; the exit code to hand on."""
+    """Wait for all jobs, and say why a job did not succeed; return the exit code to hand on."""
     import time
 
     from tenbin.commands.jobs.outcomes import exit_code, outcome
@@ -265,7 +265,7 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
 
 
 def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) -> None:
-    """Have jobs changed; of ranges and ``all`` those that the change applies to."""
+    """Ask for a change of jobs; of ranges and ``all`` it concerns the jobs to which it applies."""
     from tenbin.client.client import Client
 
     client = Client(home)

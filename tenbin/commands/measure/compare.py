@@ -73,7 +73,7 @@ def compare(
 
 
 def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
-    """Raise BadInput where A and B name one profile; the profile of that node before it is offered."""
+    """Refuse A and B if both name the same profile; offer the earlier profile of that node."""
     if paths[0].resolve() != paths[1].resolve():
         return
     folder = paths[0].resolve().parent

@@ -1,4 +1,4 @@
-"""``tenbin doctor`` and ``tenbin restore``: is this node, or this cluster, fit, and is it as it was?"""
+"""``tenbin doctor`` examines this node or the cluster; ``tenbin restore`` undoes what a crash left."""
 
 from __future__ import annotations
 
