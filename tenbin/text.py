@@ -122,32 +122,20 @@ def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
         f"L{c.level}{'' if c.kind == 'unified' else ' ' + c.kind} {c.size_kb:g} KiB x {c.instances}"
         for c in cpu.caches
     )
+    memory = f"{inventory.memory_mb / 1000:.1f} GB in {len(inventory.numa)} NUMA node(s)"
+    kernel = f"kernel {inventory.kernel}, virtualisation: {inventory.virtualisation}"
     lines = [
         ("processor", f"{cpu.model}, {cpu.sockets} socket{'s' * (cpu.sockets != 1)}, {cores}"),
         ("caches", caches or "not told by this machine"),
-        ("memory", f"{inventory.memory_mb / 1000:.1f} GB in {len(inventory.numa)} NUMA node(s)"),
-        (
-            "system",
-            f"{inventory.distribution}, kernel {inventory.kernel}, "
-            f"virtualisation: {inventory.virtualisation}",
-        ),
+        ("memory", memory),
+        ("system", f"{inventory.distribution}, {kernel}"),
     ]
-    lines += [
-        (
-            "storage",
-            f"{s.folder}: {s.filesystem} on {s.device} ({s.kind}), {s.free_mb / 1000:.1f} GB free, "
-            f"{'direct' if s.direct_io else 'buffered'} I/O",
-        )
-        for s in inventory.storage
-    ]
-    lines += [
-        (
-            "network",
-            f"{n.name}: {f'{n.speed_mbit:g} Mbit/s' if n.speed_mbit else 'speed not told'}, "
-            f"driver {n.driver or 'not told'}",
-        )
-        for n in inventory.network
-    ]
+    for s in inventory.storage:
+        free = f"{s.free_mb / 1000:.1f} GB free, {'direct' if s.direct_io else 'buffered'} I/O"
+        lines.append(("storage", f"{s.folder}: {s.filesystem} on {s.device} ({s.kind}), {free}"))
+    for n in inventory.network:
+        speed = f"{n.speed_mbit:g} Mbit/s" if n.speed_mbit else "speed not told"
+        lines.append(("network", f"{n.name}: {speed}, driver {n.driver or 'not told'}"))
     lines += [
         ("OpenCL", f"{d.key}: {d.name} ({d.kind}, {d.compute_units} units), {d.platform}, driver {d.driver}")
         for d in inventory.opencl

@@ -131,7 +131,7 @@ class Job:
         self.client.call("POST", "/migrate", {"ids": [self.id], "to": to})
 
     def add_done_callback(self, callback: Callable[[Job], object]) -> None:
-        """Call ``callback`` with the job when the job has ended, in a thread; at once if it has ended already.
+        """Call ``callback`` with the job when the job has ended, in a thread; at once if it has ended.
 
         Exceptions of the callback are logged. The thread does not keep the program alive.
         """

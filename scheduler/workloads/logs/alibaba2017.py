@@ -48,12 +48,7 @@ class Parameters(TaskParameters):
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the tasks of the table at ``path``.
-
-    Raises:
-        BadInput: the file cannot be read, or ends within its compressed data; with ``strict`` also a line
-            that cannot be used. Raised while the arrivals are read.
-    """
+    """Read the tasks of the table at ``path``."""
     chosen_ = parameters or Parameters()
     skipped: Counter[str] = Counter()
     table = TraceTable(path, chosen_.strict, skipped)

@@ -49,12 +49,7 @@ class Parameters(TaskParameters):
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the pods of the list at ``path``.
-
-    Raises:
-        BadInput: the file cannot be read, or lacks a column. While the arrivals are read: it ends within its
-            compressed data; with ``strict`` also a line that cannot be used.
-    """
+    """Read the pods of the list at ``path``; BadInput if a column is missing."""
     chosen_ = parameters or Parameters()
     heading = next(lines_of(path), "").strip().split(",")
     for name in NEEDED:

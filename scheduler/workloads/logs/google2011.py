@@ -57,12 +57,7 @@ class Parameters(TaskParameters):
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the tasks of a part file, or of all part files of a folder.
-
-    Raises:
-        BadInput: there are no part files in the folder. While the arrivals are read: a file cannot be read,
-            or ends within its compressed data; with ``strict`` also a line that cannot be used.
-    """
+    """Read the tasks of a part file, or of all part files of a folder."""
     chosen_ = parameters or Parameters()
     files = sorted(path.glob(PARTS)) if path.is_dir() else [path]
     if not files:

@@ -51,12 +51,7 @@ class Parameters:
 
 
 def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the log at ``path`` (plain or gzip) as a stream.
-
-    Raises:
-        BadInput: the file cannot be read, or ends within its compressed data; with ``strict`` also a line
-            that cannot be used. Raised while the arrivals are read.
-    """
+    """Read the log at ``path`` (plain or gzip) as a stream."""
     skipped: Counter[str] = Counter()
     remarks: Counter[str] = Counter()
     log = _Log(path, parameters or Parameters(), skipped, remarks)

@@ -17,35 +17,31 @@ if TYPE_CHECKING:
 SHOWN = 50
 
 
-def complete_job(incomplete: str) -> list[str]:
-    """Jobs that have not ended, and the selectors."""
+def _ask(path: str, field: str) -> list[str]:
+    """Ask the coordinator for names to complete; empty if it does not answer."""
     from tenbin.client.client import Client
     from tenbin.errors import TenbinError
 
     try:
-        ids = [str(job["id"]) for job in Client().call("GET", "/jobs", timeout_s=1.0)]
+        return [str(row[field]) for row in Client().call("GET", path, timeout_s=1.0)]
     except TenbinError:
-        ids = []
-    return [name for name in ("last", "all", *ids) if name.startswith(incomplete)]
+        return []
+
+
+def complete_job(incomplete: str) -> list[str]:
+    """Complete jobs that have not ended, and the selectors."""
+    return [name for name in ("last", "all", *_ask("/jobs", "id")) if name.startswith(incomplete)]
 
 
 def complete_place(incomplete: str) -> list[str]:
-    """Devices and nodes of the coordinator."""
-    from tenbin.client.client import Client
-    from tenbin.errors import TenbinError
-
-    try:
-        names = [node["name"] for node in Client().call("GET", "/nodes", timeout_s=1.0)]
-    except TenbinError:
-        names = []
-    return [name for name in names if name.startswith(incomplete)]
+    """Complete devices and nodes of the coordinator."""
+    return [name for name in _ask("/nodes", "name") if name.startswith(incomplete)]
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """Devices of the coordinator, and words for several of them."""
-    return [name for name in ("any", "gpu", "cpu") if name.startswith(incomplete)] + complete_place(
-        incomplete
-    )
+    """Complete devices of the coordinator, and words for several of them."""
+    words = [name for name in ("any", "gpu", "cpu") if name.startswith(incomplete)]
+    return words + complete_place(incomplete)
 
 
 Which = Annotated[
