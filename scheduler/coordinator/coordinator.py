@@ -12,20 +12,19 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 
-from agent.attempts.records import Result
 from profiles.errors import BadInput
+from scheduler.coordinator import events as ev
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.dispatcher import Dispatcher
 from scheduler.coordinator.external_jobs import ExternalJobTracker
+from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import PHASES, JobTable
 from scheduler.coordinator.journal import Journal
-from scheduler.coordinator.outcomes import outcome_of
-from scheduler.coordinator.transitions import Transitions
+from scheduler.coordinator.loop import EventLoop
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.engines.protocol import Engine, Report
+from scheduler.engines.protocol import Engine
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.policy_view import as_job
@@ -33,11 +32,11 @@ from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobSpec, check_order, of_several, one_each, refuse_external
 from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
-from scheduler.model.events import ORDER, Checkpointed, Event, Failed, Finished, Started, Timer
+from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Reason
+from scheduler.policies.base import Policy, Reason
 from scheduler.policies.registry import create
 from scheduler.prediction.migration_costs import LearnedMigrationCosts
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
@@ -45,9 +44,6 @@ from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
 
-MANY = 1000  # waiting jobs: of so many one has to be predicted anew for a policy to begin anew
-MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
-Happening = tuple[type[Event], Callable[[], Event | None]]  # its kind; makes it happen in the cluster state
 log = logging.getLogger("tenbin")
 
 
@@ -79,8 +75,7 @@ class Coordinator:
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self.folders = JobFolders(journal.store)
-        self.policy_text = policy
-        self.policy = create(policy)  # a wrong name is refused before anything else
+        create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
         self.migration_costs = LearnedMigrationCosts(costs)
         slowdowns = profiles or NOTHING_KNOWN
@@ -92,36 +87,53 @@ class Coordinator:
         self.tracker = PredictionTracker(self.job_table, self.folders, self.migration_costs, self.state.now)
         for outcome in journal.predictions(last=OUTCOMES):
             self.migration_costs.recall(outcome)
-        self._happenings: list[Happening] = []
-        self.dispatcher = Dispatcher(self.state, self.job_table, journal, engine, self.tracker, self._happen)
+        self.queue = ev.EventQueue()
+        self.dispatcher = Dispatcher(
+            state=self.state,
+            job_table=self.job_table,
+            journal=journal,
+            engine=engine,
+            tracker=self.tracker,
+            queue=self.queue,
+        )
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
         self.run_times = RunTimePredictor(ended, self.job_table.user, engine.cluster, measured.runs)
         self.memory = MemoryAdmission(engine.cluster.memory_mb)
-        self.transitions = Transitions(
-            self.state,
-            self.job_table,
-            engine,
-            self.dispatcher,
-            self.tracker,
-            self.run_times,
-            self.memory,
-            self._happen,
+        self.handlers = Handlers(
+            state=self.state,
+            job_table=self.job_table,
+            engine=engine,
+            dispatcher=self.dispatcher,
+            tracker=self.tracker,
+            run_times=self.run_times,
+            memory=self.memory,
+            co_location=self.co_location,
+            queue=self.queue,
         )
+        self.loop = EventLoop(policy, self.handlers, self.queue)
         self.external_jobs: ExternalJobTracker | None = None
         if engine.external_jobs is not None:
             past = [*journal.entries(REMEMBERED), *self.job_table.entries.values()]
             self.external_jobs = ExternalJobTracker(
                 past,
-                self.state,
-                self.job_table,
-                self.transitions,
-                self.dispatcher,
-                engine.external_jobs,
-                self.run_times,
-                self._check,
-                self._happen,
+                state=self.state,
+                job_table=self.job_table,
+                handlers=self.handlers,
+                source=engine.external_jobs,
+                run_times=self.run_times,
+                check=self._check,
             )
         self._recover()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides now; it begins anew from time to time."""
+        return self.loop.policy
+
+    @property
+    def policy_text(self) -> str:
+        """Name and parameters of the policy."""
+        return self.loop.policy_text
 
     # -- what users ask for ---------------------------------------------------------------------------
 
@@ -166,7 +178,7 @@ class Coordinator:
             jobs = one_each(specs, arrays or {})
             entries = self.job_table.add(jobs, environment, now, waits_for, predicted)
             for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-                self.transitions.admit(entry)
+                self.handlers.admit(entry)
             self.turn()
         finally:
             gc.enable()
@@ -190,34 +202,34 @@ class Coordinator:
 
     def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
-        self._look_at_clock()
+        self._set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible)
         for entry in entries:
             self.job_table.record(entry, self.state.now, "cancel")
             if entry.alive:
                 self.dispatcher.request(entry, "end")
             else:
-                self._happen(Finished, partial(self.transitions.finish, entry, Stage.CANCELLED))
+                self.queue.put(ev.Ended(entry, Stage.CANCELLED))
         self.turn()
         return left_out
 
     def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
-        self._look_at_clock()
+        self._set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, _not_held)
         for entry in entries:
-            self._happen(Finished, partial(self.transitions.suspend, entry))
+            self.queue.put(ev.SuspendedByOwner(entry))
         self.turn()
         return left_out
 
     def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
-        self._look_at_clock()
+        self._set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
             self.job_table.record(entry, self.state.now, "resumed")
-            self.transitions.admit(entry)
+            self.handlers.admit(entry)
         self.turn()
         return left_out
 
@@ -225,7 +237,7 @@ class Coordinator:
         """BadInput unless its owner has suspended the job, and this machine can run it."""
         if not entry.held_by_user:
             raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
-        if why := self.transitions.unfit(entry):
+        if why := self.handlers.unfit(entry):
             raise BadInput(f"job {entry.id}: {why}", "start tenbin up as before, or cancel the job")
 
     def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
@@ -234,7 +246,7 @@ class Coordinator:
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
-        self._look_at_clock()
+        self._set_clock()
         _, left_out = self.job_table.choose(job_ids, where_possible, partial(self._move, to=to))
         self.turn()
         return left_out
@@ -255,7 +267,7 @@ class Coordinator:
         try:
             self.dispatcher.apply(act.Migrate(entry.id, target))
             entry.goals = (target, state.placement)  # should somebody else be quicker: as before
-            self.transitions.stale = True  # no policy has asked for this: it begins anew with what is there
+            self.handlers.stale = True  # no policy has asked for this: it begins anew with what is there
         except RuleBroken as error:
             raise BadInput(f"job {entry.id} cannot move: {error}", "submit it with --checkpoint") from error
 
@@ -275,7 +287,7 @@ class Coordinator:
             return 0
         count = len(self.external_jobs.waiting())
         if let_go:
-            self._look_at_clock()
+            self._set_clock()
             self.external_jobs.leave("tenbin down --let-go")
             self.turn()
         return count
@@ -311,148 +323,30 @@ class Coordinator:
         except (sqlite3.Error, OSError) as error:
             log.error("the journal or a job's folder cannot be written: %s", error)
 
-    def _look_at_clock(self) -> None:
-        """Before anything is entered in the cluster state: the last turn may have been seconds ago."""
+    def next_timer_s(self) -> float | None:
+        """Return when ``turn`` should be called at the latest, in seconds since 1970."""
+        return self.dispatcher.next_timer_s()
+
+    def _set_clock(self) -> None:
+        """Do so before anything changes the cluster state: the last turn may have been seconds ago."""
         self.state.now = max(instant(self.clock()), self.state.now)
 
     def _once(self) -> None:
         reports = self.engine.poll()
-        self._look_at_clock()  # after it: nothing that is reported is yet to come
+        self._set_clock()  # after the poll, so that nothing that is reported is yet to come
         for report in reports:
-            self._note(report)
+            self.handlers.report(report)
         if self.external_jobs is not None:
             self.external_jobs.look()
         for change in node_availability.update(self.state, self.engine):
-            self._happen(type(change), partial(_same, change))
+            self.queue.put(ev.Applied(change))
         self.tracker.look_around()
         for at, tag in self.dispatcher.due():
-            self._happen(Timer, partial(Timer, at, tag))
-        self._decide()
+            self.queue.put(ev.Applied(Timer(at, tag)))
+        self.loop.run()
         if self.co_location is not None:
             self.co_location.look(self.state)
         self.dispatcher.carry_out()
-
-    def next_timer_s(self) -> float | None:
-        """When ``turn`` should be called at the latest, in seconds since 1970."""
-        return self.dispatcher.next_timer_s()
-
-    def _happen(self, kind: type[Event], what: Callable[[], Event | None]) -> None:
-        self._happenings.append((kind, what))
-
-    def _decide(self) -> None:
-        """Let the happenings happen, in the order of the events' kinds; after each the policy decides."""
-        while self._happenings:
-            self._happenings.sort(key=lambda happening: ORDER[happening[0]])
-            due, self._happenings = self._happenings, []
-            # What the policy ignores is nothing to wait for: it is not called again.
-            upcoming: list[type[Event] | None] = [None]
-            for kind, _ in reversed(due[1:]):
-                upcoming.append(upcoming[-1] if kind in self.policy.ignores else kind)
-            for position, (_, what) in enumerate(due):
-                if self._happenings:  # an action at no cost has taken effect: it comes in its order
-                    self._happenings += due[position:]
-                    break
-                self.state.upcoming = upcoming.pop()
-                event = what()
-                node_availability.update(
-                    self.state, self.engine
-                )  # a unit that was freed may be one that cannot be used
-                self._ask_policy(event)
-
-    def _look_anew(self) -> None:
-        """Predict anew who may be better known now.
-
-        To begin anew takes a policy as long as the queue is: in a long one a few wait until there are more.
-        """
-        unsure, waiting = len(self.transitions.unsure), len(self.state.waiting)
-        if not unsure or (not self.policy.revises and unsure * MANY < waiting):
-            return
-        revised = self.transitions.expect_anew()
-        if self.policy.revises and not self.transitions.stale and not self.state.overtaken:
-            self.policy.revise(revised)
-        elif revised:
-            self.transitions.stale = True
-
-    def _ask_policy(self, event: Event | None) -> None:
-        self._look_anew()
-        if self.transitions.stale or self.state.overtaken:
-            if self.state.upcoming is not None:
-                return  # once for all of this instant
-            # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
-            # with what is there, also with what this event is about.
-            self._begin()
-            event = None
-        # What has become void is still an event: the policy may have been told to wait for it.
-        event = event or Timer(self.state.now)
-        if type(event) in self.policy.ignores:
-            return
-        for action in self.policy.decide(self.state, event):
-            try:
-                self.dispatcher.apply(action)
-            except RuleBroken as error:  # a fault to be seen, but no reason to stop
-                log.error("policy %s: %s", self.policy_text, error)
-
-    def _begin(self) -> None:
-        self.state.arrange()
-        self.policy = create(self.policy_text)
-        self.policy.begin(self.state)
-        self.transitions.stale = False
-
-    # -- what the engine reports ----------------------------------------------------------------------
-
-    def _note(self, report: Report) -> None:
-        entry = self.job_table.entries.get(report.job_id)
-        if entry is None or entry.attempt != report.attempt:
-            return  # an attempt that nobody waits for any more
-        if report.what == "started":
-            self.job_table.record_later(entry, self.state.now, "started", f"attempt {entry.attempt}")
-            self.tracker.began(entry, report.at_s)
-            self._happen(Started, partial(Started, self.job_table.job(entry)))
-        elif report.what == "obeyed":
-            self.tracker.obeyed(entry, report.done, report.at_s)
-        elif report.what == "ended":
-            assert report.result is not None
-            entry.alive = False
-            self._ended(entry, report.result)
-        elif report.what in ("lost", "never"):
-            entry.alive = False
-            self._lost(entry, report)
-
-    def _ended(self, entry: Entry, result: Result) -> None:
-        entry.usage = asdict(result.usage)
-        again = entry.spec.requeue and entry.want != "end"
-        if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
-            self._happen(Checkpointed, partial(self.transitions.checkpointed, entry, result.ended_s))
-        elif result.how in ("checkpointed", "interrupted") and again:
-            self._happen(Failed, partial(self.transitions.requeue, entry, f"it was {result.how}"))
-        else:
-            if self.co_location is not None:
-                self.co_location.ended(entry, result)
-            if not self.transitions.unfit(entry):
-                self.tracker.ended(entry, result)
-            entry.code, entry.signal = result.code, result.signal
-            stage, trouble = outcome_of(entry.spec, self.job_table.tasks(entry), result)
-            self._happen(Finished, partial(self.transitions.finish, entry, stage, trouble, result.ended_s))
-
-    def _lost(self, entry: Entry, report: Report) -> None:
-        """No result will come of the attempt."""
-        trouble = report.trouble or "its supervisor was killed"
-        hopeless = report.what == "never" and report.trouble
-        unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
-        if entry.want == "end":
-            self._happen(Finished, partial(self.transitions.finish, entry, Stage.CANCELLED))
-        elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
-            self._happen(Finished, partial(self.transitions.finish, entry, Stage.FAILED, trouble))
-        elif unbegun and entry.stage is Stage.RUNNING:
-            # Decided, and not carried out when the coordinator was killed: now.
-            self.dispatcher.new_attempt(entry)
-        elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
-            self.job_table.record(entry, self.state.now, "taken back", "it had not begun")
-        elif unbegun and entry.stage is Stage.STOPPING:
-            self._happen(Checkpointed, partial(self.transitions.taken_back, entry))
-        else:
-            trouble = "it had not begun" if unbegun else trouble
-            self._happen(Failed, partial(self.transitions.requeue, entry, trouble, counts=not unbegun))
 
     # -- after a restart ------------------------------------------------------------------------------
 
@@ -467,7 +361,7 @@ class Coordinator:
                     self.engine.regions.cut(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in self.job_table.entries.values())
-        self.transitions.recover_memory()
+        self.handlers.recover_memory()
         for entry in self.job_table.entries.values():
             if entry.stage in PHASES and not self.memory.waits(entry.id):
                 try:
@@ -481,24 +375,19 @@ class Coordinator:
             if entry.stage in (Stage.RUNNING, Stage.STOPPING):
                 self.engine.occupy(entry)
             if entry.stage is Stage.HELD and not entry.held_by_user:
-                self.transitions.admit(entry)
+                self.handlers.admit(entry)
             if entry.alive:
                 self.engine.recover(entry)
                 self.dispatcher.request_again(entry)
                 self.dispatcher.cap_again(entry)
             self.run_times.watch(entry)
-            if not self.transitions.unfit(entry):
+            if not self.handlers.unfit(entry):
                 self.tracker.recover(entry)
-        self._begin()
-        self._happen(Timer, partial(Timer, self.state.now))
+        self.loop.begin()
+        self.queue.put(ev.Applied(Timer(self.state.now)))
 
 
 def _not_held(entry: Entry) -> None:
     """BadInput if its owner has suspended the job."""
     if entry.held_by_user:
         raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
-
-
-def _same(event: Event) -> Event:
-    """It has happened in the cluster state already."""
-    return event

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from functools import partial
 
 from agent.attempts.records import Want
+from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal import Journal
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import actions as act
-from scheduler.model.events import Checkpointed, Event
+from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import Placement, Stop
 from scheduler.model.state import ClusterState
 from scheduler.prediction.tracker import PredictionTracker
-
-Happen = Callable[[type[Event], Callable[[], Event | None]], None]
 
 
 class Dispatcher:
@@ -25,21 +22,22 @@ class Dispatcher:
 
     Args:
         tracker: told of every decision before it is carried out.
-        happen: told of an event that an action at no cost has brought about at once.
+        queue: events that an action at no cost has brought about at once are put there.
     """
 
     def __init__(
         self,
+        *,
         state: ClusterState,
         job_table: JobTable,
         journal: Journal,
         engine: Engine,
         tracker: PredictionTracker,
-        happen: Happen,
+        queue: EventQueue,
     ) -> None:
         self.state, self.job_table, self.journal, self.engine = state, job_table, journal, engine
         self.tracker = tracker
-        self._happen = happen
+        self.queue = queue
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
         self._asks: list[tuple[Entry, Want]] = []
@@ -176,7 +174,7 @@ class Dispatcher:
             self.engine.free(entry)
             entry.stage = Stage.SUSPENDED
             self.request(entry, "pause")
-            self._happen(Checkpointed, partial(Checkpointed, state.job, before))
+            self.queue.put(Applied(Checkpointed(state.job, before)))
         self.job_table.copy_state(entry, state)
         self.job_table.record(entry, self.state.now, entry.stage.value)
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from profiles.errors import BadInput
-from scheduler.coordinator.dispatcher import Dispatcher, Happen
+from scheduler.coordinator import events as ev
+from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.outcomes import outcome_of
-from scheduler.coordinator.transitions import Transitions
 from scheduler.engines.external_jobs import ExternalJob, ExternalJobSource
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model import actions as act
-from scheduler.model.events import Event, Finished, Started, Timer
+from scheduler.model.events import Event, Started
 from scheduler.model.jobs import Placement
 from scheduler.model.state import ClusterState
 from scheduler.prediction.run_times import RunTimePredictor
@@ -39,23 +38,19 @@ class ExternalJobTracker:
     def __init__(
         self,
         past: Iterable[Entry],
+        *,
         state: ClusterState,
         job_table: JobTable,
-        transitions: Transitions,
-        dispatcher: Dispatcher,
+        handlers: Handlers,
         source: ExternalJobSource,
         run_times: RunTimePredictor,
         check: Callable[[JobSpec, float], None],
-        happen: Happen,
     ) -> None:
-        self.state, self.job_table, self.transitions, self.dispatcher = (
-            state,
-            job_table,
-            transitions,
-            dispatcher,
-        )
+        self.state, self.job_table = state, job_table
+        self.handlers, self.dispatcher = handlers, handlers.dispatcher
         self.source, self.run_times = source, run_times
-        self._check, self._happen = check, happen
+        self._check, self.queue = check, handlers.queue
+        handlers.of[ev.StartedElsewhere] = self._adopt
         self._known = {entry.spec.external.id: entry.id for entry in past if entry.spec.external is not None}
 
     def look(self) -> None:
@@ -109,7 +104,7 @@ class ExternalJobTracker:
             entry.blocked = (
                 entry.blocked or f"{self.source.scheduler} has started it"
             )  # no policy may, until it is booked
-            self._happen(Timer, partial(self._adopt, entry, external))  # after what it was before has ended
+            self.queue.put(ev.StartedElsewhere(entry, external))  # after what it was before has ended
         elif external.unclear:
             self._let_go(external.key, entry, external.unclear)
         elif external.needs is not None and self._size(external.needs.spec) != self._size(entry.spec):
@@ -167,7 +162,7 @@ class ExternalJobTracker:
         for entry in entries:
             assert entry.spec.external is not None
             self._known[entry.spec.external.id] = entry.id
-            self.transitions.admit(entry)
+            self.handlers.admit(entry)
 
     def _let_go(self, key: str, entry: Entry | None, remark: str) -> None:
         told = self.source.command, self.source.scheduler
@@ -177,15 +172,15 @@ class ExternalJobTracker:
             self._finish(entry, f"left to {self.source.scheduler}: {remark}")
 
     def _finish(self, entry: Entry, trouble: str, stage: Stage = Stage.CANCELLED) -> None:
-        self._happen(Finished, partial(self.transitions.finish, entry, stage, trouble))
+        self.queue.put(ev.Ended(entry, stage, trouble))
 
     def _block(self, entry: Entry, why: str) -> None:
         self.job_table.record(entry, self.state.now, "blocked" if why else "unblocked", why)
         entry.blocked = why
         if why:  # one that is about to wait again is blocked as soon as it does
-            self._happen(Finished, partial(self.transitions.block, entry, why))
+            self.queue.put(ev.Blocked(entry, why))
         elif entry.stage is Stage.HELD and not entry.held_by_user:
-            self.transitions.admit(entry)
+            self.handlers.admit(entry)
 
     def _limit_s(self, entry: Entry) -> float:
         return entry.limit_s or entry.spec.time_s or math.inf
@@ -197,13 +192,14 @@ class ExternalJobTracker:
         job = self.job_table.limit(entry, limit_s)
         if entry.id in self.state.waiting or entry.id in self.state.running:
             self.state.reconsider(job)
-            self.transitions.stale = True
+            self.handlers.stale = True
 
-    def _adopt(self, entry: Entry, external: ExternalJob) -> Event | None:
+    def _adopt(self, event: ev.StartedElsewhere) -> Event | None:
         """Take over a job that was started by somebody else, if the cluster state has room for it."""
+        entry, external = event.entry, event.external
         if entry.alive or entry.id not in self.job_table.entries:
             return None
-        self.transitions.stale = True
+        self.handlers.stale = True
         entry.blocked, entry.held_by_user = "", False
         if entry.id in self.state.suspended:
             self.state.withdraw(entry.id)
@@ -218,8 +214,8 @@ class ExternalJobTracker:
         why = why or self.state.obstacle(job, placement)
         if why:
             trouble = f"somebody has had it start where tenbin has no room for it ({why})"
-            return self.transitions.finish(
-                entry, Stage.CANCELLED, f"left to {self.source.scheduler}: {trouble}"
+            return self.handlers.ended(
+                ev.Ended(entry, Stage.CANCELLED, f"left to {self.source.scheduler}: {trouble}")
             )
         self.dispatcher.apply(act.Start(entry.id, placement))
         return Started(job)

@@ -1,38 +1,52 @@
-"""Job state transitions, applied to cluster state and journal; each returns the event for the policy."""
+"""What a coordinator does at each event: one handler for each type.
+
+A handler changes cluster state and journal. It returns the event that the policy is told, or None if the
+event has become void. Reports of the engine and requests of users become such events.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
+from agent.attempts.records import Result
 from profiles.errors import BadInput
-from scheduler.coordinator.dispatcher import Dispatcher, Happen
+from scheduler.coordinator import events as ev
+from scheduler.coordinator.dispatcher import Dispatcher
 from scheduler.coordinator.job_table import JobTable
-from scheduler.engines.protocol import Engine
+from scheduler.coordinator.outcomes import outcome_of
+from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.sizes import beyond
 from scheduler.model import actions as act
-from scheduler.model.events import Checkpointed, Event, Failed, Finished, Submitted
+from scheduler.model.events import Checkpointed, Event, Failed, Finished, Started, Submitted
 from scheduler.model.jobs import Job, Placement
 from scheduler.model.state import ClusterState, JobState
 from scheduler.prediction.run_times import RunTimePredictor
-from scheduler.prediction.tracker import PredictionTracker
+from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
+
+MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
+Handler = Callable[[Any], Event | None]
 
 
-class Transitions:
-    """Jobs come, leave, and come again.
+class Handlers:
+    """The handlers of all events, by type.
 
     Args:
         memory: what is set aside of the machine's memory, and who waits for it.
-        happen: told of what follows at once.
+        queue: events that follow at once are put there.
 
     Attributes:
+        of: the handler of each type of event.
         stale: something has changed for which there is no event: the policy has to begin anew.
         unsure: jobs that may be predicted better than they are, by number.
     """
 
     def __init__(
         self,
+        *,
         state: ClusterState,
         job_table: JobTable,
         engine: Engine,
@@ -40,14 +54,87 @@ class Transitions:
         tracker: PredictionTracker,
         run_times: RunTimePredictor,
         memory: MemoryAdmission,
-        happen: Happen,
+        co_location: CoLocationTracker | None,
+        queue: ev.EventQueue,
     ) -> None:
         self.state, self.job_table, self.engine = state, job_table, engine
         self.dispatcher, self.tracker, self.run_times = dispatcher, tracker, run_times
-        self.memory = memory
+        self.memory, self.co_location, self.queue = memory, co_location, queue
         self.stale = False
         self.unsure: dict[int, None] = {}
-        self._happen = happen
+        self.of: dict[type[ev.Event], Handler] = {
+            ev.Applied: lambda event: event.event,
+            ev.Admitted: self._admitted,
+            ev.Ended: self.ended,
+            ev.SuspendedByOwner: self._suspended_by_owner,
+            ev.Blocked: self._blocked,
+            ev.CheckpointWritten: self._checkpoint_written,
+            ev.TakenBack: self._taken_back,
+            ev.AttemptLost: self._attempt_lost,
+        }
+
+    def handle(self, event: ev.Event) -> Event | None:
+        """Enter an event in cluster state and journal; return what the policy is told of it."""
+        return self.of[type(event)](event)
+
+    # -- what the engine reports ----------------------------------------------------------------------
+
+    def report(self, report: Report) -> None:
+        """Note what the engine reports of an attempt, and put the event that follows from it."""
+        entry = self.job_table.entries.get(report.job_id)
+        if entry is None or entry.attempt != report.attempt:
+            return  # an attempt that nobody waits for any more
+        if report.what == "started":
+            self.job_table.record_later(entry, self.state.now, "started", f"attempt {entry.attempt}")
+            self.tracker.began(entry, report.at_s)
+            self.queue.put(ev.Applied(Started(self.job_table.job(entry))))
+        elif report.what == "obeyed":
+            self.tracker.obeyed(entry, report.done, report.at_s)
+        elif report.what == "ended":
+            assert report.result is not None
+            entry.alive = False
+            self._attempt_ended(entry, report.result)
+        elif report.what in ("lost", "never"):
+            entry.alive = False
+            self._no_result(entry, report)
+
+    def _attempt_ended(self, entry: Entry, result: Result) -> None:
+        entry.usage = asdict(result.usage)
+        again = entry.spec.requeue and entry.want != "end"
+        if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
+            self.queue.put(ev.CheckpointWritten(entry, result.ended_s))
+        elif result.how in ("checkpointed", "interrupted") and again:
+            self.queue.put(ev.AttemptLost(entry, f"it was {result.how}"))
+        else:
+            if self.co_location is not None:
+                self.co_location.ended(entry, result)
+            if not self.unfit(entry):
+                self.tracker.ended(entry, result)
+            entry.code, entry.signal = result.code, result.signal
+            stage, trouble = outcome_of(entry.spec, self.job_table.tasks(entry), result)
+            self.queue.put(ev.Ended(entry, stage, trouble, result.ended_s))
+
+    def _no_result(self, entry: Entry, report: Report) -> None:
+        """No result will come of the attempt."""
+        trouble = report.trouble or "its supervisor was killed"
+        hopeless = report.what == "never" and report.trouble
+        unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
+        if entry.want == "end":
+            self.queue.put(ev.Ended(entry, Stage.CANCELLED))
+        elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
+            self.queue.put(ev.Ended(entry, Stage.FAILED, trouble))
+        elif unbegun and entry.stage is Stage.RUNNING:
+            # Decided, and not carried out when the coordinator was killed: now.
+            self.dispatcher.new_attempt(entry)
+        elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
+            self.job_table.record(entry, self.state.now, "taken back", "it had not begun")
+        elif unbegun and entry.stage is Stage.STOPPING:
+            self.queue.put(ev.TakenBack(entry))
+        else:
+            trouble = "it had not begun" if unbegun else trouble
+            self.queue.put(ev.AttemptLost(entry, trouble, counts=not unbegun))
+
+    # -- jobs wait, or may not yet ---------------------------------------------------------------------
 
     def admit(self, entry: Entry) -> None:
         """Let a job wait for its turn, or for others to end first; held where this machine cannot run it."""
@@ -57,7 +144,7 @@ class Transitions:
         entry.stage = Stage.HELD
         if failed:
             trouble = f"job {failed[0]}, which it waited for, did not succeed"
-            self._happen(Finished, partial(self.finish, entry, Stage.CANCELLED, trouble))
+            self.queue.put(ev.Ended(entry, Stage.CANCELLED, trouble))
         elif entry.blocked and entry.spec.external:
             self.job_table.mark_changed(entry)
         elif any(stage is not Stage.DONE for _, stage in stages):
@@ -72,7 +159,7 @@ class Transitions:
             if self.must_wait_for_memory(entry):
                 self._admit_by_memory()
             else:
-                self._happen(Submitted, partial(self._enter, entry))
+                self.queue.put(ev.Admitted(entry))
 
     def must_wait_for_memory(self, entry: Entry) -> bool:
         """Let a job that has no memory set aside wait for the memory that it asks for; False: it need not."""
@@ -91,7 +178,7 @@ class Transitions:
             self.memory.release(job_id)
             self.must_wait_for_memory(entry)
         for job_id in self.memory.admit():
-            self._happen(Submitted, partial(self._enter, self.job_table.entries[job_id]))
+            self.queue.put(ev.Admitted(self.job_table.entries[job_id]))
 
     def recover_memory(self) -> None:
         """After a restart: what runs or is paused has its memory, the others wait for theirs."""
@@ -125,7 +212,11 @@ class Transitions:
             return ""
         return beyond(self.job_table.memory_mb(entry), self.memory.total_mb)
 
-    def _enter(self, entry: Entry) -> Event | None:
+    # -- a handler for each event ----------------------------------------------------------------------
+
+    def _admitted(self, event: ev.Admitted) -> Event | None:
+        """Enter a job in the policy's queue."""
+        entry = event.entry
         if entry.stage is not Stage.WAITING or entry.id not in self.job_table.entries:
             return None
         self.state.restore(self.job_table.as_state(entry))
@@ -147,15 +238,16 @@ class Transitions:
             self.stale = True
         return None
 
-    def finish(self, entry: Entry, stage: Stage, trouble: str = "", ended_s: float = 0.0) -> Event | None:
-        """A job has ended; those that wait for it may go on."""
+    def ended(self, event: ev.Ended) -> Event | None:
+        """Let a job leave; those that wait for it may go on."""
+        entry, stage = event.entry, event.stage
         if entry.id not in self.job_table.entries:
             return None
         placement = self._leave(entry)
         job = self.job_table.job(entry) if placement else None
-        entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s or self.state.now
+        entry.stage, entry.trouble, entry.end_s = stage, event.trouble, event.ended_s or self.state.now
         entry.held_by_user = False
-        self.job_table.record(entry, self.state.now, stage.value, trouble)
+        self.job_table.record(entry, self.state.now, stage.value, event.trouble)
         self.job_table.drop(entry)
         self._give_memory_back(entry)
         self.run_times.forget(entry)
@@ -169,7 +261,7 @@ class Transitions:
         if self.memory.release(entry.id):
             self._admit_by_memory()
 
-    def expect_anew(self) -> list[Job]:
+    def predict_anew(self) -> list[Job]:
         """Predict anew those that may be better known now; who waits and is. They keep their places."""
         found = (self.job_table.entries.get(job_id) for job_id in self.unsure)
         entries = [entry for entry in found if entry is not None and not entry.attempt]
@@ -187,8 +279,9 @@ class Transitions:
                 revised.append(job)
         return revised
 
-    def suspend(self, entry: Entry) -> Event | None:
-        """A job's owner suspends it: for the policy it is gone."""
+    def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
+        """Take a job from the policy; if it runs, it is paused."""
+        entry = event.entry
         placement = self._leave(entry)
         entry.stage, entry.held_by_user = Stage.HELD, True
         self.job_table.record(entry, self.state.now, "suspended", "by its owner")
@@ -199,8 +292,12 @@ class Transitions:
             self._give_memory_back(entry)
         return Finished(self.job_table.job(entry), placement) if placement else None
 
-    def block(self, entry: Entry, why: str) -> Event | None:
-        """A job that waits may not start for now, by no decision of tenbin's."""
+    def _blocked(self, event: ev.Blocked) -> Event | None:
+        """Hold a job that waits."""
+        self._block(event.entry, event.why)
+        return None
+
+    def _block(self, entry: Entry, why: str) -> None:
         if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
             self._leave(entry)
             entry.stage = Stage.HELD
@@ -208,10 +305,10 @@ class Transitions:
         if entry.stage is Stage.HELD:
             entry.blocked = why
             self.job_table.mark_changed(entry)
-        return None
 
-    def requeue(self, entry: Entry, trouble: str, counts: bool = True) -> Event | None:
-        """An attempt is lost; the job waits again, ahead of all others. ``counts``: as its failure."""
+    def _attempt_lost(self, event: ev.AttemptLost) -> Event | None:
+        """Let a job wait again, ahead of all others."""
+        entry, trouble = event.entry, event.trouble
         self.job_table.record(entry, self.state.now, "lost", trouble)
         self.job_table.predictions.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
@@ -223,25 +320,27 @@ class Transitions:
             self.engine.free(entry)
             entry.goals = ()
         self.state.fail(state, entry.kept, entry.kept_s)
-        if not counts:
+        if not event.counts:
             state.failures -= 1
         self.job_table.copy_state(entry, state)
         entry.stage = Stage.WAITING
         if entry.blocked:
-            self.block(entry, entry.blocked)
+            self._block(entry, entry.blocked)
         return Failed(state.job, state.placement) if state.placement else None
 
-    def checkpointed(self, entry: Entry, ended_s: float) -> Event:
-        """A checkpoint is written and the job has left."""
+    def _checkpoint_written(self, event: ev.CheckpointWritten) -> Event:
+        """Let a job leave its place with a checkpoint."""
+        entry = event.entry
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None
-        self.tracker.left(entry, state.job, before.pool, ended_s, now=self.state.now)
+        self.tracker.left(entry, state.job, before.pool, event.ended_s, now=self.state.now)
         self.state.end_stop(state)
         return self._left(entry, state, before, "checkpointed")
 
-    def taken_back(self, entry: Entry) -> Event:
-        """It was to make a checkpoint and had not begun: it goes on with what was kept of it before."""
+    def _taken_back(self, event: ev.TakenBack) -> Event:
+        """Let a job leave its place with what was kept of it before."""
+        entry = event.entry
         state = self.state.state(entry.id)
         before = state.placement
         assert before is not None

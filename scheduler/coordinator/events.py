@@ -1,0 +1,134 @@
+"""What happens in a coordinator: typed events, and the queue in which they wait for their handlers.
+
+An event of the coordinator says what happens to a job or a node. Its handler (``handlers``) enters that in
+cluster state and journal, and gives the event that the policy is told (``scheduler.model.events``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from scheduler.engines.external_jobs import ExternalJob
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.model import events as told
+from scheduler.model.events import ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A change that the cluster state has already: a job has started or is paused, a node went, a timer."""
+
+    event: told.Event
+
+    @property
+    def kind(self) -> type[told.Event]:
+        return type(self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A job may enter the policy's queue: it is new, or what it waited for has come."""
+
+    kind: ClassVar[type[told.Event]] = told.Submitted
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job has ended, by itself, by a limit or because a user has cancelled it; 0 s: it ends now."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+    stage: Stage
+    trouble: str = ""
+    ended_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedByOwner:
+    """A user has suspended a job; for the policy it is gone."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A job that waits may not start for now, by no decision of tenbin's."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """An attempt has written the checkpoint that was asked for, and ended."""
+
+    kind: ClassVar[type[told.Event]] = told.Checkpointed
+    entry: Entry
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """An attempt that was to write a checkpoint had not begun; it never will."""
+
+    kind: ClassVar[type[told.Event]] = told.Checkpointed
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLost:
+    """An attempt is lost, and the job runs again; ``counts``: as one of its failures."""
+
+    kind: ClassVar[type[told.Event]] = told.Failed
+    entry: Entry
+    trouble: str
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StartedElsewhere:
+    """The cluster's own scheduler has started an external job, without tenbin."""
+
+    kind: ClassVar[type[told.Event]] = told.Timer
+    entry: Entry
+    external: ExternalJob
+
+
+Event = (
+    Applied
+    | Admitted
+    | Ended
+    | SuspendedByOwner
+    | Blocked
+    | CheckpointWritten
+    | TakenBack
+    | AttemptLost
+    | StartedElsewhere
+)
+
+
+class EventQueue:
+    """The events that have no handler yet; those of an instant are taken in the order of ``told.KINDS``."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+
+    def put_back(self, events: list[Event]) -> None:
+        """Let events wait once more, because others have come that may be before them."""
+        self._events += events
+
+    def take(self) -> list[Event]:
+        """Take all events, in their order."""
+        self._events.sort(key=lambda event: ORDER[event.kind])
+        events, self._events = self._events, []
+        return events

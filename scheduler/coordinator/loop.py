@@ -1,0 +1,86 @@
+"""The event loop: takes events, has each handled, and asks the policy after each."""
+
+from __future__ import annotations
+
+import logging
+
+from scheduler.coordinator import node_availability
+from scheduler.coordinator.events import EventQueue
+from scheduler.coordinator.handlers import Handlers
+from scheduler.model.events import Event, Timer
+from scheduler.model.state import RuleBroken
+from scheduler.policies.registry import create
+
+MANY = 1000  # waiting jobs for each that has to be predicted anew before a policy begins anew
+log = logging.getLogger("tenbin")
+
+
+class EventLoop:
+    """Handles the events of an instant in their order, and applies what the policy decides after each.
+
+    Args:
+        policy: name and parameters, as for the simulator.
+    """
+
+    def __init__(self, policy: str, handlers: Handlers, queue: EventQueue) -> None:
+        self.policy_text, self.policy = policy, create(policy)
+        self.handlers, self.queue, self.state = handlers, queue, handlers.state
+
+    def run(self) -> None:
+        """Handle all events, also those that follow from them at once."""
+        while self.queue:
+            due = self.queue.take()
+            # What the policy ignores is nothing to wait for, because the policy is not called again for it.
+            upcoming: list[type[Event] | None] = [None]
+            for event in reversed(due[1:]):
+                upcoming.append(upcoming[-1] if event.kind in self.policy.ignores else event.kind)
+            for position, event in enumerate(due):
+                if self.queue:  # an action at no cost has taken effect, and comes in its order
+                    self.queue.put_back(due[position:])
+                    break
+                self.state.upcoming = upcoming.pop()
+                told = self.handlers.handle(event)
+                # A unit that was freed may be one that cannot be used.
+                node_availability.update(self.state, self.handlers.engine)
+                self._ask_policy(told)
+
+    def begin(self) -> None:
+        """Let the policy begin anew with the cluster state as it is."""
+        self.state.arrange()
+        self.policy = create(self.policy_text)
+        self.policy.begin(self.state)
+        self.handlers.stale = False
+
+    def _ask_policy(self, event: Event | None) -> None:
+        self._predict_anew()
+        if self.handlers.stale or self.state.overtaken:
+            if self.state.upcoming is not None:
+                return  # once for all of this instant
+            # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
+            # with what is there, also with what this event is about.
+            self.begin()
+            event = None
+        # What has become void is still an event: the policy may have been told to wait for it.
+        event = event or Timer(self.state.now)
+        if type(event) in self.policy.ignores:
+            return
+        for action in self.policy.decide(self.state, event):
+            try:
+                self.handlers.dispatcher.apply(action)
+            except RuleBroken as error:  # a fault to be seen, but no reason to stop
+                log.error("policy %s: %s", self.policy_text, error)
+
+    def _predict_anew(self) -> None:
+        """Predict the jobs anew that may be better known now.
+
+        A policy begins anew in a time as long as the queue; in a long queue a few jobs wait until there are
+        more.
+        """
+        unsure, waiting = len(self.handlers.unsure), len(self.state.waiting)
+        if not unsure or (not self.policy.revises and unsure * MANY < waiting):
+            return
+        revised = self.handlers.predict_anew()
+        if self.policy.revises and not self.handlers.stale and not self.state.overtaken:
+            self.policy.revise(revised)
+        elif revised:
+            self.handlers.stale = True
