@@ -48,7 +48,7 @@ log = logging.getLogger("tenbin")
 
 
 class Coordinator:
-    """The one who decides; call ``turn`` whenever the engine has something or a timer is due.
+    """The scheduler of real jobs; call ``turn`` when the engine has something or a timer is due.
 
     Args:
         policy: name and parameters, as for the simulator.
@@ -68,6 +68,7 @@ class Coordinator:
         engine: Engine,
         policy: str,
         costs: LinearCosts = FREE,
+        *,
         clock: Callable[[], float] = time.time,
         unit: Unit = CORE,
         profiles: ProfiledSlowdowns | None = None,
@@ -144,7 +145,7 @@ class Coordinator:
         waits_for: Mapping[int, Sequence[int]] | None = None,
         arrays: Mapping[int, Sequence[int]] | None = None,
     ) -> list[int]:
-        """Take jobs in, all or none; their numbers. When this returns they are safe.
+        """Accept jobs, all or none, and return their numbers. When this returns they are safe.
 
         Args:
             arrays: by the place of a spec from 0 on, the ``array_index`` of each of its jobs; others are one.
@@ -176,7 +177,7 @@ class Coordinator:
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
             jobs = one_each(specs, arrays or {})
-            entries = self.job_table.add(jobs, environment, now, waits_for, predicted)
+            entries = self.job_table.add(jobs, environment, now, waits_for, predicted=predicted)
             for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
                 self.handlers.admit(entry)
             self.turn()
@@ -185,11 +186,11 @@ class Coordinator:
         return [entry.id for entry in entries]
 
     def _check(self, spec: JobSpec, now: float) -> None:
-        """BadInput if the job cannot be taken in."""
+        """Raise BadInput if the job cannot be accepted."""
         for other in spec.after:
             if self.job_table.stage(other) is None:
                 raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
-        job = as_job(0, now, spec, self.state.cluster, self.job_table.user, self.job_table.unit)
+        job = as_job(0, now, spec, self.state.cluster, user=self.job_table.user, unit=self.job_table.unit)
         why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
         if why:
             raise BadInput(f"the job can never run here: {why}", "ask for less")
@@ -234,7 +235,7 @@ class Coordinator:
         return left_out
 
     def _resumable(self, entry: Entry) -> None:
-        """BadInput unless its owner has suspended the job, and this machine can run it."""
+        """Raise BadInput unless its owner has suspended the job, and this machine can run it."""
         if not entry.held_by_user:
             raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
         if why := self.handlers.unfit(entry):
@@ -252,7 +253,7 @@ class Coordinator:
         return left_out
 
     def _move(self, entry: Entry, to: str) -> None:
-        """Book the move of one job."""
+        """Apply the move of one job."""
         state = self.state.running.get(entry.id)
         if state is None or state.placement is None:
             raise BadInput(f"job {entry.id} is {entry.shown}, not running", "see: tenbin jobs")
@@ -272,7 +273,7 @@ class Coordinator:
             raise BadInput(f"job {entry.id} cannot move: {error}", "submit it with --checkpoint") from error
 
     def _place(self, to: str, units: int) -> Placement:
-        """``to`` as a placement: a class of device, or a node as ``tenbin nodes`` names it."""
+        """Make a placement of ``to``: a class of device, or a node as ``tenbin nodes`` names it."""
         for pool in self.state.cluster.pools:
             if to in pool.names:
                 return Placement(pool.name, units, ((pool.names.index(to), units),))
@@ -282,7 +283,7 @@ class Coordinator:
         return Placement(to, units)
 
     def let_external_jobs_go(self, let_go: bool) -> int:
-        """Before the end: how many jobs taken over wait; ``let_go``: they are the cluster's again."""
+        """Count the external jobs that wait; with ``let_go`` leave them to the cluster's own scheduler."""
         if self.external_jobs is None:
             return 0
         count = len(self.external_jobs.waiting())
@@ -293,7 +294,7 @@ class Coordinator:
         return count
 
     def why(self, job_id: int) -> Reason:
-        """Why a job does not run; an empty sentence if it does."""
+        """Say why a job does not run; an empty sentence if it does."""
         entry = self.job_table.open(job_id)
         if entry.held_by_user:
             return Reason(f"suspended by its owner; go on with: tenbin resume {job_id}")
@@ -388,6 +389,6 @@ class Coordinator:
 
 
 def _not_held(entry: Entry) -> None:
-    """BadInput if its owner has suspended the job."""
+    """Raise BadInput if its owner has suspended the job."""
     if entry.held_by_user:
         raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")

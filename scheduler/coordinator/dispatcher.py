@@ -1,4 +1,4 @@
-"""What has been decided: entered in the cluster state at once, carried out when the journal has it."""
+"""Decisions: entered in the cluster state at once, carried out when the journal has them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Dispatcher:
             self.state.broken(None, type(action).__name__, "this engine cannot do that")
 
     def new_attempt(self, entry: Entry) -> None:
-        """The job is started once more."""
+        """Start the job once more."""
         entry.attempt += 1
         entry.alive, entry.want = True, ""
         self._starts.append(entry)
@@ -95,7 +95,7 @@ class Dispatcher:
         self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
 
     def request(self, entry: Entry, want: Want) -> None:
-        """The job's supervisor is asked for something."""
+        """Ask the job's supervisor for something."""
         entry.request += 1
         entry.want = want
         self._asks.append((entry, want))
@@ -110,7 +110,7 @@ class Dispatcher:
             self._asks.append((entry, entry.want))
 
     def due(self) -> list[tuple[float, object]]:
-        """(time, tag) of the timers whose time has come; they are gone then."""
+        """Take the timers whose time has come, as (time, tag)."""
         found = []
         while self._timers and self._timers[0][0] <= self.state.now:
             at, _, tag = heapq.heappop(self._timers)
@@ -119,11 +119,11 @@ class Dispatcher:
         return found
 
     def next_timer_s(self) -> float | None:
-        """When the next timer is due, in seconds since 1970."""
+        """Return when the next timer is due, in seconds since 1970."""
         return self._timers[0][0] if self._timers else None
 
     def carry_out(self) -> None:
-        """The journal first, then the engine. What fails (no room) is still to be done: call it again.
+        """Commit to the journal, then have the engine act. If there is no room, call this again.
 
         Raises:
             sqlite3.Error, OSError: the journal, or a job's folder, cannot be written.

@@ -1,4 +1,4 @@
-"""What happens in a coordinator: typed events, and the queue in which they wait for their handlers.
+"""Typed events of a coordinator, and the queue in which they wait for their handlers.
 
 An event of the coordinator says what happens to a job or a node. Its handler (``handlers``) enters that in
 cluster state and journal, and gives the event that the policy is told (``scheduler.model.events``).

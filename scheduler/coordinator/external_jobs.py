@@ -70,19 +70,19 @@ class ExternalJobTracker:
         self._take_in(new)
 
     def waiting(self) -> dict[str, Entry]:
-        """Those that wait for tenbin, by their names there."""
+        """Return the external jobs that wait for tenbin, by their names there."""
         found = self.job_table.entries.values()
         return {e.spec.external.id: e for e in found if e.spec.external is not None and not e.alive}
 
     def leave(self, remark: str) -> int:
-        """All that wait are left to their own scheduler; how many."""
+        """Leave all external jobs that wait to their own scheduler; return their count."""
         waiting = self.waiting()
         for key, entry in waiting.items():
             self._let_go(key, entry, remark)
         return len(waiting)
 
     def _compare(self, external: ExternalJob) -> bool:
-        """Follow what has changed; whether it is to be taken in."""
+        """Follow what has changed; return true if the job is to be accepted."""
         entry = self._entry(external)
         if entry is not None and entry.stage.final:
             if external.state != "waiting":
@@ -115,7 +115,7 @@ class ExternalJobTracker:
         return False
 
     def _entry(self, external: ExternalJob) -> Entry | None:
-        """The job that it is; None: it is not known, or another one had its number."""
+        """Find the job of an external job; None: tenbin does not know it, or another job had its number."""
         number = self._known.get(external.key)
         entry = None if number is None else self.job_table.entry(number)
         if entry is None or entry.spec.external is None:
@@ -127,7 +127,7 @@ class ExternalJobTracker:
         return entry
 
     def _take_in(self, new: Sequence[ExternalJob]) -> None:
-        """Those that are understood and can run here; the others are left to their own scheduler."""
+        """Accept the jobs that are understood and can run here; leave the others to their own scheduler."""
         now, fit = self.state.now, []
         open_tasks = [
             e.spec.external.id.split("_")[0] for e in self.job_table.entries.values() if e.spec.external
@@ -226,6 +226,6 @@ class ExternalJobTracker:
 
 
 def _order(external: ExternalJob) -> tuple[float, int, int]:
-    """As they came."""
+    """Return the key that sorts external jobs as they came."""
     array, _, task = external.key.partition("_")
     return external.submitted_s, int(array), int(task or 0)

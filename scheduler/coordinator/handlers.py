@@ -1,4 +1,4 @@
-"""What a coordinator does at each event: one handler for each type.
+"""The actions of a coordinator at each event: one handler for each type of event.
 
 A handler changes cluster state and journal. It returns the event that the policy is told, or None if the
 event has become void. Reports of the engine and requests of users become such events.
@@ -115,7 +115,7 @@ class Handlers:
             self.queue.put(ev.Ended(entry, stage, trouble, result.ended_s))
 
     def _no_result(self, entry: Entry, report: Report) -> None:
-        """No result will come of the attempt."""
+        """Decide what becomes of a job whose attempt will have no result."""
         trouble = report.trouble or "its supervisor was killed"
         hopeless = report.what == "never" and report.trouble
         unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
@@ -198,8 +198,10 @@ class Handlers:
         return job_id in self.state.waiting and not self.job_table.entries[job_id].attempt
 
     def unfit(self, entry: Entry) -> str:
-        """Why this machine cannot run the job, as a sentence; "" if it can. The machine may have been larger,
-        or divided otherwise, when the job was submitted."""
+        """Say as a sentence why this machine cannot run the job; "" if it can.
+
+        The machine may have been larger, or divided otherwise, when the job was submitted.
+        """
         try:
             why = self.state.misfit(self.job_table.job(entry)) or self._without_memory(entry)
         except BadInput as error:
@@ -207,7 +209,7 @@ class Handlers:
         return f"this machine cannot run the job: {why}" if why else ""
 
     def _without_memory(self, entry: Entry) -> str:
-        """Why the job can never have its memory, as a clause; "": it can."""
+        """Say as a clause why the job can never have its memory; "": it can."""
         if self.memory.is_held(entry.id):
             return ""
         return beyond(self.job_table.memory_mb(entry), self.memory.total_mb)
@@ -225,7 +227,7 @@ class Handlers:
         return Submitted(self.job_table.job(entry))
 
     def _leave(self, entry: Entry) -> Placement | None:
-        """Take a job out of the cluster state; where it ran, if it did."""
+        """Take a job out of the cluster state; return where it ran, if at all."""
         if entry.id in self.state.running:
             state = self.state.state(entry.id)
             self.state.finish(state)
@@ -262,7 +264,7 @@ class Handlers:
             self._admit_by_memory()
 
     def predict_anew(self) -> list[Job]:
-        """Predict anew those that may be better known now; who waits and is. They keep their places."""
+        """Predict the unsure jobs anew; return those that wait and are better known."""
         found = (self.job_table.entries.get(job_id) for job_id in self.unsure)
         entries = [entry for entry in found if entry is not None and not entry.attempt]
         self.unsure.clear()
@@ -350,7 +352,7 @@ class Handlers:
         return self._left(entry, state, before, "taken back")
 
     def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:
-        """The job has left its place; one that moves goes on where it is to go."""
+        """Free the job's place; a job that moves goes on at its goal."""
         self.engine.free(entry)
         entry.kept, entry.kept_s = state.done, state.served_s
         entry.stage = Stage.SUSPENDED

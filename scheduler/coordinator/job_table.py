@@ -58,13 +58,18 @@ class JobTable:
         environment: dict[str, str],
         now: float,
         waits_for: Mapping[int, Sequence[int]] | None = None,
+        *,
         predicted: Sequence[dict[str, Any] | None] = (),
         blocked: Sequence[str] = (),
     ) -> list[Entry]:
-        """New jobs, durable when this returns; ``waits_for``, by places, becomes ``after``, by numbers;
-        ``predicted`` of each, none: nothing is known of any; ``blocked`` likewise: why each may not start.
+        """Add new jobs, which are durable when this returns.
 
-        Those that wait for others are journalled as held, so that a crash lets none of them pass.
+        A crash lets no job pass that waits for others, because such jobs are journalled as held.
+
+        Args:
+            waits_for: the jobs that each waits for, by places; they become ``after``, by numbers.
+            predicted: prediction for each job; (): nothing is known of any.
+            blocked: why each job may not start; (): all may.
 
         Raises:
             NoRoom: the journal cannot be written; nothing was taken in.
@@ -96,18 +101,18 @@ class JobTable:
         return added
 
     def drop(self, entry: Entry) -> None:
-        """A job has ended."""
+        """Forget a job that has ended."""
         del self.entries[entry.id]
         self._jobs.pop(entry.id, None)
         self.predictions.void(entry.id, "the job has ended")
 
     def wait_for_others(self, entry: Entry) -> None:
-        """A job waits until those before it have ended."""
+        """Let a job wait until those before it have ended."""
         for other in entry.spec.after:
             self._followers.setdefault(other, set()).add(entry.id)
 
     def followers(self, ended: Entry) -> list[Entry]:
-        """The jobs that were held for one that has ended, and are not held by their owner as well."""
+        """Return the jobs that waited for the ended one and are not held by their owner as well."""
         ids = sorted(self._followers.pop(ended.id, ()))
         held = [self.entries[i] for i in ids if i in self.entries]
         return [entry for entry in held if entry.stage is Stage.HELD and not entry.held_by_user]
@@ -142,7 +147,7 @@ class JobTable:
         return list(chosen.values()), left_out
 
     def open(self, job_id: int) -> Entry:
-        """A job that has not ended.
+        """Return a job that has not ended.
 
         Raises:
             BadInput: it has, or there is none of that number.
@@ -157,38 +162,44 @@ class JobTable:
         )
 
     def stage(self, job_id: int) -> Stage | None:
-        """Where a job is, ended or not; None if there is none of that number."""
+        """Return the stage of a job, ended or not; None if there is none of that number."""
         entry = self.entry(job_id)
         return None if entry is None else entry.stage
 
     def entry(self, job_id: int) -> Entry | None:
-        """A job, ended or not; None if there is none of that number."""
+        """Return a job, ended or not; None if there is none of that number."""
         if not 0 < job_id <= self.journal.last_id():  # a client may send any integer, SQLite knows 64 bits
             return None
         return self.entries.get(job_id) or self._changed.get(job_id) or self.journal.entry(job_id)
 
     def settled(self, job_id: int) -> bool:
-        """Whether a job has ended, and the journal has it."""
+        """Return true if a job has ended and the journal has it."""
         return job_id not in self.entries and job_id not in self._changed
 
     def job(self, entry: Entry) -> Job:
-        """The job as the policy sees it."""
+        """Return the job as the policy sees it."""
         if entry.id not in self._jobs:
-            known = entry.predicted, entry.limit_s
             self._jobs[entry.id] = as_job(
-                entry.id, entry.submit_s, entry.spec, self.cluster, self.user, self.unit, *known
+                entry.id,
+                entry.submit_s,
+                entry.spec,
+                self.cluster,
+                user=self.user,
+                unit=self.unit,
+                predicted=entry.predicted,
+                limit_s=entry.limit_s,
             )
         return self._jobs[entry.id]
 
     def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
-        """More is known of a job that waits; as the policy sees it now."""
+        """Take a new prediction for a job that waits; return the job as the policy sees it now."""
         entry.predicted = predicted
         self._jobs.pop(entry.id, None)
         self._changed[entry.id] = entry
         return self.job(entry)
 
     def limit(self, entry: Entry, limit_s: float) -> Job:
-        """A job's limit of run time is another now; as the policy sees it."""
+        """Change a job's limit of run time; return the job as the policy sees it now."""
         entry.limit_s = limit_s
         self._jobs.pop(entry.id, None)
         self._changed[entry.id] = entry
@@ -201,7 +212,7 @@ class JobTable:
         entry.hosts = hosts
 
     def tasks(self, entry: Entry) -> int:
-        """How many tasks it has where it runs or ran last; before, the fewest."""
+        """Count the job's tasks where it runs or ran last; before that, the fewest."""
         if entry.tasks is not None:
             return entry.tasks
         placement, cores = entry.placement, len(entry.cores)
@@ -211,14 +222,14 @@ class JobTable:
         return tasks_on(entry.spec, placement.units, Unit(each > 1, each))
 
     def memory_mb(self, entry: Entry) -> float:
-        """Memory that the job asks for on the most units that it can have, in MB; 0: nobody counts it."""
+        """Return the memory that the job asks for on the most units it can have, in MB; 0: no limit."""
         pool = self.cluster.pools[0]
         if entry.spec.memory_mb is None or math.isinf(self.cluster.memory_mb):
             return 0.0
         return memory_mb(entry.spec, pool, self.unit)
 
     def as_state(self, entry: Entry) -> JobState:
-        """What the cluster state says of a job that is in them."""
+        """Return what the cluster state is to know of a job."""
         return JobState(
             self.job(entry),
             entry.since_s,
@@ -234,7 +245,7 @@ class JobTable:
         )
 
     def copy_state(self, entry: Entry, state: JobState) -> None:
-        """The entry takes over what the cluster state says."""
+        """Copy what the cluster state knows of a job into its entry."""
         entry.placement, entry.since_s = state.placement, state.since_s
         entry.start_s, entry.served_s, entry.done = state.start_s, state.served_s, state.done
         entry.preemptions, entry.migrations = state.preemptions, state.migrations
@@ -242,20 +253,20 @@ class JobTable:
         self._changed[entry.id] = entry
 
     def mark_changed(self, entry: Entry) -> None:
-        """Something of the entry has changed."""
+        """Mark an entry to be journalled."""
         self._changed[entry.id] = entry
 
     def record(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
-        """Something happened to a job."""
+        """Record what happened to a job."""
         self._history.append((now, entry.id, kind, detail))
         self._changed[entry.id] = entry
 
     def record_later(self, entry: Entry, now: float, kind: str, detail: str = "") -> None:
-        """Something happened on which nothing rests: durable with what comes next, or a second later."""
+        """Record what nothing rests on; it is durable with the next commit, or a second later."""
         self._remarks.append((now, entry.id, kind, detail))
 
     def history(self, job_id: int) -> list[tuple[float, str, str]]:
-        """(time, kind, detail) of what happened to a job."""
+        """Return (time, kind, detail) of what happened to a job."""
         recent = [(at, kind, detail) for at, job, kind, detail in self._remarks if job == job_id]
         return self.journal.history(job_id) + recent
 
@@ -273,6 +284,8 @@ class JobTable:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]
         told = sorted(self._remarks + self._history, key=itemgetter(0))
-        self.journal.commit(changed, told, self._added.values(), timers, regions, predictions)
+        self.journal.commit(
+            changed, told, self._added.values(), timers, regions=regions, predictions=predictions
+        )
         self._added, self._changed, self._history, self._remarks = {}, {}, [], []
         self.predictions.committed()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def job_folders(store: Path) -> dict[int, Path]:
-    """The folder of each job that has one, by the job's number."""
+    """Return the folders of jobs, by the job's number."""
     try:
         found = list((store / "jobs").iterdir())
     except FileNotFoundError:
@@ -15,6 +15,6 @@ def job_folders(store: Path) -> dict[int, Path]:
 
 
 def attempts_of(folder: Path) -> list[int]:
-    """Numbers of the attempts that have a folder in that of their job."""
+    """Return the numbers of the attempts that have a folder in that of their job."""
     names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
     return [int(name) for name in names if name.isascii() and name.isdecimal()]

@@ -108,10 +108,11 @@ class Journal:
         events: Iterable[tuple[float, int, str, str]] = (),
         added: Iterable[Entry] = (),
         timers: Iterable[tuple[float, object]] | None = None,
+        *,
         regions: Mapping[str, Sequence[Region]] | None = None,
         predictions: Iterable[TrackedPrediction] = (),
     ) -> None:
-        """Write it in one transaction, durably.
+        """Write all of this in one transaction, durably.
 
         Args:
             changed, added: jobs. events: (time, job, kind, detail). predictions: new and changed ones.
@@ -143,14 +144,14 @@ class Journal:
         self._checkpoint_at = min(self._checkpoint_at, time.monotonic() + CHECKPOINT_S)
 
     def keep_environment(self, variables: dict[str, str]) -> str:
-        """Store an environment once, however many jobs have it; its key."""
+        """Store an environment once, however many jobs have it; return its key."""
         text = json.dumps(variables, sort_keys=True)
         key = file.key_of(text)
         self._db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (key, text))
         return key
 
     def environment(self, key: str) -> dict[str, str]:
-        """The variables; KeyError if it was never stored."""
+        """Return the variables; KeyError if the environment was never stored."""
         if key == self._last_environment[0]:  # most jobs that start one after the other share one
             return self._last_environment[1]
         found = self._db.execute("SELECT variables FROM environments WHERE key = ?", (key,)).fetchone()
@@ -160,7 +161,7 @@ class Journal:
         return self._last_environment[1]
 
     def open_jobs(self) -> list[Entry]:
-        """All jobs that have not ended, in the order of their numbers."""
+        """Return all jobs that have not ended, in the order of their numbers."""
         marks = ", ".join("?" * len(FINAL))
         return list(self._select(f"WHERE stage NOT IN ({marks}) ORDER BY id", FINAL))
 
@@ -168,39 +169,39 @@ class Journal:
         return next(self._select("WHERE id = ?", (job_id,)), None)
 
     def entries(self, limit: int | None = None) -> list[Entry]:
-        """The last jobs (all), in the order of their numbers."""
+        """Return the last jobs (all), in the order of their numbers."""
         found = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
         return found[::-1]
 
     def count(self) -> int:
-        """How many jobs there are, ended or not."""
+        """Count the jobs, ended or not."""
         return int(self._db.execute("SELECT count(*) FROM jobs").fetchone()[0])
 
     def last_id(self) -> int:
-        """The highest number that is taken, 0 before the first."""
+        """Return the highest number that is taken, 0 before the first."""
         return self._last
 
     def reserve(self, last: int) -> None:
-        """Numbers up to that one are taken, also those of jobs that are not known any more."""
+        """Reserve all numbers up to ``last``, also those of jobs that are not known any more."""
         self._last = max(self._last, last)
 
     def ids(self) -> set[int]:
-        """The numbers of all jobs."""
+        """Return the numbers of all jobs."""
         return {number for (number,) in self._db.execute("SELECT id FROM jobs")}
 
     def history(self, job_id: int) -> list[tuple[float, str, str]]:
-        """(time, kind, detail) of what happened to a job."""
+        """Return (time, kind, detail) of what happened to a job."""
         query = "SELECT at_s, kind, detail FROM events WHERE job = ? ORDER BY number"
         return self._db.execute(query, (job_id,)).fetchall()
 
     def count_ended(self) -> dict[str, int]:
-        """How many jobs have ended, by stage."""
+        """Count the jobs that have ended, by stage."""
         marks = ", ".join("?" * len(FINAL))
         query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({marks}) GROUP BY stage"
         return {stage.value: 0 for stage in FINAL} | dict(self._db.execute(query, FINAL).fetchall())
 
     def regions(self) -> dict[str, tuple[Region, ...]]:
-        """How each pool that is divided is divided."""
+        """Return the regions of each pool that is divided."""
         found: dict[str, tuple[Region, ...]] = {}
         for pool, *region in self._db.execute("SELECT pool, name, units, max_units FROM regions"):
             found[pool] = (*found.get(pool, ()), Region(*region))
@@ -215,7 +216,7 @@ class Journal:
     ) -> list[TrackedPrediction]:
         """Predictions in the order in which they were made: all; of a job, of a kind; the last so many; those
         whose outcome is not known."""
-        return read_predictions(self._db, job, kind, last, open)
+        return read_predictions(self._db, job=job, kind=kind, last=last, open=open)
 
     def timers(self) -> list[tuple[float, object]]:
         return [(at, thaw(json.loads(tag))) for at, tag in self._db.execute("SELECT at_s, tag FROM timers")]
@@ -228,7 +229,7 @@ class Journal:
 def predictions_of(
     store: Path, *, kind: Kind | None = None, last: int | None = None
 ) -> list[TrackedPrediction]:
-    """The predictions in the journal of a store, whether its coordinator runs or not; nothing is changed.
+    """Read the predictions in the journal of a store, whether its coordinator runs or not.
 
     Raises:
         BadInput: there is none, or it cannot be read.
@@ -236,7 +237,7 @@ def predictions_of(
     with _as_it_is(store) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
             return []
-        return read_predictions(db, None, kind, last, open=False)
+        return read_predictions(db, job=None, kind=kind, last=last, open=False)
 
 
 def ended_jobs(store: Path, last: int) -> list[Entry]:
@@ -251,7 +252,7 @@ def ended_jobs(store: Path, last: int) -> list[Entry]:
 
 @contextmanager
 def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
-    """The journal of a store, to read."""
+    """Open the journal of a store to read only."""
     path = store / file.FILE
     if not path.exists():
         raise BadInput(f"no journal in {store}", "name the coordinator's folder: --home, or TENBIN_HOME")

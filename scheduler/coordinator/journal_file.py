@@ -97,7 +97,7 @@ def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
 
 
 def _upgrade(db: sqlite3.Connection, layout: Layout) -> None:
-    """A new journal, or one of an older version: it gets what it lacks, all or nothing."""
+    """Lay out a new journal, or add what an older version lacks, all or nothing."""
     with db:
         db.execute("BEGIN IMMEDIATE")
         has = [row[1] for row in db.execute("PRAGMA table_info (jobs)")]
@@ -191,7 +191,7 @@ def columns_of(db: sqlite3.Connection, layout: Layout, older: bool) -> list[str]
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """The journal to look at: nothing of it is changed, its log is neither carried over nor deleted."""
+    """Open the journal to read only: its log is neither carried over nor deleted."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 

@@ -1,4 +1,4 @@
-"""Which nodes are in service: what the engine sees of them, entered in the cluster state."""
+"""Availability of nodes, as the engine sees it, entered in the cluster state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduler.model.state import ClusterState
 
 
 def update(state: ClusterState, engine: Engine) -> list[NodeDown | NodeUp]:
-    """Let the cluster state have in service what the engine has; what has changed.
+    """Bring nodes in the cluster state in and out of service as the engine sees them; return the changes.
 
     A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow when
     they are free.

@@ -1,4 +1,4 @@
-"""What became of a job, from how its last attempt ended."""
+"""The outcome of a job, from the end of its last attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler.jobs.specs import JobSpec
 
 
 def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
-    """The final stage, and why as a sentence ("" for a job that succeeded)."""
+    """Return the final stage, and why as a sentence ("" for a job that succeeded)."""
     limit_mb = (spec.memory_mb or 0.0) * tasks
     reasons = {
         "not-started": (Stage.FAILED, f"it could not be started: {result.trouble}"),

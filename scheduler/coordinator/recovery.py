@@ -49,7 +49,7 @@ def check_folders(journal: Journal) -> None:
 
 
 def unknown(journal: Journal) -> list[int]:
-    """The jobs of whose folders the journal does not know, or not the last attempt."""
+    """Find the jobs whose folder, or last attempt, the journal does not know."""
     folders, known = job_folders(journal.store), journal.ids()
     lost = [number for number, folder in folders.items() if number not in known and attempts_of(folder)]
     for entry in journal.open_jobs():  # of one that has ended no attempt can be missing
@@ -198,7 +198,7 @@ def _look_into_folders(store: Path, found: Found) -> None:
 
 
 def _from_folder(number: int, folder: Path, last: int) -> tuple[Entry, dict[str, str]]:
-    """The job as its last attempt tells, and its environment."""
+    """Make a job's entry, and its environment, from its last attempt."""
     attempt = Attempt(folder / f"attempt-{last}")
     try:
         order = json.loads((attempt.path / "order.json").read_bytes())
@@ -228,7 +228,7 @@ def _runs(attempt: Attempt, entry: Entry) -> bool:
 
 
 def _as_placed(order: dict[str, Any]) -> Entry | None:
-    """The job's row as it was journalled when the attempt was placed; None: an older tenbin did that."""
+    """Read the job's row as journalled when the attempt was placed; None: an older tenbin did that."""
     row = order.get("journalled")
     return entry_of([row.get(name) for name in COLUMNS]) if row else None
 

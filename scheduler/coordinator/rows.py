@@ -19,7 +19,7 @@ INSERT_PREDICTION = (
 
 
 def read_predictions(
-    db: sqlite3.Connection, job: int | None, kind: Kind | None, last: int | None, open: bool
+    db: sqlite3.Connection, *, job: int | None, kind: Kind | None, last: int | None, open: bool
 ) -> list[TrackedPrediction]:
     """See ``Journal.predictions``."""
     where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
@@ -48,5 +48,5 @@ def from_row(row: Sequence[Any]) -> TrackedPrediction:
 
 
 def thaw(tag: object) -> object:
-    """A timer's tag: JSON has no tuples, and tags are hashable."""
+    """Make a timer's tag hashable again, because JSON has no tuples."""
     return tuple(map(thaw, tag)) if isinstance(tag, list) else tag

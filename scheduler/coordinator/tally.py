@@ -31,7 +31,7 @@ class TallyFile:
     """The tally beside the journal of a store, to write."""
 
     def __init__(self, store: Path, tally: Tally) -> None:
-        """Write it for the first time, or again.
+        """Write the file for the first time, or again.
 
         Raises:
             BadInput: it cannot be written.
@@ -46,11 +46,11 @@ class TallyFile:
             raise BadInput(f"{path}: {error.strerror}", "free some space there") from error
 
     def note(self, tally: Tally) -> None:
-        """Write it, not yet durably. OSError if that cannot be: the last one stays, which is lawful."""
+        """Write the tally, not yet durably. If that raises OSError, the last tally stays, which is lawful."""
         os.pwrite(self._descriptor, _line(tally), 0)
 
     def settle(self) -> None:
-        """Make it durable."""
+        """Make the last tally durable."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class TallyFile:
 
 
 def read_tally(store: Path) -> Tally | None:
-    """The tally of a store, None if it has none.
+    """Read the tally of a store, None if it has none.
 
     Raises:
         BadInput: it is damaged.

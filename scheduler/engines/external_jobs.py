@@ -12,7 +12,7 @@ from scheduler.model.jobs import Placement
 
 
 class Needs(NamedTuple):
-    """What a job needs.
+    """The needs of an external job.
 
     Attributes:
         at_once: of an array the most tasks that may run at a time; None: any number.
@@ -61,13 +61,13 @@ class ExternalJobSource(Protocol):
     command: str
 
     def look(self) -> Sequence[ExternalJob] | None:
-        """All that there are; None: as at the last look."""
+        """Return all external jobs; None: as at the last look."""
 
     def has_room(self, placement: Placement) -> bool:
-        """Whether the nodes of a placement are free in the cluster state."""
+        """Return true if the nodes of a placement are free in the cluster state."""
 
     def let_go(self, key: str, remark: str) -> None:
-        """It is the cluster's own scheduler's from now on, for that reason."""
+        """Leave the job to the cluster's own scheduler, for that reason."""
 
     def drop(self, key: str) -> None:
-        """It was cancelled while it waited."""
+        """Drop a job that was cancelled while it waited."""

@@ -39,7 +39,7 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user asks of an engine.
+    """A user's wishes for an engine.
 
     Attributes:
         home: folder of the coordinator.

@@ -17,7 +17,7 @@ from scheduler.model.jobs import Cluster, Placement, Region
 
 
 class Report(NamedTuple):
-    """What happened to an attempt.
+    """A report of what happened to an attempt.
 
     "started"; "obeyed": request number ``done`` was carried out; "ended": ``result`` says how; "lost": its
     supervisor died without a result, nothing of it runs any more, ``trouble`` says why if it was not killed;

@@ -1,1 +1,1 @@
-"""What users ask for: the specification of a job, its size, and its memory."""
+"""Requests of users: the specification of a job, its size, its memory, and its state in the journal."""

@@ -12,7 +12,7 @@ from scheduler.model.jobs import Placement
 
 
 class Stage(StrEnum):
-    """Where a job is; the last four are final."""
+    """The stage of a job; the last four are final."""
 
     HELD = "held"  # waits for other jobs; in the journal also: suspended by its owner (``Entry.shown``)
     WAITING = "waiting"
@@ -30,7 +30,7 @@ class Stage(StrEnum):
 
     @property
     def begun(self) -> bool:
-        """Whether a job of this stage has begun to run and has not ended."""
+        """Return true if a job of this stage has begun to run and has not ended."""
         return self in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED)
 
 

@@ -56,11 +56,11 @@ class MemoryAdmission:
         return self.total_mb - self._held_mb
 
     def is_held(self, job_id: int) -> bool:
-        """True if memory is set aside for the job."""
+        """Return true if memory is set aside for the job."""
         return job_id in self._held
 
     def waits(self, job_id: int) -> bool:
-        """True if the job waits for memory."""
+        """Return true if the job waits for memory."""
         return job_id in self._waiting
 
     def why(self, job_id: int) -> str:
@@ -150,7 +150,7 @@ class MemoryAdmission:
         return min(self._turns(float("inf")), default=None)
 
     def _turns(self, most_mb: float) -> Iterable[Turn]:
-        """The first turn of each size of memory up to ``most_mb``."""
+        """Yield the first turn of each size of memory up to ``most_mb``."""
         for needed_mb in [mb for mb in self._by_size if mb <= most_mb]:
             heap = self._by_size[needed_mb]
             while heap and self._waiting.get(heap[0].job_id) != (heap[0], needed_mb):

@@ -17,12 +17,13 @@ def as_job(
     submit_s: float,
     spec: JobSpec,
     cluster: Cluster,
+    *,
     user: str,
     unit: Unit = CORE,
     predicted: Mapping[str, Any] | None = None,
     limit_s: float | None = None,
 ) -> Job:
-    """The job that policies see, in the terms of the cluster: cores, devices, or nodes with cores and memory.
+    """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
@@ -43,7 +44,7 @@ def as_job(
         estimates = _by_device(spec, cluster, predicted)
     elif pool.counted:
         units, most = range_of(spec, pool, unit)
-        speed = speed_of(spec, pool, unit, units, most)
+        speed = speed_of(spec, pool, unit, units, most=most)
     elif spec.nodes:
         units, most = range_of(spec, pool, unit)
         each = unit.cores // spec.cores
@@ -73,7 +74,7 @@ def as_job(
 
 
 def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
-    """What its owner says, at speed 1: a limit is that, what is expected is without a cap."""
+    """Return the owner's estimate at speed 1; an expected run time is one without a cap."""
     expected = spec.expect_s.get("")
     if expected is None or speed is None:
         return expected or spec.time_s
@@ -81,7 +82,7 @@ def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
 
 
 def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | None) -> dict[str, float]:
-    """Expected run time on each class of device that will do; infinite where it is not known.
+    """Estimate the run time on each class of device that will do; infinite where it is not known.
 
     From history: a class on which the job has never run is taken to be as fast as the best on which it has,
     so that it is tried.
@@ -100,7 +101,7 @@ def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | N
 
 
 def _from_history(predicted: Mapping[str, Any] | None, pool: str, quantile: str) -> float | None:
-    """What earlier runs say: to compare devices the middle; to plan who may pass, what 9 of 10 keep to.
+    """Return a quantile of earlier runs: the middle to compare devices, the high one to plan with.
 
     Planning by the middle EASY makes jobs wait far longer: half of them are then believed to end any moment
     (``tenbin reproduce prediction``).
@@ -110,6 +111,6 @@ def _from_history(predicted: Mapping[str, Any] | None, pool: str, quantile: str)
 
 
 def _registered_mb(predicted: Mapping[str, Any] | None) -> float | None:
-    """What its checkpoints held (paper A's M_max): what moving it costs is told by that."""
+    """Return the size of its checkpoints (paper A's M_max), which tells what moving it costs."""
     found = predicted.get("registered_mb") if predicted else None
     return None if found is None else float(found["middle"])

@@ -21,7 +21,7 @@ CHANGING = COLUMNS[COLUMNS.index("stage") :]
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """A job as the journal has it, for its folder: by that a lost journal is made anew."""
+    """Return a job's row for its folder, from which a lost journal is made anew."""
     return {
         name: value for name, value in zip(COLUMNS, as_row(entry, COLUMNS), strict=True) if value is not None
     }
@@ -40,7 +40,7 @@ def as_row(entry: Entry, columns: Sequence[str]) -> list[Any]:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """The job of a row; BadInput if it is damaged."""
+    """Make the job of a row; BadInput if the row is damaged."""
     try:
         return _parse(row)
     except (ValueError, TypeError, KeyError) as error:
@@ -80,11 +80,11 @@ EMPTY_AS_JSON: dict[type, str] = {tuple: "[]", list: "[]", dict: "{}"}
 
 
 def flat(placement: Placement) -> list[Any]:
-    """A placement as JSON has it."""
+    """Return a placement as JSON has it."""
     return [getattr(placement, name) for name in PLACEMENT]
 
 
 def placement_of(flat: list[Any]) -> Placement:
-    """The placement that ``flat`` has written."""
+    """Make the placement that ``flat`` has written."""
     pool, units, nodes, cap_w, region, binding = flat
     return Placement(pool, units, tuple((node, there) for node, there in nodes), cap_w, region, binding)

@@ -1,4 +1,4 @@
-"""How many tasks a job has on so many units, and how fast they make it."""
+"""Sizes of jobs: the tasks that fit on so many units, and the speed that they give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERIAL = 0.05  # share of a job that no further task shortens, where nothing bet
 
 @dataclass(frozen=True)
 class Unit:
-    """What one unit of the pool is, and what was measured of this machine.
+    """One unit of the pool, and what was measured of this machine.
 
     Attributes:
         node: whether it is a whole node, across which no task lies; else it is a core.
@@ -40,13 +40,13 @@ CORE = Unit()
 
 
 def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:
-    """The job's tasks on so many units: as many as it may have of those that fit."""
+    """Count the job's tasks on so many units: as many as it may have of those that fit."""
     there = units * (unit.cores // spec.cores) if unit.node else units // spec.cores
     return there if spec.nodes else min(there, spec.max_tasks or spec.tasks)
 
 
 def memory_mb(spec: JobSpec, pool: Pool, unit: Unit) -> float:
-    """Memory of the most tasks that the job can have here, in MB (10^6 bytes); 0: it asks for none."""
+    """Return the memory of the most tasks that the job can have here, in MB; 0: none is asked for."""
     if spec.memory_mb is None:
         return 0.0
     units = min(spec.max_nodes or spec.nodes or pool.units, pool.units)
@@ -54,7 +54,7 @@ def memory_mb(spec: JobSpec, pool: Pool, unit: Unit) -> float:
 
 
 def within_memory(spec: JobSpec, pool: Pool, unit: Unit, total_mb: float) -> JobSpec:
-    """The job with no larger range of sizes than the memory holds.
+    """Cut the job's range of sizes to what the memory holds.
 
     Raises:
         BadInput: its fewest tasks ask for more than there is.
@@ -75,7 +75,7 @@ def within_memory(spec: JobSpec, pool: Pool, unit: Unit, total_mb: float) -> Job
 
 
 def beyond(needed_mb: float, total_mb: float) -> str:
-    """Why a job can never have so much memory, as a clause; "": it can."""
+    """Say as a clause why a job can never have so much memory; "": it can."""
     if needed_mb <= total_mb:
         return ""
     return f"it asks for {memory_text(needed_mb)} of memory, jobs may have {memory_text(total_mb)}"
@@ -87,7 +87,7 @@ def memory_text(mb: float) -> str:
 
 
 def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
-    """So many units hold these tasks.
+    """Count the units that hold these tasks.
 
     Raises:
         BadInput: not one fits on a unit.
@@ -101,7 +101,7 @@ def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
 
 
 def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
-    """The fewest units that the job runs on, and the most it can use (None: exactly so many).
+    """Return the fewest units that the job runs on, and the most it can use (None: exactly so many).
 
     Raises:
         BadInput: it asks for nodes where cores are scheduled, or there are not so many.
@@ -125,8 +125,8 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
     return least, most if most != least else None
 
 
-def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None) -> TabulatedSpeed | None:
-    """How fast the job is, against its fewest units under the lowest cap; None where it is always 1.
+def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, *, most: int | None) -> TabulatedSpeed | None:
+    """Return the job's speed against its fewest units under the lowest cap; None where it is always 1.
 
     Over units: as its owner or its job profile says (``speedup``), else as the machine was measured to scale,
     else by Amdahl's law with a serial share of 5 %. Under caps: as its job profile says (``cap_curve``), else
@@ -143,8 +143,9 @@ def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, most: int | None
 
 
 def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], unit: Unit) -> JobSpec:
-    """The job with the speed-up that its job profile has measured, where it has a range of sizes and its
-    owner says none; it belongs to the job from then on, whatever is measured later.
+    """Add the speed-up that the job profile has measured, if the job has a range of sizes and states none.
+
+    The speed-up belongs to the job from then on, whatever is measured later.
 
     Args:
         measured: Downey's A and sigma over cores, by name of a job profile.
@@ -164,8 +165,9 @@ def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], 
 def under_caps(
     spec: JobSpec, measured: Callable[[str, str], tuple[float, float] | None], unit: Unit
 ) -> JobSpec:
-    """The job with the speed under power caps that its job profile has measured, where packages are capped;
-    it belongs to the job from then on, as does its speed-up (``sized``).
+    """Add the speed under power caps that the job profile has measured, if packages are capped.
+
+    The speed belongs to the job from then on, as does its speed-up (``sized``).
 
     Args:
         measured: knee and slope, by name of a job profile and of the emulated machine.
@@ -177,7 +179,7 @@ def under_caps(
 
 
 def _own_caps(spec: JobSpec, pool: Pool, unit: Unit) -> CapLine | None:
-    """The job's own line, against its speed at the pool's lowest cap (paper C, equation 4.5)."""
+    """Return the job's own line, against its speed at the pool's lowest cap (paper C, equation 4.5)."""
     if spec.cap_curve is None or not unit.package:
         return None
     lowest_w = pool.caps_w[0]
@@ -188,7 +190,7 @@ def _own_caps(spec: JobSpec, pool: Pool, unit: Unit) -> CapLine | None:
 
 
 def _gain(spec: JobSpec, tasks: int, units: int, unit: Unit) -> float:
-    """Speed-up of so many tasks over one."""
+    """Return the speed-up of so many tasks over one."""
     if spec.speedup:
         return _between(spec.speedup, units if spec.nodes else tasks)
     if spec.load in unit.scaling:
@@ -197,7 +199,7 @@ def _gain(spec: JobSpec, tasks: int, units: int, unit: Unit) -> float:
 
 
 def _between(points: Mapping[int, float], x: float) -> float:
-    """On the straight line between two points; before the first and after the last as these."""
+    """Interpolate on straight lines between points; outside them the nearest point counts."""
     import numpy as np
 
     at = sorted(points)

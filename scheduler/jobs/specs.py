@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e12)]
 
 
 def _working_folder() -> str:
-    """The working directory; "", which no job may have, where it does not exist any more."""
+    """Return the working directory; "", which no job may have, if it does not exist any more."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:
@@ -127,7 +127,7 @@ class JobSpec(BaseModel):
         return self.slurm
 
     def owner(self, user: str) -> str:
-        """Whom it counts as: ``user``, who runs tenbin, unless somebody else is named."""
+        """Return the user whom the job counts as: ``user``, who runs tenbin, unless another is named."""
         return self.account or (self.slurm.user if self.slurm else user)
 
     @field_validator("folder")
@@ -157,7 +157,7 @@ class JobSpec(BaseModel):
 
 
 def fault(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value, by one of pydantic's errors."""
+    """Say what is wrong with a value, from one of pydantic's errors."""
     text = str(error["msg"])
     if error["type"] == "string_pattern_mismatch":
         text = MISMATCH.get(error["ctx"]["pattern"], text)
@@ -177,7 +177,7 @@ def refuse_external(spec: JobSpec) -> None:
 
 
 def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment as it is, if a process can have it; bytes that are not UTF-8 as Python has them.
+    """Return the environment if a process can have it; bytes that are not UTF-8 stay as Python has them.
 
     Raises:
         ValueError: no process can have it.
@@ -197,7 +197,7 @@ def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def one_each(specs: Sequence[JobSpec], arrays: Mapping[int, Sequence[int]]) -> list[JobSpec]:
-    """A spec for each job: of an array, by the place of its spec, one for each ``array_index``."""
+    """Make a spec for each job: of an array one for each ``array_index``."""
     jobs: list[JobSpec] = []
     for place, spec in enumerate(specs):
         if place in arrays:
@@ -208,7 +208,7 @@ def one_each(specs: Sequence[JobSpec], arrays: Mapping[int, Sequence[int]]) -> l
 
 
 def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
-    """Whether jobs that are submitted together can wait for each other like this, by their places.
+    """Check that jobs that are submitted together can wait for each other like this, by their places.
 
     Raises:
         BadInput: there is no such place, or one waits for itself in the end.

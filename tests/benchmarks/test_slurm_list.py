@@ -258,7 +258,7 @@ def simulated(policy: str, jobs: list[Sleeper], alone: Alone, machine: Machine) 
     arrivals = []
     for number, job in enumerate(jobs):
         spec = JobSpec(**job.spec(shared))
-        seen = as_job(number, job.at_s, spec, machine.cluster, "me", machine.unit)
+        seen = as_job(number, job.at_s, spec, machine.cluster, user="me", unit=machine.unit)
         arrivals.append(Arrival(seen, job.run_s + alone.begin_s))
     costs = LinearCosts(pause_s=alone.pause_s, go_on_s=alone.go_on_s)
     settings = SimulationSettings(costs, kill_at_limit=False)

@@ -1,1 +1,1 @@
-"""What several engines need: the folders of jobs, orders for supervisors, and the places of regions."""
+"""Parts that several engines share: folders of jobs, orders for supervisors, and places of regions."""

@@ -1,4 +1,4 @@
-"""Where the files of jobs are, the same under each engine that runs real ones."""
+"""The files of jobs, the same under each engine that runs real jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which places of a counted pool belong to which region, and which of them a job gets; arithmetic only.
+"""Placement of regions: the places of a counted pool by region, and those that a job gets; arithmetic only.
 
 A place is one unit on one node. Each region has so many places of each node, and its jobs run on those only.
 The units of a node are alike: of a node that regions share it counts how many each has, not which.
@@ -68,18 +68,18 @@ class RegionPlacement:
         self.changes = 0
 
     def rows(self) -> list[list[int]]:
-        """What ``before`` is to be the next time."""
+        """Return what ``before`` is to be the next time."""
         return [[share[name] for name in self._order] for share in self.shares]
 
     def of(self, node: int) -> dict[str, int]:
-        """How many of a node's units belong to which region."""
+        """Count a node's units by region."""
         share = self.shares[node]
         return {region.name: share[region.name] for region in self.regions if share[region.name]}
 
     # -- regions move ---------------------------------------------------------------------------------
 
     def cut(self, regions: Sequence[Region]) -> None:
-        """From now on there are these regions; together they have no more units than there are."""
+        """Cut the pool into these regions, which together have no more units than there are."""
         names = [region.name for region in regions]
         same = dict(zip(self._order, names, strict=False))
         for node, share in enumerate(self.shares):
@@ -133,7 +133,7 @@ class RegionPlacement:
     # -- jobs come and go -----------------------------------------------------------------------------
 
     def place(self, region: str, units: int, away: Container[int] = ()) -> dict[int, int]:
-        """On how many units of which nodes a job of a region is to run; {} where there is no such region.
+        """Choose the units of each node for a job of a region; {} where there is no such region.
 
         Args:
             away: nodes that are out of service.
@@ -150,7 +150,7 @@ class RegionPlacement:
         return found
 
     def hold(self, job: int, region: str, where: Mapping[int, int]) -> None:
-        """A job has so many units of these nodes, also after a restart; what it had before it has no more.
+        """Give a job so many units of these nodes in place of its former ones, also after a restart.
 
         If they are its region's own, but were somebody else's, that is given others for them.
         """
@@ -163,7 +163,7 @@ class RegionPlacement:
                 self._claim(node, region)
 
     def release(self, job: int) -> None:
-        """A job has no places any more, if it had any."""
+        """Take a job's places back, if it has any."""
         region, where = self._jobs.pop(job, (SPARE, {}))
         for node, units in where.items():
             self.free[node] += units
@@ -196,7 +196,7 @@ class RegionPlacement:
     def _trade(
         self, region: str, useless: Mapping[int, int], away: Container[int], homes: Sequence[Counter[str]]
     ) -> Trade | None:
-        """Who is to give free places for useless ones: first nobody's, then the visitors' own region."""
+        """Choose who gives free places for useless ones: first nobody's, then the visitors' own region."""
         due = sum((homes[node] for node in useless), Counter[str]())
         offers = [
             (other == SPARE, due[other] > 0, min(room, self._unclaimed(node, other)), -node, other)

@@ -57,7 +57,7 @@ class StoredRegionPlacement(RegionPlacement):
 
 
 def _read(file: Path) -> list[list[int]]:
-    """What was written; nothing where that cannot be read."""
+    """Read what was written; nothing where that cannot be read."""
     try:
         rows = json.loads(file.read_text())
         return [[max(0, int(units)) for units in row] for row in rows]

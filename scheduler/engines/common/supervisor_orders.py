@@ -1,4 +1,4 @@
-"""What a supervisor is told of a job that starts on this machine: command, environment, cores, limits."""
+"""Orders for supervisors: command, environment, cores and limits of a job's attempt."""
 
 from __future__ import annotations
 
@@ -75,10 +75,11 @@ class Orders:
         environment: dict[str, str],
         attempt: Attempt,
         mark: str,
+        *,
         files: Files,
         shares: Mapping[str, int] | None = None,
     ) -> Order:
-        """What the attempt's supervisor is to do.
+        """Write down what the attempt's supervisor is to do.
 
         Args:
             shares: the job's cores on each node, where it may have several.
@@ -130,7 +131,7 @@ class Orders:
         return job.spec.tasks if job.devices else tasks_on(job.spec, placement.units, self.unit)
 
     def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
-        """The cores of each task, none of them across nodes; empty: anywhere."""
+        """Return the cores of each task, none of them across nodes; empty: anywhere."""
         each, groups = job.spec.cores, []
         if not self.pins:
             return []
@@ -140,7 +141,7 @@ class Orders:
         return groups[:tasks]
 
     def _known_mpi(self) -> MpiInstall:
-        """What was found when a job was submitted: looking again takes seconds, in which nobody is served."""
+        """Return the MPI found when a job was submitted, because a new search would block all for seconds."""
         from probes.mpi.launchers import MpiInstall
 
         if self._mpi is None:
@@ -153,7 +154,7 @@ class Orders:
 
 
 def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
-    """What a job is told about itself. No other job has its key, also none of a coordinator made anew."""
+    """Return the variables that tell a job about itself; its key is unique, also after a new journal."""
     spec = job.spec
     found = {
         "TENBIN_JOB_ID": str(job.id),
@@ -172,7 +173,7 @@ def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
 
 
 def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]:
-    """How many of the ranks, of so many cores each, are on which node; in order, as many as there is room."""
+    """Distribute ranks of so many cores each over nodes, in order, as many as there is room."""
     found: dict[str, int] = {}
     for host, cores in shares.items():
         found[host] = min(cores // each, tasks - sum(found.values()))

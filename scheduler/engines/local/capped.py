@@ -24,9 +24,15 @@ HINT = "see: tenbin doctor; to try it on emulated ones: --emulate intel-2s"
 
 
 def capped_packages(
-    policy: str, budget_w: float, nodes: int | None, profile: Profile | None, sysfs: Path, emulated: str
+    policy: str,
+    budget_w: float,
+    nodes: int | None,
+    profile: Profile | None,
+    *,
+    sysfs: Path,
+    emulated: str,
 ) -> LocalMachine:
-    """Each package a node that one job has to itself.
+    """Find the processor packages, each a node that one job has to itself.
 
     Args:
         policy: name of the policy, which must choose caps.
@@ -70,7 +76,7 @@ def capped_packages(
 
 
 def _power(used: Sequence[Zone], packages: int, profile: Profile | None, emulated: str) -> Pool:
-    """The pool with what a package draws; a profile speaks of the node, which is all packages together."""
+    """Return the pool with the power of a package; a profile tells the power of all packages together."""
     pool = Pool("node", len(used))
     if profile is not None:
         if profile.settings.emulated != emulated:
@@ -91,7 +97,7 @@ def _power(used: Sequence[Zone], packages: int, profile: Profile | None, emulate
 
 
 def _lowest_w(zone: Zone) -> float:
-    """What the hardware names, else a quarter of the largest."""
+    """Return the lowest cap that the hardware names, else a quarter of the largest."""
     constraint = zone.long_term
     if constraint is not None and constraint.min_w:
         return constraint.min_w

@@ -1,4 +1,4 @@
-"""Which of this machine's cores and devices jobs have."""
+"""The cores and devices of this machine, and the jobs that have them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Cores:
         cluster: Cluster,
         cores: Sequence[Sequence[int]],
         devices: Mapping[str, Sequence[int]],
+        *,
         unit: Unit,
         whole: bool,
     ) -> None:
@@ -110,7 +111,7 @@ class Cores:
 
 
 def _take(free: list[int], count: int) -> tuple[int, ...]:
-    """The lowest free numbers."""
+    """Take the lowest free numbers."""
     taken = tuple(free[:count])
     del free[:count]
     return taken

@@ -45,7 +45,13 @@ class LocalMachine(Machine):
         from scheduler.engines.local.engine import LocalEngine
 
         return LocalEngine(
-            store, reports, self.cluster, self.cores, self.devices, unit=self.unit, packages=self.packages
+            store,
+            reports,
+            self.cluster,
+            self.cores,
+            devices=self.devices,
+            unit=self.unit,
+            packages=self.packages,
         )
 
     @property
@@ -66,7 +72,12 @@ def find(asked: Asked) -> Iterator[LocalMachine]:
             machine = devices_of_machine(asked.policy, asked.profile, asked.home)
         elif asked.power_budget_w is not None:
             machine = capped_packages(
-                asked.policy, asked.power_budget_w, nodes, asked.profile, sysfs, asked.emulate
+                asked.policy,
+                asked.power_budget_w,
+                nodes,
+                asked.profile,
+                sysfs=sysfs,
+                emulated=asked.emulate,
             )
         else:
             machine = divide(asked.policy, cores, nodes, asked.profile)
@@ -74,7 +85,7 @@ def find(asked: Asked) -> Iterator[LocalMachine]:
 
 
 def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None = None) -> LocalMachine:
-    """Each OpenCL device as a class of its own, those that are no processors first.
+    """Find each OpenCL device as a class of its own, those that are no processors first.
 
     Args:
         profile: says what moving a job costs. folder: where checkpoints will lie.
@@ -102,7 +113,7 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
 
 
 def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile | None = None) -> LocalMachine:
-    """All cores, or so many.
+    """Find all cores, or so many.
 
     A policy that schedules counted units gets all cores as one pool; one that places on nodes gets nodes
     with cores and memory, in equal parts.
@@ -131,7 +142,7 @@ def divide(policy: str, cores: int | None, nodes: int | None, profile: Profile |
 
 
 def _in_nodes(used: list[int], count: int, **more: Any) -> LocalMachine:
-    """So many equal nodes of these cores."""
+    """Make so many equal nodes of these cores."""
     if count > len(used):
         raise BadInput(f"--nodes {count}: there are {len(used)} cores", "ask for fewer")
     each = len(used) // count
@@ -142,7 +153,7 @@ def _in_nodes(used: list[int], count: int, **more: Any) -> LocalMachine:
 
 
 def with_memory(machine: LocalMachine, most_mb: float | None) -> LocalMachine:
-    """The machine with so much memory for all jobs together (None: all that may be used).
+    """Limit the memory for all jobs together (None: all that may be used).
 
     Nodes have equal parts of it.
 
@@ -158,7 +169,7 @@ def with_memory(machine: LocalMachine, most_mb: float | None) -> LocalMachine:
 
 
 def usable_memory_mb(most_mb: float | None = None) -> float:
-    """Memory that jobs may have together in MB: ``most_mb``, else what control groups leave of the machine's.
+    """Return the memory for jobs in MB: ``most_mb``, else what control groups leave of the machine's.
 
     Raises:
         BadInput: there is less than ``most_mb``.

@@ -82,8 +82,8 @@ class LocalEngine(Engine):
         socket_path: Path,
         cluster: Cluster,
         cores: Sequence[Sequence[int]],
-        devices: Mapping[str, Sequence[int]] | None = None,
         *,
+        devices: Mapping[str, Sequence[int]] | None = None,
         unit: Unit = CORE,
         packages: Packages | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class LocalEngine(Engine):
         self.packages, self.checks = packages, self
         self.caps = self if packages is not None else None
         self._folders = JobFolders(store)
-        self._cores = Cores(store, cluster, cores, devices or {}, unit, packages is not None)
+        self._cores = Cores(store, cluster, cores, devices or {}, unit=unit, whole=packages is not None)
         self.regions = self._cores
         self._orders = Orders(
             store,
@@ -133,11 +133,9 @@ class LocalEngine(Engine):
         for job, environment in jobs:
             watched = self._watch(job)
             try:
-                watched.attempt.place(
-                    self._orders.order(
-                        job, environment, watched.attempt, watched.mark, self._folders.files(job)
-                    )
-                )
+                files = self._folders.files(job)
+                order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
+                watched.attempt.place(order)
                 self._wish(job, watched.attempt)
                 started.append(watched)
             except Unavailable as error:
@@ -230,7 +228,7 @@ class LocalEngine(Engine):
         return reports
 
     def _read(self) -> None:
-        """What supervisors have told."""
+        """Read what supervisors have reported."""
         with suppress(BlockingIOError):
             while True:
                 path, what = json.loads(self._socket.recv(LARGEST_REPORT))
@@ -267,7 +265,7 @@ class LocalEngine(Engine):
         watched.begun = True
 
     def _judge(self, watched: Watched, told: bool) -> None:
-        """Whether an attempt has ended; a lost one is over when none of its processes is left.
+        """Report an attempt if it has ended; a lost attempt is over when none of its processes is left.
 
         What lies in its folder may be the job's own, or be gone: while its supervisor lives the attempt has
         not ended, unless that has ``told`` so.
@@ -371,7 +369,7 @@ class LocalEngine(Engine):
 
 
 def _listen(path: Path) -> socket.socket:
-    """A datagram socket that only its owner may write to."""
+    """Open a datagram socket that only its owner may write to."""
     path.unlink(missing_ok=True)
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     channel.setblocking(False)

@@ -33,13 +33,13 @@ class Packages:
     emulated: str = ""
 
     def set_caps(self, attempt: Attempt, nodes: Sequence[int], cap_w: float | None) -> None:
-        """The attempt has these nodes, each package under this cap: from its start on, or now if it runs."""
+        """Give the attempt these nodes, each package under this cap: from its start on, or now if it runs."""
         if attempt.path.exists():
             set_package_caps(attempt, self.sysfs, [self.keys[node] for node in nodes], cap_w)
 
 
 def lowers(attempt: Attempt, cap_w: float | None) -> bool:
-    """Whether this cap is lower than the present one."""
+    """Return true if this cap is lower than the attempt's present cap."""
     before = requested_cap(attempt)
     return cap_w is not None and (before is None or before.cap_w is None or cap_w < before.cap_w)
 

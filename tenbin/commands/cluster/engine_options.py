@@ -60,5 +60,5 @@ def _parameter(option: Option) -> inspect.Parameter:
     optional: Any = kind if option.default is not None else kind | None
     annotation: Any = Annotated[optional, typer.Option(*names, **settings)]
     return inspect.Parameter(
-        option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=option.default, annotation=annotation
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation
     )

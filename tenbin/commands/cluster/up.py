@@ -31,6 +31,7 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 
 @with_engine_options(before="engine")
 def up(
+    *,
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="Name, or name,k=v,k=v.", autocompletion=complete_policy)
     ] = "easy",

@@ -163,7 +163,7 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     spec = JobSpec(command=("lu",), folder="/", nodes=1, job_profile="lu")
     found = under_caps(spec, measured.caps, unit)
     assert found.cap_curve == pytest.approx((REAL.knee_w, REAL.slope_per_w), rel=0.1)
-    speed = speed_of(found, pool, unit, 1, None)
+    speed = speed_of(found, pool, unit, 1, most=None)
     assert speed is not None and speed(1, 30.0) == 1.0
     for cap in (40.0, 50.0, 60.0):
         assert speed(1, cap) == pytest.approx(REAL.speed(cap) / REAL.speed(30.0), rel=0.1)
@@ -172,9 +172,9 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     nodes, real = Unit(node=True, cores=1, emulated="intel-2s"), Unit(node=True, cores=1, package=True)
     assert under_caps(spec, measured.caps, nodes) == spec  # caps of whole nodes, or none
     assert under_caps(spec, measured.caps, real) == spec  # not the emulated ones
-    plain, other = (speed_of(one, pool, nodes, 1, None) for one in (spec, found))
+    plain, other = (speed_of(one, pool, nodes, 1, most=None) for one in (spec, found))
     assert plain == other
-    steep = speed_of(spec.model_copy(update={"cap_curve": (60.0, 0.1)}), pool, unit, 1, None)
+    steep = speed_of(spec.model_copy(update={"cap_curve": (60.0, 0.1)}), pool, unit, 1, most=None)
     assert steep is not None and steep(1, 60.0) == pytest.approx(100.0)
 
 

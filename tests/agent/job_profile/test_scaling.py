@@ -120,7 +120,7 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
     found = sized(spec, measured.scaling, CORE)
     assert found.speedup[1] == 1.0 and found.speedup[2] == pytest.approx(2.0, rel=0.02)
     assert found.speedup[8] == pytest.approx(4.0, rel=0.02)
-    speed = speed_of(found, Pool("core", 8), CORE, 1, 8)
+    speed = speed_of(found, Pool("core", 8), CORE, 1, most=8)
     assert speed is not None and speed(2, None) == pytest.approx(2.0, rel=0.02)
     for other in (
         spec.model_copy(update={"speedup": {1: 1.0, 8: 2.0}}),

@@ -27,7 +27,7 @@ def spec(**fields: object) -> JobSpec:
 
 
 def job(one: JobSpec, cluster: Cluster = CORES, unit: Unit | None = None) -> Job:
-    return as_job(1, 0.0, one, cluster, "me", unit or Unit())
+    return as_job(1, 0.0, one, cluster, user="me", unit=unit or Unit())
 
 
 @pytest.mark.parametrize(

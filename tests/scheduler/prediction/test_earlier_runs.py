@@ -144,7 +144,7 @@ def test_who_says_something_is_believed() -> None:
     limited = spec.model_copy(update={"time_s": 60.0})
     (told, nothing) = predictor.expect([spec, limited])
     assert nothing is None
-    job, other = (as_job(2, 0.0, one, CORES, "ann", predicted=told) for one in (spec, limited))
+    job, other = (as_job(2, 0.0, one, CORES, user="ann", predicted=told) for one in (spec, limited))
     assert (job.estimate_s, job.estimate_kind) == (
         20.0,
         EstimateKind.PREDICTED,
@@ -165,11 +165,11 @@ def test_each_device_has_its_own_history() -> None:
     on_cpu.usage["registered_mb"] = 800.0
     predictor = RunTimePredictor([on_cpu], "ann", DEVICES)
     (told,) = predictor.expect([spec])
-    job = as_job(2, 0.0, spec, DEVICES, "ann", predicted=told)
+    job = as_job(2, 0.0, spec, DEVICES, user="ann", predicted=told)
     assert job.estimates_s == {"gpu-0": 60.0, "pocl-0": 60.0} and job.estimate_kind is EstimateKind.PREDICTED
     predictor.ended(ended(3, spec, 6.0, placement=Placement("gpu-0", 1), devices=(0,)))
     (told,) = predictor.expect([spec])
-    job = as_job(4, 0.0, spec, DEVICES, "ann", predicted=told)
+    job = as_job(4, 0.0, spec, DEVICES, user="ann", predicted=told)
     assert job.estimates_s == {"gpu-0": 6.0, "pocl-0": 60.0}
 
 

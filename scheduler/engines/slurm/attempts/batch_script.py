@@ -39,7 +39,7 @@ class BatchWriter:
         if power is not None and power.emulated:
             clean[LOAD] = job.spec.load
         shares = self.inventory.shares(job.cores)
-        order = self.orders.order(job, clean, attempt.files, attempt.comment, files, shares)
+        order = self.orders.order(job, clean, attempt.files, attempt.comment, files=files, shares=shares)
         if self.devices is not None:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
         order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self.places(job))

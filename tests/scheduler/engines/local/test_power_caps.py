@@ -329,18 +329,18 @@ def test_real_packages_and_their_cores(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     require(len(cpus) > 1, "two cores")
     two_sockets(tmp_path)
-    machine = capped_packages("parm,alpha=0", 100.0, None, None, tmp_path, "")
+    machine = capped_packages("parm,alpha=0", 100.0, None, None, sysfs=tmp_path, emulated="")
     pool = machine.cluster.pools[0]
     assert machine.cores == [cpus[:1], cpus[1:2]] and machine.cluster.budget_w == 100.0
     assert machine.packages is not None and machine.packages.keys == ("package-0", "package-1")
     assert (
         pool.units == 2 and pool.caps_w[0] == 95.0 / 4 and pool.caps_w[1] == 25.0 and pool.caps_w[-1] == 95.0
     )
-    assert capped_packages("parm", 100.0, 1, None, tmp_path, "").cluster.units == 1
+    assert capped_packages("parm", 100.0, 1, None, sysfs=tmp_path, emulated="").cluster.units == 1
     with pytest.raises(BadInput, match=r"--nodes 3: a cap is of a whole package, and there are 2 packages"):
-        capped_packages("parm", 100.0, 3, None, tmp_path, "")
+        capped_packages("parm", 100.0, 3, None, sysfs=tmp_path, emulated="")
     with pytest.raises(Unavailable, match="no package below"):
-        capped_packages("parm", 100.0, None, None, tmp_path / "nothing", "")
+        capped_packages("parm", 100.0, None, None, sysfs=tmp_path / "nothing", emulated="")
 
 
 def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     two_sockets(tmp_path)
     real, profile = truth("intel-2s"), known(Settings())
-    machine = capped_packages("parm", 100.0, None, profile, tmp_path, "")
+    machine = capped_packages("parm", 100.0, None, profile, sysfs=tmp_path, emulated="")
     pool = machine.cluster.pools[0]
     assert (pool.base_w, pool.peak_w, pool.caps_w[0]) == (3.0, 52.0, real.lowest_cap_w / 2)
     line = machine.unit.caps["compute"]
@@ -356,7 +356,7 @@ def test_a_profile_of_the_node_is_taken_for_each_package(tmp_path: Path) -> None
         assert line(cap_w) == pytest.approx(real.speed(2 * cap_w) / real.speed(real.lowest_cap_w))
     assert machine.unit.scaling == {"compute": (8.0, 0.5)}
     with pytest.raises(BadInput, match="it was measured on the real machine, not on intel-2s"):
-        capped_packages("parm", 100.0, None, profile, tmp_path, "intel-2s")
+        capped_packages("parm", 100.0, None, profile, sysfs=tmp_path, emulated="intel-2s")
 
 
 def test_a_job_profile_says_what_a_cap_costs(

@@ -51,7 +51,7 @@ def job(name: str, command: list[str], **more: Any) -> dict[str, Any]:
 
 def pairings(up: Up) -> dict[int, TrackedPrediction]:
     with sqlite3.connect(up.home / "journal.sqlite") as db:
-        return {one.job: one for one in read_predictions(db, None, "pairing", None, False)}
+        return {one.job: one for one in read_predictions(db, job=None, kind="pairing", last=None, open=False)}
 
 
 # --- what is predicted

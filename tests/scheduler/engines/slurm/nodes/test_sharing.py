@@ -65,7 +65,9 @@ def test_two_jobs_on_each_node_each_on_its_own_core(
         assert sorted(name for name, _ in there) == ["compute", "stream"]
         assert sorted(cpu for _, cpu in there) == sorted(str(cpu) for cpu in cores[:2])
     with sqlite3.connect(up.home / "journal.sqlite") as db:
-        predicted = {one.job: one for one in read_predictions(db, None, "pairing", None, False)}
+        predicted = {
+            one.job: one for one in read_predictions(db, job=None, kind="pairing", last=None, open=False)
+        }
     assert set(predicted) == {job.id for job in jobs}
     with pytest.raises(TenbinError, match="'elsewhere' was made on another kind of node"):
         up.client.submit(["true"], job_profile="elsewhere")
