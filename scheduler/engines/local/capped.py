@@ -13,7 +13,7 @@ from probes.power.powercap import Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Profile
 from scheduler.engines.common.machine import cap_lines, scaling_of
-from scheduler.engines.local.discovery import LocalMachine
+from scheduler.engines.local.machine import LocalMachine
 from scheduler.engines.local.packages import Packages
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.inventory.files import Roots
 from agent.inventory.memory import read_limits, read_memory_mb
@@ -19,8 +19,9 @@ from probes.topology import read_topology
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
-from scheduler.engines.common.machine import Machine, scaling_of
-from scheduler.engines.local.packages import Packages
+from scheduler.engines.common.machine import scaling_of
+from scheduler.engines.local.capped import capped_packages
+from scheduler.engines.local.machine import LocalMachine
 from scheduler.engines.options import Asked
 from scheduler.jobs.sizes import CORE, Unit, memory_text
 from scheduler.model.costs import FREE
@@ -29,41 +30,11 @@ from scheduler.model.parameters import split
 from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import ProfiledSlowdowns, measured_cluster
 
-if TYPE_CHECKING:
-    from scheduler.engines.local.engine import LocalEngine
-
-
-@dataclass(frozen=True)
-class LocalMachine(Machine):
-    """This machine: the cores of each node, the devices of each pool, and the packages under power caps."""
-
-    cores: list[list[int]] = field(default_factory=list)
-    devices: dict[str, list[int]] = field(default_factory=dict)
-    packages: Packages | None = None
-
-    def engine(self, store: Path, reports: Path) -> LocalEngine:
-        from scheduler.engines.local.engine import LocalEngine
-
-        return LocalEngine(
-            store,
-            reports,
-            self.cluster,
-            self.cores,
-            devices=self.devices,
-            unit=self.unit,
-            packages=self.packages,
-        )
-
-    @property
-    def emulated(self) -> str:
-        return self.packages.emulated if self.packages is not None else ""
-
 
 @contextmanager
 def find(asked: Asked) -> Iterator[LocalMachine]:
     """Find the cores, devices or packages of this machine that jobs get; an emulated machine ends with it."""
     from agent.emulation.persistent import persistent_node
-    from scheduler.engines.local.capped import capped_packages
 
     cores, nodes, memory_mb = (asked.own[name] for name in ("cores", "nodes", "memory"))
     emulated = persistent_node(asked.emulate, asked.home) if asked.emulate else nullcontext(Path("/sys"))

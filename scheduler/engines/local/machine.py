@@ -1,0 +1,39 @@
+"""This machine, as its discovery has found it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.engines.common.machine import Machine
+from scheduler.engines.local.packages import Packages
+
+if TYPE_CHECKING:
+    from scheduler.engines.local.engine import LocalEngine
+
+
+@dataclass(frozen=True)
+class LocalMachine(Machine):
+    """This machine: the cores of each node, the devices of each pool, and the packages under power caps."""
+
+    cores: list[list[int]] = field(default_factory=list)
+    devices: dict[str, list[int]] = field(default_factory=dict)
+    packages: Packages | None = None
+
+    def engine(self, store: Path, reports: Path) -> LocalEngine:
+        from scheduler.engines.local.engine import LocalEngine
+
+        return LocalEngine(
+            store,
+            reports,
+            self.cluster,
+            self.cores,
+            devices=self.devices,
+            unit=self.unit,
+            packages=self.packages,
+        )
+
+    @property
+    def emulated(self) -> str:
+        return self.packages.emulated if self.packages is not None else ""
