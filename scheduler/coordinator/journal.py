@@ -208,7 +208,7 @@ class Journal:
         return found
 
     def last_prediction(self) -> int:
-        """Number of the last prediction, 0 before the first."""
+        """Return the number of the last prediction, 0 before the first."""
         return int(self._db.execute("SELECT coalesce(max(number), 0) FROM forecasts").fetchone()[0])
 
     def predictions(
@@ -241,7 +241,7 @@ def predictions_of(
 
 
 def ended_jobs(store: Path, last: int) -> list[Entry]:
-    """The last jobs that have ended, in the order of their numbers; see ``predictions_of``."""
+    """Read the last jobs that have ended, in the order of their numbers; see ``predictions_of``."""
     with _as_it_is(store) as db:
         has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
         columns = ", ".join(name if name in has else f"NULL AS {name}" for name in COLUMNS)

@@ -38,7 +38,7 @@ def prediction_row(prediction: TrackedPrediction) -> list[Any]:
 
 
 def from_row(row: Sequence[Any]) -> TrackedPrediction:
-    """The prediction of a row; BadInput if it is damaged."""
+    """Make the prediction of a row; BadInput if the row is damaged."""
     named = dict(zip(PREDICTION, row, strict=True))
     try:
         named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
