@@ -88,42 +88,17 @@ class Coordinator:
         self.tracker = PredictionTracker(self.job_table, self.folders, self.migration_costs, self.state.now)
         for outcome in journal.predictions(last=OUTCOMES):
             self.migration_costs.recall(outcome)
-        self.queue = ev.EventQueue()
-        self.dispatcher = Dispatcher(
-            state=self.state,
-            job_table=self.job_table,
-            journal=journal,
-            engine=engine,
-            tracker=self.tracker,
-            queue=self.queue,
-        )
+        self.dispatcher = Dispatcher(self.state, self.job_table, engine, self.tracker)
+        self.queue = self.dispatcher.queue
         ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
         self.run_times = RunTimePredictor(ended, self.job_table.user, engine.cluster, measured.runs)
         self.memory = MemoryAdmission(engine.cluster.memory_mb)
-        self.handlers = Handlers(
-            state=self.state,
-            job_table=self.job_table,
-            engine=engine,
-            dispatcher=self.dispatcher,
-            tracker=self.tracker,
-            run_times=self.run_times,
-            memory=self.memory,
-            co_location=self.co_location,
-            queue=self.queue,
-        )
-        self.loop = EventLoop(policy, self.handlers, self.queue)
+        self.handlers = Handlers(self.dispatcher, self.run_times, self.memory, self.co_location)
+        self.loop = EventLoop(policy, self.handlers)
         self.external_jobs: ExternalJobTracker | None = None
         if engine.external_jobs is not None:
             past = [*journal.entries(REMEMBERED), *self.job_table.entries.values()]
-            self.external_jobs = ExternalJobTracker(
-                past,
-                state=self.state,
-                job_table=self.job_table,
-                handlers=self.handlers,
-                source=engine.external_jobs,
-                run_times=self.run_times,
-                check=self._check,
-            )
+            self.external_jobs = ExternalJobTracker(past, self.handlers, engine.external_jobs, self._check)
         self._recover()
 
     @property

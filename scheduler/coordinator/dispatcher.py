@@ -7,7 +7,6 @@ import heapq
 from agent.attempts.records import Want
 from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
-from scheduler.coordinator.journal import Journal
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import actions as act
@@ -18,30 +17,25 @@ from scheduler.prediction.tracker import PredictionTracker
 
 
 class Dispatcher:
-    """Books actions, and hands them to the engine by ``carry_out``.
+    """The dispatcher of decisions: applied to the cluster state at once, handed to the engine by ``carry_out``.
 
     Args:
         tracker: told of every decision before it is carried out.
-        queue: events that an action at no cost has brought about at once are put there.
+
+    Attributes:
+        queue: the events of this coordinator; an action at no cost puts its event there at once.
     """
 
     def __init__(
-        self,
-        *,
-        state: ClusterState,
-        job_table: JobTable,
-        journal: Journal,
-        engine: Engine,
-        tracker: PredictionTracker,
-        queue: EventQueue,
+        self, state: ClusterState, job_table: JobTable, engine: Engine, tracker: PredictionTracker
     ) -> None:
-        self.state, self.job_table, self.journal, self.engine = state, job_table, journal, engine
-        self.tracker = tracker
-        self.queue = queue
+        self.state, self.job_table, self.journal = state, job_table, job_table.journal
+        self.engine, self.tracker = engine, tracker
+        self.queue = EventQueue()
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
         self._asks: list[tuple[Entry, Want]] = []
-        self._timers = [(at, number, tag) for number, (at, tag) in enumerate(journal.timers())]
+        self._timers = [(at, number, tag) for number, (at, tag) in enumerate(self.journal.timers())]
         heapq.heapify(self._timers)
         self._timers_made = len(self._timers)
         self._timers_changed = False

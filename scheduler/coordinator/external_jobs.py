@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
-from scheduler.coordinator.job_table import JobTable, NoRoom
+from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.outcomes import outcome_of
 from scheduler.engines.external_jobs import ExternalJob, ExternalJobSource
 from scheduler.jobs.entry import Entry, Stage
@@ -20,8 +20,6 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model import actions as act
 from scheduler.model.events import Event, Started
 from scheduler.model.jobs import Placement
-from scheduler.model.state import ClusterState
-from scheduler.prediction.run_times import RunTimePredictor
 
 SIZE = ("tasks", "cores", "nodes", "memory_mb")
 log = logging.getLogger("tenbin")
@@ -38,18 +36,13 @@ class ExternalJobTracker:
     def __init__(
         self,
         past: Iterable[Entry],
-        *,
-        state: ClusterState,
-        job_table: JobTable,
         handlers: Handlers,
         source: ExternalJobSource,
-        run_times: RunTimePredictor,
         check: Callable[[JobSpec, float], None],
     ) -> None:
-        self.state, self.job_table = state, job_table
-        self.handlers, self.dispatcher = handlers, handlers.dispatcher
-        self.source, self.run_times = source, run_times
-        self._check, self.queue = check, handlers.queue
+        self.state, self.job_table = handlers.state, handlers.job_table
+        self.handlers, self.dispatcher, self.queue = handlers, handlers.dispatcher, handlers.queue
+        self.source, self.run_times, self._check = source, handlers.run_times, check
         handlers.of[ev.StartedElsewhere] = self._adopt
         self._known = {entry.spec.external.id: entry.id for entry in past if entry.spec.external is not None}
 

@@ -14,18 +14,17 @@ from agent.attempts.records import Result
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.dispatcher import Dispatcher
-from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.outcomes import outcome_of
-from scheduler.engines.protocol import Engine, Report
+from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.sizes import beyond
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event, Failed, Finished, Started, Submitted
 from scheduler.model.jobs import Job, Placement
-from scheduler.model.state import ClusterState, JobState
+from scheduler.model.state import JobState
 from scheduler.prediction.run_times import RunTimePredictor
-from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
+from scheduler.prediction.tracker import CoLocationTracker
 
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
 Handler = Callable[[Any], Event | None]
@@ -36,7 +35,6 @@ class Handlers:
 
     Args:
         memory: what is set aside of the machine's memory, and who waits for it.
-        queue: events that follow at once are put there.
 
     Attributes:
         of: the handler of each type of event.
@@ -46,20 +44,15 @@ class Handlers:
 
     def __init__(
         self,
-        *,
-        state: ClusterState,
-        job_table: JobTable,
-        engine: Engine,
         dispatcher: Dispatcher,
-        tracker: PredictionTracker,
         run_times: RunTimePredictor,
         memory: MemoryAdmission,
         co_location: CoLocationTracker | None,
-        queue: ev.EventQueue,
     ) -> None:
-        self.state, self.job_table, self.engine = state, job_table, engine
-        self.dispatcher, self.tracker, self.run_times = dispatcher, tracker, run_times
-        self.memory, self.co_location, self.queue = memory, co_location, queue
+        self.dispatcher, self.run_times = dispatcher, run_times
+        self.memory, self.co_location = memory, co_location
+        self.state, self.job_table, self.engine = dispatcher.state, dispatcher.job_table, dispatcher.engine
+        self.tracker, self.queue = dispatcher.tracker, dispatcher.queue
         self.stale = False
         self.unsure: dict[int, None] = {}
         self.of: dict[type[ev.Event], Handler] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from scheduler.coordinator import node_availability
-from scheduler.coordinator.events import EventQueue
 from scheduler.coordinator.handlers import Handlers
 from scheduler.model.events import Event, Timer
 from scheduler.model.state import RuleBroken
@@ -22,9 +21,9 @@ class EventLoop:
         policy: name and parameters, as for the simulator.
     """
 
-    def __init__(self, policy: str, handlers: Handlers, queue: EventQueue) -> None:
+    def __init__(self, policy: str, handlers: Handlers) -> None:
         self.policy_text, self.policy = policy, create(policy)
-        self.handlers, self.queue, self.state = handlers, queue, handlers.state
+        self.handlers, self.queue, self.state = handlers, handlers.queue, handlers.state
 
     def run(self) -> None:
         """Handle all events, also those that follow from them at once."""
