@@ -17,7 +17,7 @@ from scheduler.prediction.tracker import PredictionTracker
 
 
 class Dispatcher:
-    """The dispatcher of decisions: applied to the cluster state at once, handed to the engine by ``carry_out``.
+    """Applies decisions to the cluster state at once, and hands them to the engine by ``carry_out``.
 
     Args:
         tracker: told of every decision before it is carried out.
