@@ -16,7 +16,6 @@ LUA = "job_submit.lua"
 
 
 def slurm_config(
-    *,
     cluster: Annotated[
         str, typer.Argument(help="Name of the cluster. (default: the one measured last)", show_default=False)
     ] = "",
