@@ -170,7 +170,7 @@ def setting_down(machine: SlurmMachine) -> SlurmMachine:
 
 
 def _may_steer(slurm: Slurm) -> None:
-    """Whether jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
+    """Check that jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
 
     Raises:
         BadInput: one of them lacks.

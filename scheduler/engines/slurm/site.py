@@ -1,4 +1,4 @@
-"""What of a Slurm cluster is scheduled, and how."""
+"""The part of a Slurm cluster that is scheduled, and its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
 
 @dataclass(frozen=True)
 class SitePower:
-    """What of the nodes' power caps is known.
+    """The power caps of the nodes, as far as they are known.
 
     Attributes:
         sysfs: root of a node's tree with its zones, ``%N`` in it is the node's name.
@@ -31,7 +31,7 @@ class SitePower:
 
 @dataclass(frozen=True)
 class Site:
-    """What of a Slurm cluster tenbin schedules.
+    """The part of a Slurm cluster that tenbin schedules.
 
     Attributes:
         partition: its jobs go there.

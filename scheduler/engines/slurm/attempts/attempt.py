@@ -18,7 +18,7 @@ from scheduler.engines.slurm.client.tools import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmAttempt:
-    """What is known of an attempt; each step makes the next record.
+    """The record of an attempt; each step makes the next record.
 
     Times are monotonic.
 

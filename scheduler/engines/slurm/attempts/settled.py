@@ -1,4 +1,4 @@
-"""What the outcome of a call, or a new request, makes of an attempt: pure functions, as ``step``."""
+"""The next record of an attempt after a call's outcome, or a new request: pure functions, as ``step``."""
 
 from __future__ import annotations
 

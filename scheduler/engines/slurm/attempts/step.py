@@ -1,4 +1,4 @@
-"""What becomes of an attempt: one pure function of its record, its folder, its Slurm job and the nodes.
+"""The next step of an attempt: one pure function of its record, folder, Slurm job and nodes.
 
 The folder is believed before Slurm. The claim in it lets an attempt run at most once, however often Slurm
 starts it. A node is lost when Slurm says so, which takes up to SlurmdTimeout; or, for an attempt without a
