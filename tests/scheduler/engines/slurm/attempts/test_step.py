@@ -1,4 +1,4 @@
-"""What becomes of an attempt, row by row: each row is a state, or a race, that was met on a real cluster."""
+"""Steps of an attempt, row by row: each row is a state, or a race, that was met on a real cluster."""
 
 from __future__ import annotations
 
