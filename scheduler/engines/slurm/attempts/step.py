@@ -16,20 +16,9 @@ from agent.attempts.records import Result
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts import external_step
-from scheduler.engines.slurm.attempts.attempt import (
-    Cancel,
-    ClusterView,
-    Effect,
-    Expect,
-    Fence,
-    FolderView,
-    Look,
-    Next,
-    PutBack,
-    Revoke,
-    SlurmAttempt,
-    do,
-)
+from scheduler.engines.slurm.attempts.attempt import Next, SlurmAttempt, do
+from scheduler.engines.slurm.attempts.effects import Cancel, Effect, Expect, Fence, Look, PutBack, Revoke
+from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView
 from scheduler.engines.slurm.client.parse import ENDS, NODE_ENDS, SlurmJob
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
 
