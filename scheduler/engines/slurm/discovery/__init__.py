@@ -1,4 +1,4 @@
-"""What ``tenbin up --engine slurm`` finds: the nodes of a partition, their kinds, devices and power caps.
+"""Discovery for ``tenbin up --engine slurm``: the nodes of a partition, their kinds, devices and power caps.
 
 ``find`` makes a machine of them, which makes its engine.
 """
