@@ -1,5 +1,1 @@
-"""Attempts of jobs as Slurm jobs.
-
-``step`` and ``settled`` are pure functions that say what becomes of an attempt. ``driver`` reads the
-evidence, calls them, and carries out the effects.
-"""
+"""Attempts of jobs as Slurm jobs: the batch script, the state of each attempt, signals, orphaned jobs."""

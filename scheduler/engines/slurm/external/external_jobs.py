@@ -1,4 +1,4 @@
-"""External jobs for the coordinator, and the release of those that wait."""
+"""What the coordinator sees of external jobs, and how those that wait are let go."""
 
 from __future__ import annotations
 

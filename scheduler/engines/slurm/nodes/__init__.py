@@ -1,1 +1,1 @@
-"""The nodes of a Slurm cluster: inventory, states, devices, and partitions for regions."""
+"""The nodes of a Slurm cluster: heartbeats, failures, devices, partitions, power."""
