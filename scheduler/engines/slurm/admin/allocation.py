@@ -26,7 +26,6 @@ class Allocation:
     """A job of this process that has whole nodes."""
 
     job: int
-    nodes: tuple[SlurmNode, ...]
     slurm: Slurm
 
     def step(self, nodes: Sequence[SlurmNode], program: Sequence[str], mpi: str = "none") -> list[str]:
@@ -63,7 +62,7 @@ def allocate(
         *(f"--time={int(limit_s // 60) + 1}", "sh", "-c", "echo $SLURM_JOB_ID; exec cat"),
     ]
     # When this process is killed its pipe closes, so cat ends, and the allocation with it.
-    salloc = subprocess.Popen(
+    with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -71,22 +70,22 @@ def allocate(
         text=True,
         env=clean_environment(),
         start_new_session=True,
-    )
-    assert salloc.stdin and salloc.stdout and salloc.stderr
-    said = ""
-    try:
-        said = salloc.stdout.readline().strip()
-        if not said.isdecimal():
-            raise error_of(["salloc"], salloc.stderr.read(), salloc.wait())
-        yield Allocation(int(said), tuple(nodes), slurm)
-    finally:
-        with suppress(OSError):
-            salloc.stdin.close()
-        _release(salloc, said, slurm)
+    ) as salloc:
+        assert salloc.stdin and salloc.stdout and salloc.stderr
+        job = ""
+        try:
+            job = salloc.stdout.readline().strip()
+            if not job.isdecimal():
+                raise error_of(["salloc"], salloc.stderr.read(), salloc.wait())
+            yield Allocation(int(job), slurm)
+        finally:
+            with suppress(OSError):
+                salloc.stdin.close()
+            _release(salloc, job, slurm)
 
 
 def _release(salloc: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
-    """Wait for the end of salloc and its allocation; cancel and kill them if they do not end in time."""
+    """Wait until salloc ends, and with it the allocation; cancel and kill them if they are late."""
     with suppress(subprocess.TimeoutExpired):
         salloc.wait(timeout=ENDS_S)
     if salloc.returncode is None:
@@ -95,7 +94,3 @@ def _release(salloc: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
                 slurm.cancel(int(job))
         with suppress(ProcessLookupError):
             os.killpg(salloc.pid, signal.SIGKILL)
-        salloc.wait()
-    for stream in (salloc.stdout, salloc.stderr):
-        if stream:
-            stream.close()
