@@ -17,7 +17,7 @@ from scheduler.engines.slurm.client.rights import Rights, own_rights
 from scheduler.engines.slurm.client.tools import Slurm
 
 TOOLS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun", "salloc")
-TRIED = {(22, 5)}  # versions on which tenbin's tests run
+TRIED = ((22, 5),)  # versions on which tenbin's tests run
 INSTALL = "install Slurm's tools (Debian: apt install slurm-client), or: module load slurm"
 DEEDS = (  # with the rank that they take
     ("submit, pin, requeue and cancel jobs of one's own", 0),
@@ -33,24 +33,24 @@ def examine(slurm: Slurm, folder: Path) -> list[Finding]:
     Args:
         folder: where the coordinator keeps its jobs; the nodes should see it.
     """
-    findings = list(_tools(slurm))
-    if any(finding.state == "missing" for finding in findings):
-        return findings
+    tools = _tools(slurm)
+    if tools.state == "missing":
+        return [tools]
     try:
         config = slurm.config()
     except Unavailable as error:
-        return [
-            *findings,
-            missing("slurm", f"the controller cannot be asked ({error.what})", "", _remedy(error)),
-        ]
-    findings.append(ok("slurm", f"cluster {config['ClusterName']} answers", config.get("SLURM_CONF", "")))
-    findings += check_rights(own_rights(slurm, config))
-    findings += config_checks.check(config)
+        return [tools, _no_answer("slurm", "the controller cannot be asked", error)]
+    findings = [
+        tools,
+        ok("slurm", f"cluster {config['ClusterName']} answers", config.get("SLURM_CONF", "")),
+        *check_rights(own_rights(slurm, config)),
+        *config_checks.check(config),
+    ]
     try:
         nodes = slurm.nodes()
     except Unavailable as error:
-        return [*findings, missing("nodes", f"they cannot be seen ({error.what})", "", _remedy(error))]
-    return [*findings, *_nodes(nodes), *node_checks.check(nodes, folder), *_mpi(slurm)]
+        return [*findings, _no_answer("nodes", "they cannot be seen", error)]
+    return [*findings, *_nodes(nodes), *node_checks.check(nodes, folder), _mpi(slurm)]
 
 
 def usable(findings: list[Finding]) -> bool:
@@ -58,39 +58,34 @@ def usable(findings: list[Finding]) -> bool:
     return not any(f.topic == "slurm" and f.state == "missing" for f in findings)
 
 
-def _tools(slurm: Slurm) -> Iterator[Finding]:
+def _tools(slurm: Slurm) -> Finding:
     absent = [tool for tool in TOOLS if shutil.which(tool, path=slurm.environment.get("PATH")) is None]
     if absent:
         what = f"no {', '.join(absent)} in PATH" if len(absent) < len(TOOLS) else "no Slurm here"
-        yield missing("slurm", what, "tenbin steers Slurm by its command line tools", INSTALL)
-        return
+        return missing("slurm", what, "tenbin steers Slurm by its command line tools", INSTALL)
     conf = slurm.environment.get("SLURM_CONF")
     if conf and not Path(conf).is_file():
         remedy = "export SLURM_CONF=/etc/slurm/slurm.conf, or where the cluster has it"
-        yield missing("slurm", f"SLURM_CONF names {conf}, which is not there", "", remedy)
-        return
+        return missing("slurm", f"SLURM_CONF names {conf}, which is not there", "", remedy)
     try:
-        said = slurm.version()
+        year_month = slurm.version()
     except Unavailable as error:
-        yield missing("slurm", f"its version cannot be told ({error.what})", "", _remedy(error))
-        return
-    version = f"{said[0]}.{said[1]:02d}"
-    if said < OLDEST:
-        yield limited("slurm", f"version {version}", "tenbin knows Slurm from 20.11 on", "update Slurm")
-    elif said not in TRIED:
-        tried = ", ".join(f"{a}.{b:02d}" for a, b in sorted(TRIED))
-        reason = f"tenbin has been tried with {tried}; an answer that it cannot read it refuses"
-        yield limited("slurm", f"version {version}", reason, "try: tenbin profile --nodes all --quick")
-    else:
-        yield ok("slurm", f"version {version}")
+        return _no_answer("slurm", "its version cannot be told", error)
+    version = "version {}.{:02d}".format(*year_month)
+    if year_month < OLDEST:
+        return limited("slurm", version, "tenbin knows Slurm from 20.11 on", "update Slurm")
+    if year_month in TRIED:
+        return ok("slurm", version)
+    tried = ", ".join("{}.{:02d}".format(*one) for one in TRIED)
+    reason = f"tenbin has been tried with {tried}; an answer that it cannot read it refuses"
+    return limited("slurm", version, reason, "try: tenbin profile --nodes all --quick")
 
 
-def _remedy(error: Unavailable) -> str:
-    return (
-        error.remedy
-        if "doctor" not in error.remedy
-        else "ask the cluster's administrator; see: scontrol ping"
-    )
+def _no_answer(topic: str, what: str, error: Unavailable) -> Finding:
+    remedy = error.remedy
+    if "doctor" in remedy:
+        remedy = "ask the cluster's administrator; see: scontrol ping"
+    return missing(topic, f"{what} ({error.what})", "", remedy)
 
 
 def check_rights(rights: Rights) -> Iterator[Finding]:
@@ -114,9 +109,8 @@ def check_rights(rights: Rights) -> Iterator[Finding]:
 
 def _nodes(nodes: list[SlurmNode]) -> Iterator[Finding]:
     if not nodes:
-        yield missing(
-            "nodes", "none can be seen", "PrivateData hides them, or there are none", "see: sinfo -N"
-        )
+        reason = "PrivateData hides them, or there are none"
+        yield missing("nodes", "none can be seen", reason, "see: sinfo -N")
     good = [node for node in nodes if node.usable]
     if good:
         yield ok("nodes", f"{len(good)} of {len(nodes)} can take jobs")
@@ -126,19 +120,13 @@ def _nodes(nodes: list[SlurmNode]) -> Iterator[Finding]:
             yield limited("nodes", f"{node.name} is {node.state}", node.reason, remedy)
 
 
-def _mpi(slurm: Slurm) -> Iterator[Finding]:
+def _mpi(slurm: Slurm) -> Finding:
     try:
-        said = slurm.call("srun", "--mpi=list")
+        kinds = slurm.call("srun", "--mpi=list").split()
     except Unavailable as error:
-        yield limited("mpi", f"srun --mpi=list: {error.what}", "")
-        return
-    kinds = set(said.split())
+        return limited("mpi", f"srun --mpi=list: {error.what}", "")
     if "pmi2" in kinds:
-        yield ok("mpi", "srun starts MPICH's ranks (pmi2)")
-    else:
-        yield limited(
-            "mpi",
-            "srun has no pmi2",
-            "ranks of MPICH on several nodes would each be alone",
-            "install Slurm's pmi2 plugin (Debian: slurm-wlm-basic-plugins)",
-        )
+        return ok("mpi", "srun starts MPICH's ranks (pmi2)")
+    reason = "ranks of MPICH on several nodes would each be alone"
+    remedy = "install Slurm's pmi2 plugin (Debian: slurm-wlm-basic-plugins)"
+    return limited("mpi", "srun has no pmi2", reason, remedy)
