@@ -82,7 +82,7 @@ class Model(Record):
 
     @property
     def title(self) -> str:
-        """``checkpoint_s{device=pocl-0,storage=/tmp}``"""
+        """The quantity with its labels: ``checkpoint_s{device=pocl-0,storage=/tmp}``."""
         labels = ",".join(f"{k}={v}" for k, v in sorted(self.labels.items()))
         return f"{self.quantity}{{{labels}}}" if labels else self.quantity
 

@@ -29,7 +29,7 @@ def section(heading: str) -> str:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
-    """A copy of the product, to which a test adds files and lines."""
+    """Copy the product, to which a test adds files and lines."""
     for floor in FLOORS:
         shutil.copytree(ROOT / floor, tmp_path / floor, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path

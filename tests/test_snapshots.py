@@ -146,8 +146,10 @@ def outline(found: Any) -> Any:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_schedules(policy: str) -> None:
-    """A hash of each schedule: who ran where, from when to when. Libraries of other versions may break ties
-    in another way."""
+    """A hash of each schedule: who ran where, from when to when.
+
+    Libraries of other versions may break ties in another way.
+    """
     found = {name: version(name) for name in ("numpy", "scipy", "deap")}
     kept = SNAPSHOTS / "schedules" / f"{policy}.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}

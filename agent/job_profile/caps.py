@@ -132,8 +132,10 @@ def check_meter(emulated: str) -> None:
 def measure(
     order: UnderCapsOrder, tell: Callable[[str], None] = lambda doing: None
 ) -> tuple[pd.DataFrame, str]:
-    """Rows ``repetition``, ``cap_w`` (of each package; none: the limits as found), ``wall_s``, ``cpu_s``,
-    ``energy_j`` and ``power_w`` (of the packages that it runs on), ``held``; and why there are no caps ("").
+    """Run the command under each cap, and return a table and the reason why there are no caps ("").
+
+    The table: rows ``repetition``, ``cap_w`` (of each package; none: the limits as found), ``wall_s``,
+    ``cpu_s``, ``energy_j`` and ``power_w`` (of the packages that the command runs on), ``held``.
 
     Raises:
         CommandFailed: a run fails. Busy: a profile is being measured on this node.

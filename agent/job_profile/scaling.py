@@ -118,8 +118,9 @@ def on_cores(command: Sequence[str], n: int) -> tuple[str, ...]:
 
 
 def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> pd.DataFrame:
-    """Rows ``cores``, ``repetition``, ``wall_s``, ``cpu_s``: of each count ``LEAST`` repetitions, then more
-    until the medians are known to 3 %, or the time is up.
+    """Run the command on each count of cores: rows ``cores``, ``repetition``, ``wall_s``, ``cpu_s``.
+
+    Each count has ``LEAST`` repetitions, then more until the medians are known to 3 %, or the time is up.
 
     Raises:
         CommandFailed: a run fails, or takes too long.

@@ -221,7 +221,7 @@ class Session:
             )
 
     def _refer(self, repetition: int, place: int) -> None:
-        """memprobe at full intensity where it is beside the job, and at each intensity where the job is.
+        """Memprobe at full intensity where it is beside the job, and at each intensity where the job is.
 
         Before run number ``place`` of the repetition, in rounds of all intensities.
         """

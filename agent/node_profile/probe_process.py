@@ -1,5 +1,6 @@
-"""The program that runs one round of one probe: ``python -P -m agent.node_profile.probe_process PROBE <
-settings.json``.
+"""The program that runs one round of one probe.
+
+    python -P -m agent.node_profile.probe_process PROBE < settings.json
 
 It is a process of its own, so that a crashing driver costs one probe and not the profile. Events are JSON
 lines on the original standard output; what libraries print goes to standard error. On SIGINT, SIGTERM and the
@@ -34,7 +35,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and paths as JSON knows them."""
+    """Numpy scalars and paths as JSON knows them."""
     return value.item() if hasattr(value, "item") else str(value)
 
 

@@ -157,8 +157,11 @@ def _pairs(topology: Topology) -> Iterator[Point]:
 
 
 def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
-    """Name what two CPUs share: ``smt`` a core, ``same-cache``, ``other-cache`` or ``same-socket`` (cache
-    unknown) a socket, ``other-socket`` the machine."""
+    """Name what two CPUs share.
+
+    ``smt``: a core; ``same-cache``, ``other-cache`` or ``same-socket`` (cache unknown): a socket;
+    ``other-socket``: the machine.
+    """
     if a.core == b.core:
         return "smt"
     if a.package != b.package:

@@ -214,8 +214,13 @@ class Journal:
     def predictions(
         self, *, job: int | None = None, kind: Kind | None = None, last: int | None = None, open: bool = False
     ) -> list[TrackedPrediction]:
-        """Predictions in the order in which they were made: all; of a job, of a kind; the last so many; those
-        whose outcome is not known."""
+        """Return predictions in the order in which they were made.
+
+        Args:
+            job, kind: only those of a job, of a kind.
+            last: only so many, the newest.
+            open: only those whose outcome is not known.
+        """
         return read_predictions(self._db, job=job, kind=kind, last=last, open=open)
 
     def timers(self) -> list[tuple[float, object]]:

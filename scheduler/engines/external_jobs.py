@@ -1,5 +1,4 @@
-"""Jobs that came to the cluster by another way than tenbin, and are taken over: what the coordinator sees of
-them."""
+"""External jobs, as the coordinator sees them: submitted by another way than tenbin, and taken over."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class ExternalJobSource(Protocol):
     """The capability of an engine to take over jobs that came to the cluster another way.
 
     Attributes:
-        scheduler: name of the cluster\'s own scheduler. command: the command by which users submit there.
+        scheduler: name of the cluster's own scheduler. command: the command by which users submit there.
     """
 
     scheduler: str

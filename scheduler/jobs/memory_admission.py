@@ -122,8 +122,9 @@ class MemoryAdmission:
         return admitted
 
     def in_the_way(self, may_wait: Callable[[int], bool]) -> list[int]:
-        """Choose the jobs that give their memory up to the first that waits (rule 4): as few as make room for
-        it, the last ones first; none if they do not make room.
+        """Choose the jobs that give their memory up to the first that waits (rule 4).
+
+        They are as few as make room for it, the last ones first; none if they do not make room.
 
         Args:
             may_wait: whether a job that has memory has never started.

@@ -176,8 +176,11 @@ def with_power(pool: Pool, profile: Profile) -> tuple[Pool, str]:
 
 
 def caps_of(profile: Profile) -> tuple[float, ...]:
-    """Caps worth choosing from: the lowest that held under every load, then multiples of ``CAP_STEP_W`` up to
-    the first at which no load is slowed any more."""
+    """List the caps worth choosing from.
+
+    They are the lowest that held under every load, then multiples of ``CAP_STEP_W`` up to the first at which
+    no load is slowed any more.
+    """
     curves = [model for model in profile.models if model.quantity == "power_speed_ratio"]
     lowest = [curve.x_min for curve in curves if curve.x_min is not None]
     if not lowest:

@@ -1,5 +1,6 @@
-"""A job that sleeps, on node1 for one time and elsewhere for another, and can be moved between: see
-``test_slurm_classes.py``. Its checkpoint is how much of it is left.
+"""A job that sleeps, on node1 for one time and elsewhere for another, and can be moved between.
+
+Its checkpoint is how much of it is left (``test_slurm_classes.py``).
 
     class_sleeper.py FILE FIRST_S OTHER_S
 """

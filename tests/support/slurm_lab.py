@@ -205,7 +205,7 @@ class SlurmLab:
         self._until(said)
 
     def keep(self) -> None:
-        """slurmctld has on disk what it knows of its jobs.
+        """Slurmctld has on disk what it knows of its jobs.
 
         It writes them within five seconds of a change, and a start by its backfill scheduler is none.
         """

@@ -108,8 +108,10 @@ class RegionPlacement:
         return sum(share[name] for share in self.shares)
 
     def _hand_over(self, giver: str, taker: str, units: int, homes: Sequence[Counter[str]]) -> None:
-        """So many places change hands; of nodes that can be given whole first those with most visitors of
-        the taker's sizes."""
+        """Let places change hands: first of nodes that can be given whole.
+
+        Of these first the nodes on which most jobs have the taker's sizes.
+        """
         numbers = {name: number for number, name in enumerate(self._order)}
         forward = numbers.get(taker, -1) < numbers.get(giver, len(numbers))
         has = {node: self._unclaimed(node, giver) for node in range(len(self.shares))}

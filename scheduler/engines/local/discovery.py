@@ -156,8 +156,10 @@ def usable_memory_mb(most_mb: float | None = None) -> float:
 
 
 def _shared(policy: str, cores: int | None, nodes: int) -> LocalMachine:
-    """Nodes that jobs share: one hardware thread of each core, as job profiles are measured; neighbours in
-    cache and memory on one node."""
+    """Divide the machine into nodes that jobs share: neighbours in cache and memory on one node.
+
+    One hardware thread of each core is used, as when job profiles are measured.
+    """
     topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
     used = [cpu.index for cpu in topology.cores]
     if cores is not None and cores > len(used):

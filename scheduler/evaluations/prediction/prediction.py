@@ -57,8 +57,11 @@ class PredictedJob(NamedTuple):
 
 
 class LogFigures(NamedTuple):
-    """Of one log: mean accuracy (smaller over larger of predicted and actual), share of jobs predicted too
-    short, median factor of the error, share below the quantiles; mean wait and slowdown under EASY."""
+    """Accuracy of predictions on one log, and what EASY makes of them.
+
+    Mean accuracy (smaller over larger of predicted and actual), share of jobs predicted too short, median
+    factor of the error, share below the quantiles; mean wait and slowdown under EASY.
+    """
 
     jobs: int
     accuracy: dict[str, float]

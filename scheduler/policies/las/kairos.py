@@ -59,7 +59,7 @@ class Kairos(TwoLevel):
         self._unfinished = np.zeros(len(self._nodes), dtype=np.int64)
 
     def _changed(self, node: Node) -> None:
-        waiting = sum([task.units for task in node.new]) + sum([task.units for task in node.paused])
+        waiting = sum(task.units for task in (*node.new, *node.paused))
         open_ = node.up and waiting < self.parameters.queued
         self._unfinished[node.index] = node.tasks if open_ else MANY
 

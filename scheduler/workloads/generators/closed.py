@@ -88,8 +88,11 @@ def demand_of(job: Job, counted: bool) -> tuple[float, ...]:
 
 
 def offered_load(arrivals: Sequence[Arrival], cluster: Cluster) -> float:
-    """Demand times run time, over capacity times the time from first to last arrival, of the resource that is
-    demanded most; infinite when all arrive at once. Jobs that no empty cluster could hold offer nothing."""
+    """Compute the offered load of the resource that is demanded most.
+
+    It is demand times run time, over capacity times the time from first to last arrival; infinite when all
+    arrive at once. Jobs that no empty cluster could hold offer nothing.
+    """
     has, counted, empty = capacity(cluster), cluster.pools[0].counted, ClusterState(cluster)
     work = [0.0] * len(has)
     for job, run_s, *_ in arrivals:

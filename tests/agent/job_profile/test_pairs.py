@@ -125,7 +125,7 @@ def test_jobs_over_hosts_suffer_on_the_network_too() -> None:
 
 
 def test_the_network_is_predicted_where_memory_cannot_be() -> None:
-    """memprobe does not suffer beside itself: what it costs is a busy core, and comprobe costs one too."""
+    """Memprobe does not suffer beside itself: what it costs is a busy core, and comprobe costs one too."""
     for suffers in (0.01, 0.3):
         tables = over_hosts(samples(suffers, law=0.0), samples(suffers=0.1, pressure_gbs=3.0))
         job = make_job("a", *tables)
@@ -136,8 +136,10 @@ def test_the_network_is_predicted_where_memory_cannot_be() -> None:
 
 
 def test_the_rule_passes_over_a_pair_that_the_network_forbids() -> None:
-    """Least beside most pressure on memory would be quiet + talks; but talks is half its time inside MPI, and
-    quiet slows comprobe down by 20 %."""
+    """By pressure on memory the pair would be quiet + talks.
+
+    But talks is half its time inside MPI, and quiet slows comprobe down by 20 %.
+    """
     quiet = far("quiet", presses=4.0, share=0.01, memory=0.1)
     talks = far("talks", presses=0.2, share=0.5, memory=8.0)
     silent = far("silent", presses=0.2, share=0.01, memory=6.0)

@@ -42,7 +42,7 @@ def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 def _run(
     probe: str, limit_s: float = 60, when: str = "", act: Callable[[], None] = lambda: None
-) -> tuple[child.Ended, list[Event]]:
+) -> tuple[child.ProbeExit, list[Event]]:
     """Return the events of a probe; call ``act`` as soon as the probe reports ``when``."""
     events: list[Event] = []
 

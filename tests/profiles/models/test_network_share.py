@@ -126,7 +126,7 @@ def test_a_few_runs_do_not_tell_what_a_core_at_work_costs() -> None:
 
 
 def test_all_profiles_tell_what_a_core_at_work_costs() -> None:
-    """memprobe took 1 % longer beside itself in one profile, 3 % beside two cores of itself in the other.
+    """Memprobe took 1 % longer beside itself in one profile, 3 % beside two cores of itself in the other.
 
     By least squares of five levels each: cores 0, 1/4, ... 1 cost 0.01 each, cores 0, 1/2, ... 2 cost 0.015.
     """
@@ -146,7 +146,7 @@ def test_all_profiles_tell_what_a_core_at_work_costs() -> None:
 
 
 def test_a_core_at_work_beside_it_counts_once() -> None:
-    """memprobe does not suffer beside itself; 5 % a GB/s at 10 GB/s is what a busy core costs: 1.5 times."""
+    """Memprobe does not suffer beside itself; 5 % a GB/s at 10 GB/s is what a busy core costs: 1.5 times."""
     runs, windows = samples(suffers=0.05, law=0.0)
     busy = make_job("busy", runs, windows)
     idle = make_job("idle", runs.assign(cpu_s=runs["wall_s"] / 4), windows)

@@ -88,8 +88,11 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(up: Up) -> None:
 
 @pytest.mark.slow
 def test_jobs_that_the_machine_cannot_run_any_more(up: Up, tmp_path: Path) -> None:
-    """Divided otherwise, the machine is too small for some: they are held with the reason, can be cancelled,
-    and run when there is room for them again. Nothing else is hindered."""
+    """Divided otherwise, the machine is too small for some jobs.
+
+    They are held with the reason, can be cancelled, and run when there is room for them again. Nothing else
+    is hindered.
+    """
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     leaves = ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]
     up.start("--cores", "2")

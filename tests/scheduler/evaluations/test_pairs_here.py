@@ -57,7 +57,7 @@ def test_where_nothing_disturbs_it_is_said(slowed: tuple[float, ...], quiet: boo
 
 
 def test_bandwidths_that_fit_together_slow_nobody_down() -> None:
-    """memprobe writes 10 GB/s, and 10 / 1.5 beside itself: 13.3 GB/s in all; a and b want 17."""
+    """Memprobe writes 10 GB/s, and 10 / 1.5 beside itself: 13.3 GB/s in all; a and b want 17."""
     seen = world()
     assert seen.bandwidths("a", "b") == pytest.approx(17 / (20 / 1.5))
     assert seen.bandwidths("b", "c") == 1.0

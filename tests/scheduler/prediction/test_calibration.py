@@ -52,8 +52,9 @@ def computes(up: Up, job: Job, attempt: int) -> bool:
 
 
 def moved(up: Up, steps: int, moves: int, kill_at: int) -> Job | None:
-    """Move a job ``moves`` times in the middle of its run and kill the coordinator once while the job leaves;
-    None if the job was too quick for that.
+    """Move a job ``moves`` times in the middle of its run and kill the coordinator once while the job leaves.
+
+    Returns: None if the job was too quick for that.
     """
     job = stencil(up, steps)
     for number in range(moves):

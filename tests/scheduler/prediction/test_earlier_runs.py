@@ -106,8 +106,10 @@ def test_unrelated_jobs_are_no_plan(up: Up) -> None:
 
 
 def test_a_prediction_lets_pass_and_never_kills(up: Up, tmp_path: Path) -> None:
-    """Two cores. A short job passes the one that waits for both, because who runs is known to run longer; and
-    who then runs four times as long as ever before comes to its end."""
+    """A short job passes the one that waits for both cores, because the running job is known to run longer.
+
+    A job that then runs four times as long as ever before comes to its end.
+    """
     file = tmp_path / "seconds"
     slow, quick = ["sh", "-c", f"sleep $(cat {file})"], ["sleep", "0.1"]
     file.write_text("2")
@@ -176,7 +178,8 @@ def test_each_device_has_its_own_history() -> None:
 def test_a_sweep_is_looked_at_seldom() -> None:
     """550 jobs of ever new arguments are predicted anew after 1, 2, 4, 8, ... kinds, and each twelfth.
 
-    And once more when the rule by user has told nine."""
+    And once more when the rule by user has told nine.
+    """
     predictor = RunTimePredictor([], "ann", CORES)
     specs = [JobSpec(command=("sim", str(n)), folder="/") for n in range(1, 101)]
     for number in range(1000, 1000 + 11 * AT_ONCE):
@@ -237,7 +240,8 @@ def test_an_end_is_told_to_those_whom_it_tells_something(cluster: Cluster) -> No
 def test_an_end_costs_no_more_where_more_wait(tmp_path: Path) -> None:
     """Names of their own, and nothing said of run times: each job is predicted when it comes.
 
-    And once more if the rule by user has proved right, but not at each end."""
+    And once more if the rule by user has proved right, but not at each end.
+    """
     machine = divide("easy", 1, None)
     for count in (50, 400):
         home = tmp_path / str(count)

@@ -87,7 +87,7 @@ def test_quantiles_cover_what_they_say(runs: int, heavy: bool) -> None:
 
 
 def test_numbers_among_the_arguments_scale_the_time() -> None:
-    """t = 0.01 n^2 with 5 % noise: n = 400 from runs at 50 to 200; the interval covers the truth."""
+    """T = 0.01 n^2 with 5 % noise: n = 400 from runs at 50 to 200; the interval covers the truth."""
     rng = np.random.default_rng(3)
     inside = 0
     for _ in range(300):

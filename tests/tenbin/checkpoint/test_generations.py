@@ -133,8 +133,9 @@ class Story:
                 assert number == 2 and now[1] is not None and now[1].by == 2
 
     def play(self, moves: list[tuple[int, str]]) -> None:
-        """Let attempts go on in this order, each by at least one call and up to a certain one; the third not
-        beyond its beginning.
+        """Let attempts go on in this order, each by at least one call and up to a certain one.
+
+        The third does not go beyond its beginning.
         """
         for number, until in moves:
             actor = self.actors[number]

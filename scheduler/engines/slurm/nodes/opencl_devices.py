@@ -112,8 +112,11 @@ def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, st
 def classes(
     hosts: Sequence[ClusterNode], nodes: Sequence[SlurmNode], found: Found
 ) -> tuple[list[Pool], list[Slot]]:
-    """Devices that are alike, on nodes of the same features and cores, are a class, called after the first:
-    ``nvidia-0@node5``, however many nodes come later. No processors come first."""
+    """Put devices that are alike, on nodes of the same features and cores, into a class.
+
+    A class is called after its first device: ``nvidia-0@node5``, however many nodes come later. Devices that
+    are no processors come first.
+    """
     known = {node.name: node for node in nodes}
     groups: dict[tuple[object, ...], list[tuple[Slot, OpenCLDevice]]] = {}
     for number, host in enumerate(hosts):

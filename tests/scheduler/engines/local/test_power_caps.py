@@ -151,9 +151,11 @@ class Sampler(Repeated):
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("mpi")
 def test_never_over_the_budget(capped: Capped) -> None:
-    """12 jobs, plain ones whose caps change while they run and MPI jobs of one or two nodes; the coordinator
-    is killed twice meanwhile. At no instant do the caps of the packages in use, and 3 W beside each, exceed
-    the budget; no job runs without a cap; in the end everything is as it was."""
+    """12 jobs, plain ones whose caps change while they run and MPI jobs of one or two nodes.
+
+    The coordinator is killed twice meanwhile. At no instant do the caps of the packages in use, and 3 W
+    beside each, exceed the budget; no job runs without a cap; in the end everything is as it was.
+    """
     up, budget_w = capped.up, 80.0
     capped.start(budget_w, profiled=True)
     specs = [capped.spin(0.3 + 0.1 * (i % 4)) for i in range(8)]

@@ -74,7 +74,7 @@ def test_slurmctld_is_restarted(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_slurmctld_has_forgotten_that_it_has_started_a_job(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """slurmctld starts the job again, the node refuses, Slurm cancels it: not a user's cancel."""
+    """Slurmctld starts the job again, the node refuses, Slurm cancels it: not a user's cancel."""
     up.start(*START, "--lease", "3")
     other = lab.call(*BUSY, "--wrap", "sleep 600").strip()
     up.until(lambda: "RUNNING" in slurm_states(lab))

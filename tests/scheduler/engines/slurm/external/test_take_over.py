@@ -218,7 +218,7 @@ def started(up: Up, lab: SlurmLab, keys: list[str]) -> None:
 
 @pytest.mark.slow
 def test_one_who_puts_a_job_back_into_the_queue_is_obeyed(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """scontrol requeue: it runs again where tenbin says; requeuehold: when it is released."""
+    """Scontrol requeue: it runs again where tenbin says; requeuehold: when it is released."""
     start(up, lab)
     again, held = (sbatch(lab, tmp_path, "-c2", "--requeue") for _ in range(2))
     started(up, lab, [again, held])
@@ -238,7 +238,7 @@ def test_one_who_puts_a_job_back_into_the_queue_is_obeyed(up: Up, lab: SlurmLab,
 
 @pytest.mark.slow
 def test_holds_and_changes_of_jobs_that_wait(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """hold and release, of time limit, of size, of nodes."""
+    """Hold and release, of time limit, of size, of nodes."""
     start(up, lab)
     first = sbatch(lab, tmp_path, "-N3")
     started(up, lab, [first])

@@ -147,9 +147,11 @@ class Sampler(Repeated):
 
 @pytest.mark.measures
 def test_never_over_the_budget(up: Up, lab: SlurmLab) -> None:
-    """Jobs on one node and on two, whose caps change while they run, one of which fails; the coordinator is
-    killed twice and a supervisor once. At no instant do the caps, and what nodes without a job draw, exceed
-    the budget, nor does what is measured; in the end everything is as it was."""
+    """Jobs on one node and on two, whose caps change while they run, and of which one fails.
+
+    The coordinator is killed twice and a supervisor once. At no instant do the caps, and what nodes without
+    a job draw, exceed the budget, nor does what is measured; in the end everything is as it was.
+    """
     budget_w = 115.0
     start(up, lab, budget_w, "parm,alpha=0")
     specs = [spin(lab, 0.5 + 0.5 * (i % 3)) for i in range(8)]
