@@ -76,7 +76,7 @@ class Order:
 
     @property
     def plain(self) -> bool:
-        """Whether the supervisor only waits for the command, without thread, control group or package."""
+        """Tell if the supervisor only waits for the command, without thread, control group or package."""
         return not (self.mpi or self.sysfs or self.memory_limit_mb is not None or self.lease_s is not None)
 
 

@@ -238,7 +238,7 @@ class Tree:
 
     @property
     def idle(self) -> bool:
-        """Whether no load is left."""
+        """Tell if no load is left."""
         return not any(self._known.values())
 
     def _pids(self) -> list[int]:

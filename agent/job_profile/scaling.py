@@ -49,7 +49,7 @@ class Hosts(NamedTuple):
 
     @property
     def emulated(self) -> bool:
-        """Whether some hosts are namespaces of one machine."""
+        """Tell if some hosts are namespaces of one machine."""
         return len(set(self.boots)) < len(self.boots)
 
     def ranks(self, n: int) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -30,7 +30,7 @@ class Sockets:
 
     @property
     def why_not(self) -> str:
-        """Why there is nothing to choose; "": there is."""
+        """Say why there is nothing to choose; "" if there is."""
         if len(self.cores) > 1:
             return ""
         return "the cores that this process may use are of one socket and one NUMA node"

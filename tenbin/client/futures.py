@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tenbin.client.callbacks import CHECK_S, run_callback
-from tenbin.client.connection import Connection
 from tenbin.errors import TenbinError
+
+if TYPE_CHECKING:  # commands need only FINAL of this module, and not http.client
+    from tenbin.client.connection import Connection
 
 POLL_S = 30.0
 FINAL = frozenset({"done", "failed", "cancelled", "killed"})

@@ -24,7 +24,7 @@ import pytest
 
 from profiles.store import Store
 from scheduler.engines.common.machine import Machine
-from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
@@ -105,7 +105,7 @@ def test_a_list_on_two_classes(two_classes: SlurmLab, up: Up, tmp_path: Path) ->
     for policy in POLICIES:
         real = by_tenbin(up, policy, jobs, tmp_path / policy, begins_s=begins_s)
         machine = slurm_cluster(
-            policy, tmp_path / "forecast", None, None, 30.0, devices=True, profile=Store().load("last")
+            policy, tmp_path / "forecast", lease_s=30.0, devices=True, profile=Store().load("last")
         )
         print(f"BENCH {policy:7}: {real}; forecast: {simulated(policy, jobs, begins_s, machine)}")
 

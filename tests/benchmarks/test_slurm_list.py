@@ -27,7 +27,7 @@ import pytest
 from agent.node_profile.node_kind import node_kind
 from profiles.job_store import JobStore
 from scheduler.engines.common.machine import Machine
-from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import LinearCosts
@@ -163,7 +163,7 @@ def options(policy: str) -> list[str]:
 
 def machine_for(policy: str, home: Path) -> Machine:
     counts = "counted" in policy_class(policy).suits
-    return slurm_cluster(policy, home, None, 1 if counts else None, 30.0)
+    return slurm_cluster(policy, home, cores=1 if counts else None, lease_s=30.0)
 
 
 def measured_alone(up: Up) -> Alone:

@@ -1,4 +1,4 @@
-"""What of a Slurm cluster is scheduled, and how."""
+"""The part of a Slurm cluster that tenbin schedules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
 
 @dataclass(frozen=True)
 class SitePower:
-    """What of the nodes' power caps is known.
+    """The power caps of the nodes.
 
     Attributes:
         sysfs: root of a node's tree with its zones, ``%N`` in it is the node's name.
-        states: where each node keeps what is to be put back.
+        states: where each node keeps the settings to be restored.
         rest_w: what all nodes draw at rest, which the budget of the cluster is without.
         emulated: the machine that each node emulates; empty: they are real.
     """
@@ -31,17 +31,18 @@ class SitePower:
 
 @dataclass(frozen=True)
 class Site:
-    """What of a Slurm cluster tenbin schedules.
+    """The part of a Slurm cluster that tenbin schedules.
 
     Attributes:
-        partition: its jobs go there.
-        shared: jobs share nodes, each on whole cores of its own. threads: CPUs of such a core, else 1.
-        lease_s: a job that cannot see its folder for so long ends itself; a lost node's jobs wait for that.
-        power: of its nodes, where they are under caps and one budget.
-        sbatch: where jobs of plain sbatch are taken over.
-        devices: what jobs get, where classes of devices are scheduled; else nodes and cores.
-        set_down: have Slurm know at once of nodes that are dead; it takes an administrator.
-        partitions: regions are made partitions of such names; "": they are not.
+        partition: where jobs are submitted.
+        shared: jobs share nodes, each on whole cores of its own.
+        threads: CPUs of a core if nodes are shared, else 1.
+        lease_s: a job that cannot see its folder for so long ends itself; jobs of a lost node wait for it.
+        power: of nodes under caps and one budget; None without.
+        sbatch: the external jobs that are taken over; None: none are.
+        devices: the devices that jobs get; None: jobs get nodes and cores.
+        set_down: Slurm is told at once of dead nodes, which takes an administrator.
+        partitions: prefix of the partitions of regions; "" for no partitions.
     """
 
     slurm: Slurm

@@ -17,7 +17,7 @@ from scheduler.engines.local.discovery import divide
 from scheduler.engines.options import Asked
 from scheduler.engines.registry import ENGINES, find, options
 from scheduler.engines.registry import check as check_options
-from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
 from scheduler.policies.registry import POLICIES, PolicyEntry
@@ -145,7 +145,7 @@ def test_local(scenario: str, tmp_path: Path) -> None:
 
 
 def test_slurm(scenario: str, lab: object, tmp_path: Path) -> None:
-    machine = slurm_cluster("scripted", tmp_path / "home", None, None, 30.0)
+    machine = slurm_cluster("scripted", tmp_path / "home", lease_s=30.0)
     with coordinator_on(machine, tmp_path / "home") as coordinator:
         check(coordinator, scenario, tmp_path)
 

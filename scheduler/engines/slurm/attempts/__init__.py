@@ -1,1 +1,5 @@
-"""Attempts of jobs as Slurm jobs: the batch script, the state of each attempt, signals, orphaned jobs."""
+"""Attempts of jobs as Slurm jobs.
+
+``step`` and ``settled`` are pure functions that say what becomes of an attempt. ``driver`` reads the
+evidence, calls them, and carries out the effects.
+"""

@@ -1,15 +1,15 @@
-"""The record of one attempt, the evidence about it, and the effects that a step of it may have."""
+"""The record of one attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from agent.attempts.folder import Attempt
-from agent.attempts.records import Result, RunState, Want
+from agent.attempts.records import Want
 from scheduler.engines.protocol import Report
+from scheduler.engines.slurm.attempts.effects import Call, Do, Effect
 from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
@@ -18,7 +18,7 @@ from scheduler.engines.slurm.client.tools import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmAttempt:
-    """What is known of an attempt; each step makes the next record.
+    """The record of an attempt; each step makes the next record.
 
     Times are monotonic.
 
@@ -113,115 +113,6 @@ class SlurmAttempt:
         return ""
 
 
-# -- evidence ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FolderView:
-    """An attempt's folder, read once, and the heartbeats in it.
-
-    Attributes:
-        claimed: a supervisor, or a coordinator that revoked it, has the attempt.
-        noted: a result that a dead supervisor had noted and not published.
-        spoiled: why what lies in place of the result is none.
-        complaint: the last line of the supervisor's log.
-        silent: nodes without a beat for a lease. begun: nodes with any beat. ended: nodes whose ranks have
-            ended, as their keepers say.
-        recap: its supervisor has not confirmed its power cap.
-    """
-
-    result: Result | None = None
-    state: RunState | None = None
-    claimed: bool = False
-    noted: Result | None = None
-    spoiled: str = ""
-    complaint: str = ""
-    silent: frozenset[str] = frozenset()
-    begun: frozenset[str] = frozenset()
-    ended: frozenset[str] = frozenset()
-    recap: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """The nodes in the last snapshot.
-
-    Attributes:
-        number: of the snapshot; 0 before the first one.
-        now: monotonic time. time_s: seconds since 1970.
-        away: why nodes cannot be used. lost: why nodes are given up by Slurm. mute: nodes that do not answer.
-        put_back: external jobs that wait anew, with the count of their restarts: since when.
-    """
-
-    number: int
-    now: float
-    time_s: float
-    lease_s: float
-    away: Mapping[str, str]
-    lost: Mapping[str, str]
-    mute: frozenset[str]
-    put_back: Mapping[tuple[str, int], float]
-
-    @property
-    def gone(self) -> frozenset[str]:
-        return self.mute.union(self.lost)
-
-
-# -- effects ----------------------------------------------------------------------------------------------
-
-Call = Literal["submit", "start", "wake", "suspend", "resume", "hold", "cancel"]
-
-
-class Do(NamedTuple):
-    """Make a call of Slurm; its outcome comes back as ``settled``."""
-
-    call: Call
-
-
-class Cancel(NamedTuple):
-    """Cancel the Slurm job of this number, beside any other call."""
-
-    number: int
-
-
-class Revoke(NamedTuple):
-    """Claim an attempt that has not begun; if that succeeds it never will, and the report says so."""
-
-    report: Report
-
-
-class Fence(NamedTuple):
-    """Have the attempt end, wherever it runs."""
-
-
-class Expect(NamedTuple):
-    """Heartbeats are due from now on, or are not."""
-
-    beats: bool
-
-
-class Look(NamedTuple):
-    """Take a snapshot so soon, and ask these nodes whether they answer."""
-
-    after_s: float = 0.0
-    ask: tuple[str, ...] = ()
-
-
-class PutBack(NamedTuple):
-    """Restore the power caps that a killed supervisor has left."""
-
-
-class Refused(NamedTuple):
-    """Slurm does not start the external job where tenbin wants."""
-
-    why: str
-
-
-class WaitsAgain(NamedTuple):
-    """The external job waits for tenbin again."""
-
-
-Effect = Report | Do | Cancel | Revoke | Fence | Expect | Look | PutBack | Refused | WaitsAgain
 Next = tuple[SlurmAttempt, list[Effect]]
 
 
@@ -229,33 +120,3 @@ def do(attempt: SlurmAttempt, what: Call, effects: list[Effect]) -> SlurmAttempt
     """Have a call made; no other is made until its outcome is known."""
     effects.append(Do(what))
     return replace(attempt, calling=True)
-
-
-# -- reading -----------------------------------------------------------------------------------------------
-
-
-def read_folder(folder: Attempt, *, closely: bool) -> FolderView:
-    """Read an attempt's folder.
-
-    Args:
-        closely: also what explains an end without a result.
-
-    Raises:
-        OSError: the folder is out of sight.
-    """
-    result = folder.result()
-    if result is not None:
-        return FolderView(result, folder.state(), claimed=True)
-    state = folder.state()
-    claimed = folder.claimed() if closely or state is None else True
-    if not closely:
-        return FolderView(None, state, claimed=claimed)
-    return FolderView(
-        None, state, claimed, folder.unpublished_result(), folder.broken_result(), folder.last_log_line()
-    )
-
-
-def look_anew(folder: Path) -> None:
-    """List a folder: over NFS, this fetches what other nodes have written."""
-    for _ in folder.iterdir():
-        pass

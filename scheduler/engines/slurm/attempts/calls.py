@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from scheduler.engines.slurm.attempts.attempt import Call, SlurmAttempt
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.attempts.effects import Call
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
 from scheduler.engines.slurm.client.tools import Slurm, SlurmError, SlurmForbidden, SlurmSilent
 from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue

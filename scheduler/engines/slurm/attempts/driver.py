@@ -16,25 +16,21 @@ from scheduler.engines.common import spoiled
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts import calls, external_step, settled
 from scheduler.engines.slurm.attempts.allocation_reuse import AllocationReuse
-from scheduler.engines.slurm.attempts.attempt import (
+from scheduler.engines.slurm.attempts.attempt import Next, SlurmAttempt
+from scheduler.engines.slurm.attempts.effects import (
     Call,
     Cancel,
-    ClusterView,
     Do,
     Effect,
     Expect,
     Fence,
-    FolderView,
     Look,
-    Next,
     PutBack,
     Refused,
     Revoke,
-    SlurmAttempt,
     WaitsAgain,
-    look_anew,
-    read_folder,
 )
+from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView, look_anew, read_folder
 from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
 from scheduler.engines.slurm.attempts.power_budget import PowerBudget
 from scheduler.engines.slurm.attempts.step import give_up, step

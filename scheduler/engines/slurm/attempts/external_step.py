@@ -6,14 +6,9 @@ from dataclasses import replace
 from typing import Literal
 
 from scheduler.engines.protocol import Report
-from scheduler.engines.slurm.attempts.attempt import (
-    ClusterView,
-    Effect,
-    Look,
-    Next,
-    SlurmAttempt,
-    do,
-)
+from scheduler.engines.slurm.attempts.attempt import Next, SlurmAttempt, do
+from scheduler.engines.slurm.attempts.effects import Effect, Look
+from scheduler.engines.slurm.attempts.evidence import ClusterView
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob, result_of
 
 CANCELS_S = 15.0  # until a job that was to be cancelled is cancelled again

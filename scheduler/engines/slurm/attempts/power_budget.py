@@ -20,7 +20,7 @@ from scheduler.model.jobs import Pool
 
 @dataclass(slots=True)
 class Share:
-    """What an attempt has of the budget.
+    """An attempt's share of the budget.
 
     Attributes:
         wanted_w: cap of each of its nodes, as it was decided last.

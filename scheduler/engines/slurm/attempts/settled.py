@@ -1,4 +1,4 @@
-"""What the outcome of a call, or a new request, makes of an attempt: pure functions, as ``step``."""
+"""The next record of an attempt after a call's outcome, or a new request: pure functions, as ``step``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from dataclasses import replace
 from agent.attempts.records import Request
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts import external_step
-from scheduler.engines.slurm.attempts.attempt import (
-    ClusterView,
-    Effect,
-    Look,
-    Next,
-    Refused,
-    Revoke,
-    SlurmAttempt,
-    WaitsAgain,
-)
+from scheduler.engines.slurm.attempts.attempt import Next, SlurmAttempt
+from scheduler.engines.slurm.attempts.effects import Effect, Look, Refused, Revoke, WaitsAgain
+from scheduler.engines.slurm.attempts.evidence import ClusterView
 from scheduler.engines.slurm.attempts.step import AGAIN_S
 from scheduler.engines.slurm.client.poller import BUSY_S, Outcome
 from scheduler.engines.slurm.client.tools import SlurmForbidden, SlurmSilent

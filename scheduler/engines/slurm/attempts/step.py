@@ -1,4 +1,4 @@
-"""What becomes of an attempt: one pure function of its record, its folder, its Slurm job and the nodes.
+"""The next step of an attempt: one pure function of its record, folder, Slurm job and nodes.
 
 The folder is believed before Slurm. The claim in it lets an attempt run at most once, however often Slurm
 starts it. A node is lost when Slurm says so, which takes up to SlurmdTimeout; or, for an attempt without a
@@ -16,20 +16,9 @@ from agent.attempts.records import Result
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts import external_step
-from scheduler.engines.slurm.attempts.attempt import (
-    Cancel,
-    ClusterView,
-    Effect,
-    Expect,
-    Fence,
-    FolderView,
-    Look,
-    Next,
-    PutBack,
-    Revoke,
-    SlurmAttempt,
-    do,
-)
+from scheduler.engines.slurm.attempts.attempt import Next, SlurmAttempt, do
+from scheduler.engines.slurm.attempts.effects import Cancel, Effect, Expect, Fence, Look, PutBack, Revoke
+from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView
 from scheduler.engines.slurm.client.parse import ENDS, NODE_ENDS, SlurmJob
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
 

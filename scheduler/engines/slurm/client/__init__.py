@@ -1,1 +1,1 @@
-"""Slurm's own commands: how they are called, what their output means, and who asks them regularly."""
+"""Slurm's commands and their output, the thread that calls them, and heartbeats of attempts."""

@@ -1,4 +1,4 @@
-"""What Slurm's tools print, as records. The text forms read here are the same from 20.11 to 24.05.
+"""Output of Slurm's tools as records. The text forms read here are the same from 20.11 to 24.05.
 
 A line that cannot be read is refused by name, because half of an answer is no ground to guess.
 """

@@ -50,7 +50,7 @@ News = ClusterSnapshot | Outcome | SlurmError
 
 
 class SbatchSource(Protocol):
-    """Where jobs of plain ``sbatch`` are taken over, for ``gate_s`` at most."""
+    """The place where jobs of plain ``sbatch`` are taken over, for ``gate_s`` at most."""
 
     gate_s: float
 

@@ -46,12 +46,12 @@ class Rights:
 
     @property
     def steers_jobs(self) -> bool:
-        """Whether the user may steer other users' jobs."""
+        """Tell if the user may steer other users' jobs."""
         return self.rank > 0
 
     @property
     def steers_nodes(self) -> bool:
-        """Whether the user may set nodes down and make partitions."""
+        """Tell if the user may set nodes down and make partitions."""
         return self.rank > 1
 
     @property

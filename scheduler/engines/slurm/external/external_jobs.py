@@ -1,4 +1,4 @@
-"""What the coordinator sees of external jobs, and how those that wait are let go."""
+"""External jobs for the coordinator, and the release of those that wait."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The nodes of a Slurm cluster: heartbeats, failures, devices, partitions, power."""
+"""The nodes of a Slurm cluster: inventory, states, devices, and partitions for regions."""

@@ -28,7 +28,7 @@ class ClusterNode(NamedTuple):
 class NodeInventory:
     """The nodes by their numbers; their cores are numbered through, node after node.
 
-    The free cores of a node are counted here and in the policy's books, not in Slurm's, which frees those of
+    The free cores of a node are counted here and in the cluster state, not by Slurm, which frees those of
     a suspended job and gives them back unchecked.
 
     Attributes:

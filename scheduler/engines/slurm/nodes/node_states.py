@@ -1,4 +1,4 @@
-"""Which nodes can be used in the last snapshot, and which are lost."""
+"""Nodes of the last snapshot: those that can be used, and those that are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an attempt, row by row: each row is a state, or a race, that was met on a real cluster."""
+"""Steps of an attempt, row by row: each row is a state, or a race, that was met on a real cluster."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Result, RunState, Usage
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines.protocol import Report
-from scheduler.engines.slurm.attempts.attempt import (
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.attempts.effects import (
     Cancel,
-    ClusterView,
     Do,
     Expect,
     Fence,
-    FolderView,
     Look,
     PutBack,
     Refused,
     Revoke,
-    SlurmAttempt,
     WaitsAgain,
 )
+from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView
 from scheduler.engines.slurm.attempts.external_step import REST_S
 from scheduler.engines.slurm.attempts.settled import requested, settled
 from scheduler.engines.slurm.attempts.step import AGAIN_S, PATIENCE_S, SETTLES_S, step

@@ -11,9 +11,9 @@ import pytest
 
 from profiles.inventory import OpenCLDevice
 from scheduler.engines.slurm.client.parse import nodes as parsed
+from scheduler.engines.slurm.discovery.opencl_devices import ListedDevice, classes
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
-from scheduler.engines.slurm.nodes.opencl_devices import ListedDevice, classes
 from scheduler.jobs.sizes import CORE
 from scheduler.model.jobs import Placement
 from tests.scheduler.engines.slurm.test_engine import START, run

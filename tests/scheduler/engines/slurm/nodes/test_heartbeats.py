@@ -21,7 +21,7 @@ from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.heartbeats import SET_DOWN, Heartbeats, knock
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.tools import Slurm
-from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
+from scheduler.engines.slurm.discovery.cluster import setting_down, slurm_cluster
 from tests.scheduler.engines.slurm.attempts.test_mpi import BEATS, begun, submit
 from tests.scheduler.engines.slurm.attempts.test_mpi import beats as beats_of
 from tests.scheduler.engines.slurm.client.test_tools import NODE
@@ -236,7 +236,7 @@ def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: P
 
 
 def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Path) -> None:
-    machine = slurm_cluster("easy", tmp_path / "home", None, None, 30.0)
+    machine = slurm_cluster("easy", tmp_path / "home", lease_s=30.0)
     assert setting_down(machine).site.set_down
     said = as_nobody(lambda: setting_down(machine))
     assert said.startswith("BadInput: --set-down: nobody may not set nodes down (there is no accounting")

@@ -14,8 +14,8 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.engines.slurm.client.parse import hosts
-from scheduler.engines.slurm.discovery import slurm_cluster
-from scheduler.engines.slurm.nodes.partition_check import partitioned
+from scheduler.engines.slurm.discovery.cluster import slurm_cluster
+from scheduler.engines.slurm.discovery.partition_check import partitioned
 from tests.scheduler.engines.slurm.client.test_bad_input import refused
 from tests.support.coordinator import Up
 from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
@@ -234,7 +234,7 @@ def as_nobody(what: Callable[[], object]) -> str:
 
 def test_who_may_not_make_partitions_is_told_at_once(lab: SlurmLab, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    machine = slurm_cluster("regions", home, None, None, 30.0)
+    machine = slurm_cluster("regions", home, lease_s=30.0)
     said = as_nobody(lambda: partitioned(machine, "regions", "tb", home))
     assert said.startswith("BadInput: --partitions: nobody may not make partitions (there is no accounting")
     assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said
@@ -260,7 +260,7 @@ def test_bad_input(lab: SlurmLab, tmp_path: Path, options: tuple[str, ...], said
 def test_a_partition_of_somebody_else_is_not_taken(lab: SlurmLab, tmp_path: Path) -> None:
     lab.call("scontrol", "create", "PartitionName=tb-2", "Nodes=node1")
     home = tmp_path / "home"
-    machine = slurm_cluster("regions", home, None, None, 30.0)
+    machine = slurm_cluster("regions", home, lease_s=30.0)
     with pytest.raises(BadInput, match="there is a partition tb-2 that this coordinator has not made"):
         partitioned(machine, "regions", "tb", home)
     (home / "partitions.json").write_text(json.dumps(["tb-1", "tb-2"]))

@@ -15,7 +15,7 @@ from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from scheduler.coordinator.journal import read_predictions
-from scheduler.engines.slurm.discovery import slurm_cluster
+from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from tenbin.errors import TenbinError
 from tests.support.components import require
 from tests.support.coordinator import Up
@@ -75,13 +75,13 @@ def test_two_jobs_on_each_node_each_on_its_own_core(
 
 def test_what_cannot_be_shared_is_said(lab: SlurmLab, store: JobStore, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--unit 1: policy match places on nodes"):
-        slurm_cluster("match", tmp_path / "home", None, 1, 30.0)
+        slurm_cluster("match", tmp_path / "home", cores=1, lease_s=30.0)
     with pytest.raises(BadInput, match="a node has 2 cores, too few for 3 jobs"):
-        slurm_cluster("match,most=3", tmp_path / "home", None, None, 30.0)
+        slurm_cluster("match,most=3", tmp_path / "home", lease_s=30.0)
     lab.call("scontrol", "update", "partitionname=main", "OverSubscribe=EXCLUSIVE")
     try:
         with pytest.raises(BadInput, match="OverSubscribe=EXCLUSIVE of partition main: Slurm gives whole"):
-            slurm_cluster("match", tmp_path / "home", None, None, 30.0)
+            slurm_cluster("match", tmp_path / "home", lease_s=30.0)
     finally:
         lab.call("scontrol", "update", "partitionname=main", "OverSubscribe=NO")
 

@@ -5,51 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput, Unavailable
 from profiles.job_store import JobStore
 from profiles.records import Profile
-from scheduler.engines.common.machine import Machine
 from scheduler.engines.options import Asked
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.rights import own_rights
 from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.discovery.node_kinds import node_kind_of
+from scheduler.engines.slurm.discovery.opencl_devices import devices_of_cluster
+from scheduler.engines.slurm.discovery.slurm_machine import SlurmMachine
 from scheduler.engines.slurm.external.needs import Shape
 from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
-from scheduler.engines.slurm.nodes.node_kinds import node_kind_of
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import ProfiledSlowdowns
-
-if TYPE_CHECKING:
-    from scheduler.engines.slurm.engine import SlurmEngine
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmMachine(Machine):
-    """A partition of a Slurm cluster."""
-
-    site: Site
-
-    def engine(self, store: Path, reports: Path) -> SlurmEngine:
-        from scheduler.engines.slurm.engine import SlurmEngine
-
-        return SlurmEngine(store, self.cluster, self.site, self.unit)
-
-    @property
-    def emulated(self) -> str:
-        return self.site.power.emulated if self.site.power is not None else ""
-
-    @property
-    def rest_w(self) -> float:
-        return self.site.power.rest_w if self.site.power is not None else 0.0
 
 
 @contextmanager
@@ -59,25 +36,30 @@ def find(asked: Asked) -> Iterator[SlurmMachine]:
     machine = slurm_cluster(
         asked.policy,
         asked.home,
-        own["partition"],
-        own["unit"],
-        own["lease"],
-        own["take_over"],
-        own["gate"],
-        asked.devices,
-        asked.profile,
+        partition=own["partition"],
+        cores=own["unit"],
+        lease_s=own["lease"],
+        take_over=own["take_over"],
+        gate_s=own["gate"],
+        devices=asked.devices,
+        profile=asked.profile,
     )
     if own["set_down"]:
         machine = setting_down(machine)
     if own["partitions"] is not None:
-        from scheduler.engines.slurm.nodes.partition_check import partitioned
+        from scheduler.engines.slurm.discovery.partition_check import partitioned
 
         machine = partitioned(machine, asked.policy, own["partitions"], asked.home)
     if asked.power_budget_w is not None:
-        from scheduler.engines.slurm.nodes.power_caps import capped_nodes
+        from scheduler.engines.slurm.discovery.power_caps import capped_nodes
 
         machine = capped_nodes(
-            machine, asked.home, asked.policy, asked.power_budget_w, asked.profile, asked.emulate
+            machine,
+            asked.home,
+            asked.policy,
+            budget_w=asked.power_budget_w,
+            profile=asked.profile,
+            emulated=asked.emulate,
         )
     yield machine
 
@@ -85,15 +67,16 @@ def find(asked: Asked) -> Iterator[SlurmMachine]:
 def slurm_cluster(
     policy: str,
     home: Path,
-    partition: str | None,
-    cores: int | None,
+    *,
     lease_s: float,
+    partition: str | None = None,
+    cores: int | None = None,
     take_over: Path | None = None,
     gate_s: float = GATE_S,
     devices: bool = False,
     profile: Profile | None = None,
 ) -> SlurmMachine:
-    """The nodes of a partition.
+    """Find the nodes of a partition.
 
     A policy that counts units gets whole nodes, or units of so many ``cores`` of one node; one that places on
     nodes gets the nodes with their cores and memory.
@@ -120,8 +103,11 @@ def slurm_cluster(
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in found])
     if devices:
-        _nothing_else(cores, take_over)
-        return _devices(policy, suits, home, slurm, name, found, hosts, lease_s, profile)
+        _check_devices(policy, cores, take_over)
+        inventory = NodeInventory(hosts, CORE, whole=False)
+        cluster, slots, costs = devices_of_cluster(found, inventory, home, partition=name, profile=profile)
+        site = Site(slurm, name, inventory, lease_s, devices=slots)
+        return SlurmMachine(cluster, costs=costs, site=site)
     names = tuple(host.name for host in hosts)
     if "counted" in suits or "power" in suits:
         unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
@@ -142,7 +128,7 @@ def slurm_cluster(
         if take_over is not None:
             what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
             raise BadInput(what, "choose another policy, for instance easy")
-        return _shared(policy, home, slurm, name, found, lease_s)
+        return _shared(policy, home, found, slurm=slurm, partition=name, lease_s=lease_s)
     else:
         raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
     sbatch = None
@@ -156,7 +142,7 @@ def slurm_cluster(
 
 
 def setting_down(machine: SlurmMachine) -> SlurmMachine:
-    """The same, whose dead nodes are set down in Slurm at once.
+    """Have Slurm set dead nodes of the machine down at once.
 
     Raises:
         BadInput: this user may not.
@@ -170,7 +156,7 @@ def setting_down(machine: SlurmMachine) -> SlurmMachine:
 
 
 def _may_steer(slurm: Slurm) -> None:
-    """Whether jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
+    """Check that jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
 
     Raises:
         BadInput: one of them lacks.
@@ -185,36 +171,20 @@ def _may_steer(slurm: Slurm) -> None:
         raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
 
 
-def _nothing_else(cores: int | None, take_over: Path | None) -> None:
-    """BadInput for what does not go with devices."""
+def _check_devices(policy: str, cores: int | None, take_over: Path | None) -> None:
+    """Refuse, by BadInput, what does not go with devices."""
+    if "classes" not in policy_class(policy).suits:
+        what = f"policy {policy} does not schedule classes of devices"
+        raise BadInput(what, "choose mctbm, mct or fcfs")
     for name, value in (("--unit", cores), ("--take-over", take_over)):
         if value is not None:
             raise BadInput(f"{name} {value} with --devices: each job has one device", "leave it out")
 
 
-def _devices(
-    policy: str,
-    suits: frozenset[str],
-    home: Path,
-    slurm: Slurm,
-    partition: str,
-    found: Sequence[SlurmNode],
-    hosts: Sequence[ClusterNode],
-    lease_s: float,
-    profile: Profile | None,
-) -> SlurmMachine:
-    """The nodes' OpenCL devices."""
-    from scheduler.engines.slurm.nodes.opencl_devices import devices_of_cluster
-
-    inventory = NodeInventory(hosts, CORE, whole=False)
-    cluster, slots, costs = devices_of_cluster(policy, suits, home, found, inventory, partition, profile)
-    return SlurmMachine(cluster, costs=costs, site=Site(slurm, partition, inventory, lease_s, devices=slots))
-
-
 def _shared(
-    policy: str, home: Path, slurm: Slurm, partition: str, found: Sequence[SlurmNode], lease_s: float
+    policy: str, home: Path, found: Sequence[SlurmNode], *, slurm: Slurm, partition: str, lease_s: float
 ) -> SlurmMachine:
-    """Nodes that jobs share, each on whole cores of its own, as job profiles are measured.
+    """Describe nodes that jobs share, each on whole cores of its own, as job profiles are measured.
 
     Raises:
         BadInput: the nodes are not alike, or have too few cores.
@@ -252,7 +222,7 @@ def _shared(
 
 
 def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:
-    """The partition's name and its nodes, in Slurm's order.
+    """Return the partition's name and its nodes, in Slurm's order.
 
     Raises:
         BadInput: there is no such partition, or it has no nodes.

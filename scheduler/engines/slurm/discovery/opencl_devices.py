@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from profiles.errors import BadInput, Unavailable
+from profiles.errors import Unavailable
 from profiles.files import write_whole
 from profiles.inventory import OpenCLDevice
 from profiles.records import Profile
@@ -169,22 +169,18 @@ def costs_of(pools: Sequence[Pool], home: Path, profile: Profile | None, store: 
 
 
 def devices_of_cluster(
-    policy: str,
-    suits: frozenset[str],
-    home: Path,
     nodes: Sequence[SlurmNode],
     inventory: NodeInventory,
+    home: Path,
+    *,
     partition: str,
     profile: Profile | None,
 ) -> tuple[Cluster, Devices, LinearCosts]:
     """Find the classes of devices of a partition, their devices, and the costs of moving between them.
 
     Raises:
-        BadInput: the policy schedules something else.
         Unavailable: there is no device.
     """
-    if "classes" not in suits:
-        raise BadInput(f"policy {policy} does not schedule classes of devices", "choose mctbm, mct or fcfs")
     found = find_devices(nodes, home / f"devices-{partition}.json")
     pools, slots = classes(inventory.hosts, nodes, found)
     costs = costs_of(pools, home, profile, Store())

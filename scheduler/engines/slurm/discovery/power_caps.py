@@ -15,7 +15,7 @@ from profiles.files import write_whole
 from profiles.records import Profile
 from scheduler.engines.common.machine import cap_lines, scaling_of
 from scheduler.engines.slurm.client.node_programs import ask_nodes
-from scheduler.engines.slurm.discovery import SlurmMachine
+from scheduler.engines.slurm.discovery.slurm_machine import SlurmMachine
 from scheduler.engines.slurm.site import Site, SitePower
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import policy_class
@@ -29,7 +29,13 @@ HINT = "caps take root on the nodes, and processors with RAPL; to try it on emul
 
 
 def capped_nodes(
-    machine: SlurmMachine, home: Path, policy: str, budget_w: float, profile: Profile | None, emulated: str
+    machine: SlurmMachine,
+    home: Path,
+    policy: str,
+    *,
+    budget_w: float,
+    profile: Profile | None,
+    emulated: str,
 ) -> SlurmMachine:
     """Put the cluster's nodes under caps: a job has whole nodes, all of them under the same cap.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from profiles.errors import BadInput
 from scheduler.engines.slurm.client.rights import own_rights
 from scheduler.engines.slurm.client.tools import Slurm
-from scheduler.engines.slurm.discovery import SlurmMachine
+from scheduler.engines.slurm.discovery.slurm_machine import SlurmMachine
 from scheduler.engines.slurm.nodes.partitions import own_names
 from scheduler.model.parameters import split
 from scheduler.policies.registry import policy_class
