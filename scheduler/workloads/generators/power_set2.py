@@ -3,12 +3,13 @@
 The paper takes 1000 jobs of Intrepid's log and gives each the traits of a program of table 3, "scaled" in a
 way that it does not state. Intrepid's log is not at hand, so:
 
-- Jobs come from the log of Theta (4,360 nodes) if the file ``theta_2022.swf.gz`` lies in the folder that the
-  environment variable TENBIN_DATA names: 1000 jobs in a row, beginning at a place that the seed draws, with
-  times as they are and nodes times 40,960 / 4,360. Otherwise from the Lublin-Feitelson model for 40,960 nodes at load 0.9.
+- Jobs come from the log of Theta (4,360 nodes) if the file ``theta_2022.swf.gz`` lies in the folder that
+  the environment variable TENBIN_DATA names: 1000 jobs in a row, beginning at a place that the seed draws,
+  with times as they are and nodes times 40,960 / 4,360. Otherwise from the Lublin-Feitelson model for
+  40,960 nodes at load 0.9.
 - A job of n nodes has mean parallelism A = n, sigma and m of a program drawn at random (EP: no limit up to
-  2n - 1), takes 1 to 2A - 1 nodes, and would take its logged time on n nodes under 40 W. (All nodes under 40 W are what the
-  paper's budget of 2.048 MW carries.)
+  2n - 1), takes 1 to 2A - 1 nodes, and would take its logged time on n nodes under 40 W. (All nodes under
+  40 W are what the paper's budget of 2.048 MW carries.)
 """
 
 from __future__ import annotations
