@@ -445,39 +445,41 @@ PENDING = SbatchJob(
     begin_s=0.0,
 )
 RUNNING = PENDING._replace(state="RUNNING", nodes=("n1",), start_s=4000.0)
-GUEST = SlurmAttempt(job_id=7, number=1, cpus={"n1": 2}, external="12", restarts=0, seen=PENDING)
-HERE = replace(GUEST, started=True)
+EXTERNAL = SlurmAttempt(job_id=7, number=1, cpus={"n1": 2}, external="12", restarts=0, seen=PENDING)
+HERE = replace(EXTERNAL, started=True)
 
 
 @pytest.mark.parametrize(
     ("attempt", "job", "effects", "view"),
     [
-        (GUEST, PENDING, [Do("start")], {}),
-        (GUEST, PENDING._replace(eligible_s=0.0), [], {}),  # started: Slurm only has not begun it
-        (GUEST, PENDING._replace(held=True), [Do("hold")], {}),
-        (GUEST, PENDING, [Do("hold")], {"away": {"n1": "drained"}}),
-        (replace(GUEST, calling=True), None, [], {}),  # the snapshot may be from before
-        (GUEST, None, ["never"], {}),
-        (GUEST, RUNNING, ["started"], {}),
+        (EXTERNAL, PENDING, [Do("start")], {}),
+        (replace(EXTERNAL, seen=None), PENDING, [Do("start")], {}),  # tenbin was started again
+        (replace(EXTERNAL, seen=None), RUNNING, ["started"], {}),
+        (EXTERNAL, PENDING._replace(eligible_s=0.0), [], {}),  # started: Slurm only has not begun it
+        (EXTERNAL, PENDING._replace(held=True), [Do("hold")], {}),
+        (EXTERNAL, PENDING, [Do("hold")], {"away": {"n1": "drained"}}),
+        (replace(EXTERNAL, calling=True), None, [], {}),  # the snapshot may be from before
+        (EXTERNAL, None, ["never"], {}),
+        (EXTERNAL, RUNNING, ["started"], {}),
         (HERE, PENDING._replace(restarts=1), [Do("hold")], {}),
-        (GUEST, RUNNING._replace(nodes=("n2",)), ["lost"], {}),
+        (EXTERNAL, RUNNING._replace(nodes=("n2",)), ["lost"], {}),
         (HERE, RUNNING._replace(state="COMPLETED"), ["ended exited"], {}),
         (HERE, RUNNING._replace(state="NODE_FAIL"), ["ended not-started"], {}),
         (replace(HERE, want="pause", request=1), RUNNING, [Do("suspend")], {}),
-        (replace(GUEST, want="pause", request=1), PENDING, [Do("hold")], {}),
+        (replace(EXTERNAL, want="pause", request=1), PENDING, [Do("hold")], {}),
         (replace(HERE, want="run", request=1), RUNNING._replace(state="SUSPENDED"), [Do("resume")], {}),
         (replace(HERE, want="run", request=1, done=1), RUNNING._replace(state="SUSPENDED"), [], {}),
         (replace(HERE, want="end", request=1), RUNNING, [Do("cancel")], {}),
         (replace(HERE, want="checkpoint", request=1), RUNNING, ["obeyed"], {}),
         # Its node refuses it in the second in which it was killed there, and Slurm says then that it failed.
         (
-            replace(GUEST, restarts=1),
+            replace(EXTERNAL, restarts=1),
             PENDING._replace(restarts=1),
             [Look(REST_S - 0.5)],
             {"put_back": {("12", 1): NOW - 0.5}},
         ),
         (
-            replace(GUEST, restarts=1),
+            replace(EXTERNAL, restarts=1),
             PENDING._replace(restarts=1),
             [Do("start")],
             {"put_back": {("12", 1): NOW - REST_S}},
@@ -497,7 +499,7 @@ def test_an_external_job_goes_on_that_was_suspended_a_moment_before(settled_firs
     """Slurm has suspended it, and was not looked at since; or was not even heard to have done so."""
     attempt, effects = requested(replace(HERE, seen=RUNNING), Request(1, "pause"), VIEW)
     assert effects == [Do("suspend")]
-    outcome, found = Outcome(GUEST.key, "suspend", None, None), list[Any]()
+    outcome, found = Outcome(EXTERNAL.key, "suspend", None, None), list[Any]()
     for first in (settled_first, not settled_first):
         attempt, effects = (
             settled(attempt, outcome, VIEW) if first else requested(attempt, Request(2, "run"), VIEW)
@@ -505,16 +507,16 @@ def test_an_external_job_goes_on_that_was_suspended_a_moment_before(settled_firs
         found += effects
     assert Do("resume") in found
     assert [effect.done for effect in found if isinstance(effect, Report)] == ([1] if settled_first else [])
-    _, effects = settled(attempt, Outcome(GUEST.key, "resume", True, None), VIEW)
+    _, effects = settled(attempt, Outcome(EXTERNAL.key, "resume", True, None), VIEW)
     assert [effect.done for effect in effects if isinstance(effect, Report)] == [2]
 
 
 def test_an_external_job_that_slurm_refuses_or_takes_back() -> None:
-    refused = Outcome(GUEST.key, "start", None, SlurmError("no", ""))
-    _, effects = settled(replace(GUEST, calling=True), refused, VIEW)
+    refused = Outcome(EXTERNAL.key, "start", None, SlurmError("no", ""))
+    _, effects = settled(replace(EXTERNAL, calling=True), refused, VIEW)
     assert isinstance(effects[0], Refused) and in_words(effects[1], "") == "lost"
-    leaving, _ = step(GUEST, None, PENDING._replace(held=True), VIEW)
-    _, effects = settled(leaving, Outcome(GUEST.key, "hold", True, None), VIEW)
+    leaving, _ = step(EXTERNAL, None, PENDING._replace(held=True), VIEW)
+    _, effects = settled(leaving, Outcome(EXTERNAL.key, "hold", True, None), VIEW)
     assert effects[0] == WaitsAgain() and in_words(effects[1], "") == "lost"
-    _, effects = settled(leaving, Outcome(GUEST.key, "hold", False, None), VIEW)
+    _, effects = settled(leaving, Outcome(EXTERNAL.key, "hold", False, None), VIEW)
     assert effects == [Look(0.0)], "it has just started, and runs after all"
