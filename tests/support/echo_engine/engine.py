@@ -49,9 +49,11 @@ class EchoEngine(Engine):
         self._reports.append(Report(job.id, job.attempt, "lost", time.time()))
 
     def poll(self) -> list[Report]:
-        for _, process, end in self._running.values():
+        for job, process, end in self._running.values():
             if time.monotonic() > end:
                 process.kill()
+            elif job.want == "checkpoint":  # the command may not have listened before
+                process.send_signal(SIGNALS["checkpoint"])
         for key, _ in self._selector.select(0):
             self._selector.unregister(key.fd)
             os.close(key.fd)
