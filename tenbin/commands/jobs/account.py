@@ -68,7 +68,7 @@ def _placed(job: dict[str, Any]) -> list[str]:
         lines.append(f"region {job['region']}")
     if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):
         cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
-        lines.append(f"{job['tasks']} tasks{cap}")
+        lines.append(f"{job['tasks']} task{'s' if job['tasks'] != 1 else ''}{cap}")
     return lines
 
 
