@@ -7,16 +7,13 @@ and changes the node only through ``run.control``, which journals the original v
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import psutil
 
 from profiles.errors import Unavailable
 from profiles.records import Absent, Settings
@@ -86,24 +83,3 @@ def samples_of(events: list[Event]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([e["row"] for e in events if e["event"] == "sample"])
-
-
-@contextmanager
-def pinned(*cores: int) -> Iterator[None]:
-    """Keep every thread of this process on ``cores``; restore the affinity afterwards.
-
-    ``psutil.cpu_affinity`` alone pins only the main thread (OpenCL and BLAS start their own).
-    """
-    before = {thread.id: os.sched_getaffinity(thread.id) for thread in psutil.Process().threads()}
-    try:
-        for thread in before:
-            _set_affinity(thread, set(cores))
-        yield
-    finally:
-        for thread, old in before.items():
-            _set_affinity(thread, old)
-
-
-def _set_affinity(thread: int, cores: set[int]) -> None:
-    with suppress(ProcessLookupError):  # the thread has ended
-        os.sched_setaffinity(thread, cores)

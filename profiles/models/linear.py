@@ -158,7 +158,7 @@ def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
 
 def _spread(x: Floats, residuals: Floats) -> Floats:
     """Fit the standard deviation of a residual as a line in x without negative parts (at 0, per x)."""
-    reference = x + np.median(x)
+    reference = x + (np.median(x) or x.mean())  # most may be at 0
     relative = residuals / reference
     clipped = np.minimum(relative, 4 * np.median(relative))  # outliers are no part of the usual spread
     design = np.column_stack([np.ones_like(x), x]) / reference[:, None]

@@ -96,6 +96,15 @@ def test_scatter_that_grows_makes_predictions_wider_with_size() -> None:
     assert model.residual_sd_line[1] == pytest.approx(0.08 * ALPHA, rel=0.4)
 
 
+@pytest.mark.filterwarnings("error")
+def test_most_points_at_zero() -> None:
+    rng = np.random.default_rng(3)
+    x = np.array([0.0] * 7 + [100.0, 200.0, 400.0, 800.0])
+    model = fitted(x, 2e-4 * x + 0.01 + rng.normal(0, 1e-4, len(x)))
+    assert model["alpha"].value == pytest.approx(2e-4, rel=0.05)
+    assert model.residual_sd_line is not None and np.isfinite(model.residual_sd_line).all()
+
+
 def test_a_curve_and_pure_noise_are_called_what_they_are() -> None:
     rng = np.random.default_rng(3)
     x = np.repeat(SIZES, 10).astype(float)
