@@ -12,6 +12,11 @@ from profiles.errors import Unavailable
 COMPILERS = ("cc", "gcc", "clang")
 
 
+def find_compiler() -> str | None:
+    """Find a C compiler; None where there is none."""
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
 def build(source: Path, folder: Path, options: Sequence[str], *, what: str, remedy: str) -> Path:
     """Compile ``source`` into ``folder`` and return the library.
 
@@ -21,7 +26,7 @@ def build(source: Path, folder: Path, options: Sequence[str], *, what: str, reme
     Raises:
         Unavailable: there is no C compiler, or the compiler fails.
     """
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    compiler = find_compiler()
     if compiler is None:
         raise Unavailable(f"no C compiler for {what}", remedy)
     library = folder / f"{source.stem}.so"

@@ -31,11 +31,15 @@ class ProbeEntry:
 
 
 PROBES = {
-    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=8),
-    "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=7),
+    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=9),
+    "streams": ProbeEntry("probes.streams.probe", "Memory streams and latency", full_s=15, quick_s=3),
+    "compute": ProbeEntry("probes.compute.probe", "Floating point speed and clock", full_s=10, quick_s=2),
+    "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=5),
+    "messages": ProbeEntry("probes.network.messages", "Messages between two ranks", full_s=10, quick_s=2),
     "checkpoint": ProbeEntry(
-        "probes.checkpoint.probe", "Checkpoint and restart costs", full_s=140, quick_s=14
+        "probes.checkpoint.probe", "Checkpoint and restart costs", full_s=130, quick_s=13
     ),
-    "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=120, quick_s=20),
-    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=80, quick_s=12),
+    "storage": ProbeEntry("probes.storage.probe", "Speed of storage", full_s=15, quick_s=2),
+    "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=120, quick_s=14),
+    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=70, quick_s=9),
 }

@@ -108,6 +108,16 @@ def _size_mb(text: str) -> float:
     return float(text[:-1]) * UNITS_MB[text[-1]] if text[-1] in UNITS_MB else float(text) / 2**20
 
 
+def data_caches_kib(sysfs: Path, cpu: int) -> dict[int, float]:
+    """Read the size in KiB of each level of data cache of ``cpu``; empty where sysfs names none."""
+    found: dict[int, float] = {}
+    for index in (sysfs / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
+        size_mb = _size_mb(read_text(index / "size"))
+        if size_mb and read_text(index / "type") in ("Data", "Unified"):
+            found[int(read_text(index / "level") or 0)] = size_mb * 1024
+    return dict(sorted(found.items()))
+
+
 def free_memory_mb(sysfs: Path, procfs: Path) -> float:
     """Compute the memory that this process can still take: MemAvailable, or less under a memory cgroup.
 

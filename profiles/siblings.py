@@ -22,15 +22,26 @@ FEWEST_READINGS = 3  # of the CPU loop, one before each visit to a probe
 LIMIT = 3.5
 LEAST, LEAST_OF_FEW = 0.05, 0.10
 HALF_TO_SD = 1 / 1.96  # half of a 95 % interval
-UNTOLD = {"network_jitter_ratio"}  # of the tail of a distribution: too noisy to judge a node by
+# Tails of a distribution, and a step whose bounds are its width: not fit to judge a node by.
+UNTOLD = {
+    "network_jitter_ratio",
+    "storage_random_read_p99_s",
+    "storage_random_write_p99_s",
+    "storage_fsync_p99_s",
+    "cache_size_kib",
+}
 
 # Words for a node whose value is higher, and lower.
 SAYINGS = {
     "reference_s": ("computes {} slower", "computes {} faster"),
     "memory_bandwidth_gbs": ("writes memory {} faster", "writes memory {} slower"),
+    "stream_bandwidth_gbs": ("streams through memory {} faster", "streams through memory {} slower"),
+    "access_latency_ns": ("reaches memory {} later", "reaches memory {} sooner"),
     "memory_slowdown_ratio": ("suffers {} more from a neighbour in memory", "suffers {} less from one"),
     "network_bandwidth_gbs": ("moves large messages {} faster", "moves large messages {} slower"),
     "network_latency_s": ("takes {} longer for small messages", "takes {} less for small messages"),
+    "storage_write_mbs": ("writes files {} faster", "writes files {} slower"),
+    "storage_read_mbs": ("reads files {} faster", "reads files {} slower"),
     "W_base": ("draws {} more power at rest", "draws {} less power at rest"),
     "power_w": ("draws {} more power under load", "draws {} less power under load"),
 }
@@ -99,7 +110,17 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
                 single = len(model.coefficients) == 1
                 subject = labels if single else f"{c.name} {labels}".strip()
                 poor = c.quality is Quality.POOR or c.value <= 0
-                found.append(Value(node, model.quantity, subject, c.value, _half(c), c.unit, poor))
+                found.append(
+                    Value(
+                        node=node,
+                        quantity=model.quantity,
+                        subject=subject,
+                        value=c.value,
+                        half=_half(c),
+                        unit=c.unit,
+                        poor=poor,
+                    )
+                )
     return [*found, *_reach(survey)] if survey else found
 
 
@@ -109,7 +130,15 @@ def _loop(node: str, readings: Sequence[float]) -> Value:
     if low is None or high is None:  # too few for the interval of a median
         low, high = min(readings), max(readings)
     poor = len(readings) < FEWEST_READINGS
-    return Value(node, "reference_s", "", middle, (high - low) / 2, "s", poor)
+    return Value(
+        node=node,
+        quantity="reference_s",
+        subject="",
+        value=middle,
+        half=(high - low) / 2,
+        unit="s",
+        poor=poor,
+    )
 
 
 def _half(c: Coefficient) -> float | None:
@@ -126,7 +155,15 @@ def _reach(survey: Survey) -> Iterator[Value]:
         for node, several in of.items():
             c = best(several, key=lambda one: one.value)
             poor = c.quality is Quality.POOR
-            yield Value(node, quantity, "to other nodes", c.value, _half(c), c.unit, poor)
+            yield Value(
+                node=node,
+                quantity=quantity,
+                subject="to other nodes",
+                value=c.value,
+                half=_half(c),
+                unit=c.unit,
+                poor=poor,
+            )
 
 
 def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]:

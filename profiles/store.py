@@ -2,6 +2,7 @@
 
     <root>/<node>/<id>/profile.json
                       /samples/<probe>.parquet
+                      /label                     what its owner calls it, if anything
 
 A profile's folder is written aside and renamed, so it is there whole or not at all.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -18,14 +20,15 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from .errors import BadInput
-from .files import read_regular, save_profile, write_whole
+from .files import read_plain, read_regular, save_profile, write_whole
 from .records import SCHEMA_VERSION, Profile, Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
 R = TypeVar("R", bound=Record)
-SELECTORS = "'last', a node's name, a profile's id, or a path to a profile.json"
+SELECTORS = "'last', 'previous' of that node, a node's name, an id, a label, or a path to a profile.json"
+LONGEST_LABEL = 60
 
 
 def default_root() -> Path:
@@ -142,17 +145,73 @@ class Store(Prepared):
             raise BadInput(f"no profile in {self.root}", "make one with 'tenbin profile'")
         if selector == "last":
             return paths[0]
+        if selector == "previous":
+            return self._previous(paths[0])
         if of_node := self.of_node(selector):
             return of_node[0]
         matching = [path for path in paths if selector and path.parent.name.startswith(selector)]
+        matching = matching or [path for path in paths if selector and label(path) == selector]
         if len(matching) == 1:
             return matching[0]
         problem = "matches several profiles" if matching else "matches no profile"
         raise BadInput(f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin list'")
 
+    def _previous(self, last: Path) -> Path:
+        """Find the profile before the last one, of the same node."""
+        of_node = self.of_node(last.parent.parent.name)
+        if len(of_node) < 2:
+            raise BadInput(f"{last.parent.parent.name} has one profile only", "see 'tenbin list'")
+        return of_node[1]
+
+    def delete(self, path: Path) -> None:
+        """Remove a profile file's folder, with samples and label, from the store.
+
+        Raises:
+            BadInput: it is not of this store, or cannot be removed.
+        """
+        folder = path.parent
+        if folder.resolve().parent.parent != self.root.resolve():
+            raise BadInput(f"{path} is not in the store {self.root}", "delete a file of your own with rm")
+        gone = folder.with_name(f".{folder.name}.{os.getpid()}")
+        try:
+            folder.rename(gone)  # whole, or gone
+            shutil.rmtree(gone)
+        except OSError as error:
+            raise BadInput(f"{folder}: {error.strerror}", "see who may write there") from error
+
     def load(self, selector: str = "last") -> Profile:
         """Load the profile that ``selector`` names."""
         return load(self.find(selector))
+
+
+def label(path: Path) -> str:
+    """Read what its owner calls the profile of a file; "": nothing, or it cannot be read."""
+    try:
+        return read_plain(path.with_name("label"), 4 * LONGEST_LABEL).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def set_label(path: Path, text: str) -> None:
+    """Call the profile of a file so; "": nothing.
+
+    Raises:
+        BadInput: the text cannot be a label, or cannot be written.
+    """
+    if text != text.strip() or not text.isprintable() or len(text) > LONGEST_LABEL or "/" in text:
+        raise BadInput(
+            f"label {text[:LONGEST_LABEL]!r}: no line of text", f"at most {LONGEST_LABEL} characters, no /"
+        )
+    if text in ("last", "previous"):
+        raise BadInput(f"label {text!r} has another meaning", f"a profile is chosen by {SELECTORS}")
+    file = path.with_name("label")
+    try:
+        if text:
+            write_whole(file, f"{text}\n".encode())
+        else:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}", "see who may write there") from error
 
 
 def samples(path: Path) -> dict[str, pd.DataFrame]:

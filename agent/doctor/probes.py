@@ -1,4 +1,4 @@
-"""Checks of what the probes of memory, network, checkpoint and scaling find here."""
+"""Checks of what the probes find here, but those of power."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from agent.doctor.finding import Case, Finding, limited, missing, ok
 from agent.inventory.storage import read_mounts
-from probes.topology import free_memory_mb
+from probes.c_library import find_compiler
+from probes.topology import data_caches_kib, free_memory_mb
 from profiles.inventory import OpenCLDevice, Storage
 from profiles.records import MB
 
@@ -17,13 +18,19 @@ SHM_MB = 256.0  # what two ranks of any MPI need for their shared segments, with
 ROOM_MB = 4000.0  # below: the largest sizes of a full profile are left out
 LEAST_ROOM_MB = 200.0  # below: too few sizes for a line
 
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 _ROOM_REMEDY = f"free {ROOM_MB:.0f} MB for all sizes, or name another folder: --storage DIR"
 
 
 def check(case: Case) -> Iterator[Finding]:
     yield from _memory(case)
+    yield from _streams(case)
+    yield from _compute(case)
     yield from _network(case)
+    yield from _messages(case)
     yield from _checkpoint(case)
+    for storage in case.inventory.storage:
+        yield _storage_speed(storage)
     yield from _scaling(case)
 
 
@@ -45,6 +52,41 @@ def _memory(case: Case) -> Iterator[Finding]:
     for what, *why in (*amiss, *unplanned):
         if nodes > 1 or not what.startswith("remote"):  # nothing is lost where nothing is remote
             yield limited("memory", f"not measured or not known: {what}", *why)
+
+
+def _streams(case: Case) -> Iterator[Finding]:
+    """Find if the loops could be compiled, and if their arrays have room."""
+    from probes import c_library  # late: these need numpy
+    from probes.streams import library
+    from probes.streams.plan import choose_arrays
+
+    what = "memory streams and latency"
+    if c_library.find_compiler() is None:
+        yield missing("streams", f"{what} cannot be measured", "no C compiler", library.REMEDY)
+        return
+    free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
+    caches_kib = data_caches_kib(case.roots.sysfs, case.topology.cores[0].index)
+    elements, amiss = choose_arrays(case.topology, free_mb, caches_kib)
+    if not elements:
+        yield from (missing("streams", f"{what} cannot be measured", *why) for _, *why in amiss[-1:])
+        return
+    mb = 3 * library.ELEMENT * sum(elements.values()) / 2**20
+    yield ok(
+        "streams", f"read, write, copy, scale, add, triad on 1..{case.usable_cores} cores", f"{mb:.0f} MB"
+    )
+    for unknown, *why in amiss:
+        yield limited("streams", f"not measured or not known: {unknown}", *why)
+
+
+def _compute(case: Case) -> Iterator[Finding]:
+    """Find what of the floating point speed could be measured now."""
+    from probes.compute.kernels import REMEDY  # late: it needs numpy
+
+    cores = case.usable_cores
+    yield ok("compute", f"floating point speed on 1..{cores} cores", "matrix products by numpy's BLAS")
+    if find_compiler() is None:
+        reason = "both are compiled for this processor when they are needed, and there is no C compiler"
+        yield limited("compute", "no vector loop and no clock is measured", reason, REMEDY)
 
 
 def _network(case: Case) -> Iterator[Finding]:
@@ -75,6 +117,17 @@ def _network(case: Case) -> Iterator[Finding]:
             "a container's or a virtual network hides it" if i.network else "this node is alone",
             "measure between hosts from the hosts themselves: tenbin profile --hosts a,b",
         )
+
+
+def _messages(case: Case) -> Iterator[Finding]:
+    what = "messages between two ranks"
+    if case.inventory.mpi is None:
+        for trouble in case.unknown("mpi"):
+            yield missing("messages", f"{what} cannot be measured", trouble.reason, trouble.remedy)
+    elif case.usable_cores < 2:
+        yield missing("messages", f"{what} of this node cannot be measured", "one core can be used")
+    else:
+        yield ok("messages", what, "latency and bandwidth, as osu_latency and osu_bw")
 
 
 def _speed(mbit: float | None) -> str:
@@ -169,6 +222,24 @@ def _storage(s: Storage) -> Iterator[Finding]:
     else:
         what = f"{s.filesystem} on {s.model or s.device} ({s.kind}), {s.free_mb / 1000:.1f} GB free"
         yield ok("checkpoint", f"checkpoints in {s.folder}, by direct I/O", what)
+
+
+def _storage_speed(s: Storage) -> Finding:
+    """Say whether the storage probe can measure a folder."""
+    from probes.storage.place import LEAST_FREE  # late: it needs numpy
+
+    what, remedy = f"the speed of {s.folder} cannot be measured", "name another folder: --storage DIR"
+    if not s.writable:
+        return missing("storage", what, "no file can be made there", remedy)
+    if s.filesystem in _IN_MEMORY:
+        return missing("storage", what, f"its files stay in memory ({s.filesystem})", remedy)
+    if not s.direct_io:
+        return missing("storage", what, f"{s.filesystem} cannot bypass the page cache", remedy)
+    if s.free_mb < LEAST_FREE / MB:
+        least = f"free {LEAST_FREE / MB:.0f} MB, or name another folder: --storage DIR"
+        return missing("storage", what, f"{s.free_mb:.0f} MB are free", least)
+    done = "large blocks, 4 KiB at random places, writes with fsync"
+    return ok("storage", f"speed of storage in {s.folder}", done)
 
 
 def _scaling(case: Case) -> Iterator[Finding]:

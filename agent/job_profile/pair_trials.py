@@ -98,7 +98,17 @@ def program_of(
     run = job.need("run_s")
     ranks = job.ranks or 1
     run_s = run.value if run else 0.0
-    return Program(job.name, job.command, job.folder, job.cores, mpi, ranks, job.hosts, host_cores, run_s)
+    return Program(
+        name=job.name,
+        command=job.command,
+        folder=job.folder,
+        cores=job.cores,
+        mpi=mpi,
+        ranks=ranks,
+        hosts=job.hosts,
+        host_cores=host_cores,
+        run_s=run_s,
+    )
 
 
 def run_pairs(

@@ -23,14 +23,14 @@ POOLED = ("runs", "windows")
 def same_again(job: JobProfile, limit_s: float, budget_s: float | None) -> JobOrder:
     """Return the order that continues a job profile, with another random seed."""
     return JobOrder(
-        job.name,
-        job.command,
-        job.folder,
-        job.ranks or job.cores,
-        job.quick,
-        limit_s,
-        budget_s,
-        job.seed + 1,
+        name=job.name,
+        command=job.command,
+        folder=job.folder,
+        cores=job.ranks or job.cores,
+        quick=job.quick,
+        limit_s=limit_s,
+        budget_s=budget_s,
+        seed=job.seed + 1,
         mpi=job.mpi,
         hosts=job.hosts,
     )

@@ -77,7 +77,17 @@ def make_job_profile(
         mpi_time = _counting(order, stack, absent)
         watch = Watch.begin("job", 0)
         with WriterPool(area_mb, topology.line_bytes) as pool, DeviceWatch() as devices:
-            session = Session(order, start, pool, devices, job, probes, listener, network, mpi_time)
+            session = Session(
+                order=order,
+                start=start,
+                pool=pool,
+                devices=devices,
+                job=job,
+                probes=probes,
+                listener=listener,
+                network=network,
+                mpi_time=mpi_time,
+            )
             session.absent += absent
             session.run()
         condition = watch.ended()

@@ -66,7 +66,7 @@ class Hosts(NamedTuple):
         return self.names[:used], tuple(chosen)
 
 
-class Scaling(NamedTuple):
+class ScalingOrder(NamedTuple):
     """The command to run, and on how many cores.
 
     Attributes:
@@ -117,7 +117,7 @@ def on_cores(command: Sequence[str], n: int) -> tuple[str, ...]:
     return tuple(word.replace("{n}", str(n)) for word in command)
 
 
-def measure(what: Scaling, tell: Callable[[str], None] = lambda doing: None) -> pd.DataFrame:
+def measure(what: ScalingOrder, tell: Callable[[str], None] = lambda doing: None) -> pd.DataFrame:
     """Run the command on each count of cores: rows ``cores``, ``repetition``, ``wall_s``, ``cpu_s``.
 
     Each count has ``LEAST`` repetitions, then more until the medians are known to 3 %, or the time is up.
@@ -150,7 +150,7 @@ def fit(samples: pd.DataFrame, hosts: Hosts | None = None) -> Model:
     return downey.fit(*times, probe="job", quantity="run_s", labels=labels, emulated=emulated)
 
 
-def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> RunOutcome:
+def _run(what: ScalingOrder, n: int, mpi: MpiInstall | None) -> RunOutcome:
     counts = {"TENBIN_TASKS": str(n), "OMP_NUM_THREADS": str(n)}
     start = _start(what, n, mpi)
     variables = {**start.variables, **counts}
@@ -165,7 +165,7 @@ def _run(what: Scaling, n: int, mpi: MpiInstall | None) -> RunOutcome:
     return ended
 
 
-def _start(what: Scaling, n: int, mpi: MpiInstall | None) -> Start:
+def _start(what: ScalingOrder, n: int, mpi: MpiInstall | None) -> Start:
     command = on_cores(what.command, n)
     if mpi and what.hosts:
         names, cores = what.hosts.ranks(n)

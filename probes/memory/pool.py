@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from probes.loads import SINGLE_THREAD
 from probes.memory.writer import Written
+from probes.order_process import PATIENCE_S, OrderProcess, ProcessLost
 
-PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays the answer, a lost writer never sends it
 TOUCHED_MBS = 20.0  # slowest first touch of an area, on a machine that is taken
 MOST_TOUCH_S = 600.0
 WARM_S = 0.005
 
 
-class WriterLost(Exception):
+class WriterLost(ProcessLost):
     """A writer that ended, or could not carry out its order."""
 
-    def __init__(self, core: int, reason: str) -> None:
-        super().__init__(f"the writer on CPU {core} {reason}")
-        self.core = core
+    title = "writer"
 
 
 @dataclass(frozen=True)
@@ -43,93 +35,18 @@ class Spot:
     check: bool = False
 
 
-class Writer:
+class Writer(OrderProcess):
     """The parent's end of one writer process; each order gets one answer.
 
     Raises:
         WriterLost: the system starts no more processes.
     """
 
+    lost = WriterLost
+
     def __init__(self, core: int, line_bytes: int) -> None:
-        self.core = core
-        command = [sys.executable, "-P", "-m", "probes.memory.writer", "--serve"]
-        try:
-            self._process = subprocess.Popen(
-                [*command, f"--core={core}", f"--line-bytes={line_bytes}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | SINGLE_THREAD,
-                bufsize=0,
-            )
-        except OSError as error:
-            raise WriterLost(core, f"could not start: {error}") from error
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def order(self, do: str, **arguments: Any) -> None:
-        """Send an order.
-
-        Raises:
-            WriterLost: the process has ended.
-        """
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
-        except BrokenPipeError:
-            raise self._lost() from None
-
-    def answer(self, within_s: float = PATIENCE_S) -> dict[str, Any]:
-        """Wait for the answer to the oldest order.
-
-        Raises:
-            WriterLost: the process has ended, is silent, or refused.
-        """
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], within_s)
-        if not readable:
-            raise WriterLost(self.core, f"gave no answer in {within_s:.0f} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._lost()
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise WriterLost(self.core, f"failed: {answer['error']}")
-        return answer
-
-    def _lost(self) -> WriterLost:
-        assert self._process.stderr is not None
-        code = self._process.wait(PATIENCE_S)
-        said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        last = f": {said[-1]}" if said else ""
-        return WriterLost(self.core, f"ended with {'signal' if code < 0 else 'exit code'} {abs(code)}{last}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def kill(self) -> None:
-        """End the process at once, in the middle of an order."""
-        self._process.kill()
-
-    def close(self, within_s: float = 2.0) -> None:
-        """End the process, by force if need be."""
-        streams = (self._process.stdin, self._process.stdout, self._process.stderr)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        finally:
-            for stream in streams:
-                if stream is not None:
-                    stream.close()
+        arguments = ["--serve", f"--core={core}", f"--line-bytes={line_bytes}"]
+        super().__init__(core, "probes.memory.writer", arguments)
 
 
 class WriterPool:

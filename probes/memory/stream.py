@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from probes.memory.pool import PATIENCE_S, Spot, WriterPool
+from probes.memory.pool import Spot, WriterPool
 from probes.memory.writer import Written
+from probes.order_process import PATIENCE_S
 
 WINDOW_S = 0.2
 AHEAD = 2  # windows ordered in advance, so that a writer never waits for us

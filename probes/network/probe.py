@@ -21,15 +21,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.hosts import greet
-from probes.network.rank import AllToAllPlan
+from probes.network.patterns import Pattern
+from probes.network.rank import MessagePlan
 from probes.run import Run
 from probes.topology import read_topology
 from profiles.errors import Unavailable, UserError
@@ -54,12 +56,12 @@ def measure(run: Run) -> None:
         run.absent("all-to-all on this node", "only one core may be used", "allow two (taskset, cgroup)")
     parts = len(counts) + bool(run.settings.hosts)
     for i, ranks in enumerate(counts):
-        _attempt(run, mpi, f"all-to-all of {ranks} ranks", ranks, parts_left=parts - i, cores=cores[:ranks])
+        attempt(run, mpi, f"all-to-all of {ranks} ranks", ranks, parts_left=parts - i, cores=cores[:ranks])
     if hosts := run.settings.hosts:
-        _attempt(run, mpi, f"all-to-all over {', '.join(hosts)}", len(hosts), parts_left=1, hosts=hosts)
+        attempt(run, mpi, f"all-to-all over {', '.join(hosts)}", len(hosts), parts_left=1, hosts=hosts)
 
 
-def _attempt(
+def attempt(
     run: Run,
     mpi: MpiInstall,
     what: str,
@@ -68,6 +70,9 @@ def _attempt(
     parts_left: int,
     cores: Sequence[int] | None = None,
     hosts: Sequence[str] = (),
+    sizes: tuple[int, ...] = SIZES,
+    patterns: tuple[Pattern, ...] = ("alltoall",),
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Measure one part; a failure is reported and does not cost the other parts."""
     run.progress(what)
@@ -76,13 +81,15 @@ def _attempt(
             greet(hosts, mpi.library)
         budget_s = max(run.left_s() / parts_left - START_S, 0.5)
         listener = Listener(run, what, ranks=ranks, hosts=hosts, library=mpi.library)
-        plan = AllToAllPlan(
+        listener.labels |= labels
+        plan = MessagePlan(
             ranks=ranks,
-            sizes=SIZES,
+            sizes=sizes,
             budget_s=budget_s,
             limit_s=round(budget_s + GRACE_S),
             seed=int(run.rng.integers(2**31)),
             hosts=bool(hosts),
+            patterns=patterns,
         )
         program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
         run_ranks(
@@ -127,17 +134,14 @@ class Listener:
             case "done":
                 self.done = True
 
-    def _visit(self, size: int, batch: int, repetition: int, times: list[float]) -> None:
+    def _visit(self, pattern: Pattern, times: list[float], *, size: int, **visit: int) -> None:
         self.run.progress(f"{self.what}: {size} B")
         for iteration, seconds in enumerate(times):
-            self.run.sample(
-                **self.labels,
-                message_bytes=size,
-                batch=batch,
-                repetition=repetition,
-                iteration=iteration,
-                alltoall_s=seconds,
-            )
+            row = {"message_bytes": size, **visit, "iteration": iteration}
+            if pattern == "alltoall":
+                self.run.sample(**self.labels, **row, alltoall_s=seconds)
+            else:
+                self.run.sample(**self.labels, pattern=pattern, **row, message_s=seconds)
 
     def _skipped(self, sizes: list[int], last: int, last_s: float) -> None:
         self.run.absent(

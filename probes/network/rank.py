@@ -1,11 +1,11 @@
-"""A rank of comprobe: ``mpiexec -n N python -P -m mpi4py -m probes.network.rank PLAN``.
+"""A rank that exchanges messages: ``mpiexec -n N python -P -m mpi4py -m probes.network.rank PLAN``.
 
 Rank 0 writes one JSON object a line to standard output: ``preflight``, ``skipped``, ``visit``, ``done``.
 With ``hello`` in place of a plan the program tells its identity, without starting MPI.
 
-An iteration is a barrier, then ``batch`` all-to-alls between two readings of MPI_Wtime on every rank; the
-time of the slowest rank counts, divided by ``batch``. A batch is larger than one only if a single all-to-all
-would take less than 50 steps of the clock. A batch hides jitter, so its size is stated in every row.
+An iteration is a barrier, then ``batch`` exchanges of a pattern (``probes.network.patterns``) between two
+readings of MPI_Wtime, divided by ``batch``. A batch is larger than one only if a single exchange would take
+less than 50 steps of the clock. A batch hides jitter, so its size is stated in every row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from probes.mpi.detection import library_name
+from probes.network.patterns import PATTERNS, AllToAll, Exchange, Pattern
 from probes.topology import usable_cores
 from profiles.stats import narrow_enough
 
@@ -38,12 +39,10 @@ WARM_UP = 3
 NARROW = 0.03  # half-width of a median's interval, relative, that needs no more repetitions
 CLOCK_STEPS = 50  # that a timed batch lasts at least
 
-Bytes = npt.NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
-class AllToAllPlan:
-    """Orders for the ranks of comprobe."""
+class MessagePlan:
+    """Orders for the ranks."""
 
     ranks: int
     sizes: tuple[int, ...]  # bytes from each rank to each other
@@ -53,6 +52,7 @@ class AllToAllPlan:
     rows: int = 400  # iterations kept of each size
     visits: int = 20  # repetitions of each size; up to three times that while its median is uncertain
     hosts: bool = False
+    patterns: tuple[Pattern, ...] = ("alltoall",)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -94,42 +94,6 @@ def say(**event: Any) -> None:
     os.write(1, (json.dumps(event) + "\n").encode())
 
 
-class AllToAll:
-    """Equal blocks from every rank to every rank, with contents that tell their origin."""
-
-    def __init__(self, comm: MPI.Comm, largest: int) -> None:
-        self.comm = comm
-        self.send: Bytes = np.zeros(comm.size * largest, np.uint8)
-        self.receive: Bytes = np.zeros(comm.size * largest, np.uint8)
-
-    def timed(self, size: int, iterations: int, batch: int = 1) -> npt.NDArray[np.float64]:
-        """Time all-to-alls of ``size`` bytes a pair: seconds on the slowest rank, for each iteration."""
-        from mpi4py import MPI
-
-        count = self.comm.size * size
-        send, receive = (self.send[:count], size, MPI.BYTE), (self.receive[:count], size, MPI.BYTE)
-        own = np.empty(iterations)
-        for i in range(iterations):
-            self.comm.Barrier()
-            start = MPI.Wtime()
-            for _ in range(batch):
-                self.comm.Alltoall(send, receive)
-            own[i] = MPI.Wtime() - start
-        slowest = np.empty(iterations)
-        self.comm.Allreduce(own, slowest, op=MPI.MAX)
-        return slowest / batch
-
-    def check(self, size: int) -> None:
-        """Exchange once and verify that every block arrived where it belongs."""
-        ranks, me = self.comm.size, self.comm.rank
-        marks = (np.arange(ranks)[:, None] * 16 + np.arange(ranks)[None, :]) % 251
-        self.send[: ranks * size] = np.repeat(marks[me], size)
-        self.receive[: ranks * size] = 255
-        self.timed(size, 1)
-        if not np.array_equal(self.receive[: ranks * size], np.repeat(marks[:, me], size)):
-            raise RuntimeError(f"all-to-all of {size} bytes delivered wrong data on rank {me}")
-
-
 def clock_step() -> float:
     """Measure the smallest step of MPI_Wtime, in s."""
     from mpi4py import MPI
@@ -158,57 +122,67 @@ def preflight(comm: MPI.Comm) -> None:
         say(event="preflight", ranks=everyone, expected=expected)
 
 
-def warm_up(exchange: AllToAll, plan: AllToAllPlan) -> dict[int, float]:
-    """Time every size once, smallest first; sizes that would eat up the budget are left out."""
-    comm = exchange.comm
-    first: dict[int, float] = {}
+def warm_up(
+    exchanges: Mapping[Pattern, Exchange], plan: MessagePlan, comm: MPI.Comm
+) -> dict[tuple[Pattern, int], float]:
+    """Time every size of each pattern once, smallest first; leave out sizes that would eat up the budget."""
+    first: dict[tuple[Pattern, int], float] = {}
     deadline = time.monotonic() + plan.budget_s / 2
-    for i, size in enumerate(plan.sizes):
-        exchange.check(size)
-        first[size] = float(np.median(exchange.timed(size, WARM_UP)))
-        rest = plan.sizes[i + 1 :]
-        # The next size takes longer in proportion to its bytes, at most.
-        too_long = rest and (WARM_UP + 1) * first[size] * rest[0] / size > deadline - time.monotonic()
-        if comm.bcast(too_long, root=0):
-            if comm.rank == 0:
-                say(event="skipped", sizes=rest, last=size, last_s=first[size])
-            break
+    for pattern, exchange in exchanges.items():
+        for i, size in enumerate(plan.sizes):
+            exchange.check(size)
+            took = first[pattern, size] = float(np.median(exchange.timed(size, WARM_UP)))
+            rest = plan.sizes[i + 1 :]
+            # The next size takes longer in proportion to its bytes, at most.
+            too_long = rest and (WARM_UP + 1) * took * rest[0] / size > deadline - time.monotonic()
+            if comm.bcast(too_long, root=0):
+                if comm.rank == 0:
+                    say(event="skipped", sizes=rest, last=size, last_s=took)
+                break
     return first
 
 
-def measure(comm: MPI.Comm, plan: AllToAllPlan) -> None:
-    """Visit the sizes in random order, again and again, until the time is up or enough is known."""
+def measure(comm: MPI.Comm, plan: MessagePlan) -> None:
+    """Visit patterns and sizes in random order, again and again, until the time is up or enough is known."""
     started = time.monotonic()
-    exchange = AllToAll(comm, max(plan.sizes))
-    typical = warm_up(exchange, plan)
+    exchanges = {pattern: PATTERNS[pattern](comm, max(plan.sizes)) for pattern in plan.patterns}
+    typical = warm_up(exchanges, plan, comm)
     step = clock_step()
     left_s = plan.budget_s - (time.monotonic() - started)
     slice_s = left_s / (plan.visits * len(typical))
-    shape: dict[int, tuple[int, int]] = {}
-    for size, seconds in typical.items():
+    shape: dict[tuple[Pattern, int], tuple[int, int]] = {}
+    for visit, seconds in typical.items():
         batch = max(1, math.ceil(CLOCK_STEPS * step / seconds))
         iterations = min(max(int(slice_s / (seconds * batch)), 1), plan.rows // plan.visits)
-        shape[size] = (iterations, batch)
+        shape[visit] = (iterations, batch)
     shape = comm.bcast(shape, root=0)  # every rank has read its own clock
     order = np.random.default_rng(plan.seed)
-    medians: dict[int, list[float]] = {size: [] for size in shape}
+    medians: dict[tuple[Pattern, int], list[float]] = {visit: [] for visit in shape}
     for repetition in range(3 * plan.visits):
-        # Every rank knows the slowest rank's times, so all decide alike.
-        todo = [size for size in shape if not _enough(plan, shape[size][0], medians[size])]
-        for size in order.permutation(todo).tolist():
-            iterations, batch = shape[size]
+        # Every rank knows the same times, so all decide alike.
+        todo = [visit for visit in shape if not _enough(plan, shape[visit][0], medians[visit])]
+        for place in order.permutation(len(todo)).tolist():
+            pattern, size = visit = todo[place]
+            iterations, batch = shape[visit]
             time_left = plan.budget_s - (time.monotonic() - started)
-            # Once every size has been seen, a visit that would overrun the budget is left out.
-            if comm.bcast(repetition > 0 and iterations * batch * typical[size] > time_left, root=0):
+            # Once everything has been seen, a visit that would overrun the budget is left out.
+            if comm.bcast(repetition > 0 and iterations * batch * typical[visit] > time_left, root=0):
                 continue
-            exchange.timed(size, 1)
-            times = exchange.timed(size, iterations, batch)
-            medians[size].append(float(np.median(times)))
+            exchanges[pattern].timed(size, 1)
+            times = exchanges[pattern].timed(size, iterations, batch)
+            medians[visit].append(float(np.median(times)))
             if comm.rank == 0:
-                say(event="visit", size=size, batch=batch, repetition=repetition, times=times.tolist())
+                say(
+                    event="visit",
+                    pattern=pattern,
+                    size=size,
+                    batch=batch,
+                    repetition=repetition,
+                    times=times.tolist(),
+                )
 
 
-def _enough(plan: AllToAllPlan, iterations: int, medians: list[float]) -> bool:
+def _enough(plan: MessagePlan, iterations: int, medians: list[float]) -> bool:
     visits = len(medians)
     return (visits + 1) * iterations > plan.rows or (visits >= plan.visits and narrow_enough(medians, NARROW))
 
@@ -217,7 +191,7 @@ def main() -> int:
     if sys.argv[1] == "hello":
         say(event="hello", **identity())
         return 0
-    plan = AllToAllPlan(**json.loads(sys.argv[1]))
+    plan = MessagePlan(**json.loads(sys.argv[1]))
     if comm := world(plan.ranks, plan.limit_s):
         if plan.hosts:
             preflight(comm)

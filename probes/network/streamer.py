@@ -12,7 +12,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from probes.network.rank import AllToAll, preflight, say, world
+from probes.network.patterns import AllToAll
+from probes.network.rank import preflight, say, world
 
 if TYPE_CHECKING:
     from mpi4py import MPI

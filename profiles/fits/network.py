@@ -74,11 +74,11 @@ def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulate
             yield _jitter(several, labels | {"size": size_name(size)}, emulated)
 
 
-def repetitions(group: pd.DataFrame, size: int) -> Times:
+def repetitions(group: pd.DataFrame, size: int, column: str = "alltoall_s") -> Times:
     """Group the iterations of a size by repetition; only those of its most frequent batch are comparable."""
     rows = group[group["message_bytes"] == size]
     rows = rows[rows["batch"] == rows["batch"].mode().iloc[0]]
-    return [one.to_numpy(float) for _, one in rows.groupby(["round", "repetition"])["alltoall_s"]]
+    return [one.to_numpy(float) for _, one in rows.groupby(["round", "repetition"])[column]]
 
 
 def _jitter(several: Times, labels: dict[str, str], emulated: bool) -> Model:

@@ -120,7 +120,7 @@ def _lines(x: Array, y: Array, w: Array, knees: Array) -> _Lines:
     slope = np.maximum(-((u - u_mean[:, None]) * (y - y_mean)) @ w / np.maximum(u_spread, 1e-300), 0.0)
     flat = y_mean + slope * u_mean
     rss = ((y - flat[:, None] + slope[:, None] * u) ** 2) @ w
-    return _Lines(knees, slope, flat, rss, u_mean, u_spread, total)
+    return _Lines(knee=knees, slope=slope, flat=flat, rss=rss, u_mean=u_mean, u_spread=u_spread, weight=total)
 
 
 def _first_grid(x: Array) -> Array:

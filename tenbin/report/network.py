@@ -59,7 +59,7 @@ def _quantiles(samples: pd.DataFrame) -> pd.DataFrame:
 
 def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
     fig = figure(f"Time of one all-to-all{emulated}", "message from each rank to each other", "time, µs")
-    _draw(fig, table, "us", "µs")
+    draw(fig, table, "us", "µs")
     _levels(fig, table, models, "network_latency_s", scale=1e6)
     return fig
 
@@ -67,12 +67,12 @@ def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
 def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
     title = f"Bandwidth that each rank reaches{emulated}"
     fig = figure(title, "message from each rank to each other", "bandwidth, GB/s")
-    _draw(fig, table, "gbs", "GB/s")
+    draw(fig, table, "gbs", "GB/s")
     _levels(fig, table, models, "network_bandwidth_gbs", scale=1.0)
     return fig
 
 
-def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
+def draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
     """Draw median lines with a band to the 99th percentile, on logarithmic axes."""
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
         names = rows["size"].map(size_name)

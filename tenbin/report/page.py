@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from agent.node_profile.node_kind import node_kind
 from probes.registry import PROBES
+from profiles.card import card
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
 from profiles.files import write_whole
@@ -80,13 +81,19 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=text.number, value=text.value_with_unit, interval=text.interval, duration=text.duration
+        number=text.number,
+        limits=text.limits,
+        bounded=text.bounded,
+        value=text.value_with_unit,
+        interval=text.interval,
+        duration=text.duration,
     )
     common = _common(older, profile)
     return environment.get_template("page.html").render(
         profile=profile,
         headline=text.headline(profile),
         trust=trust(profile),
+        card=card(profile),
         meanings=MEANINGS | {ROUNDS_DIFFER: ROUNDS_MEANING},
         machine=text.machine_lines(profile.inventory),
         sections=[_section(name, profile, tables) for name in PROBES if _has(name, profile, tables)],
@@ -130,6 +137,8 @@ def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> di
     except KeyError as error:
         what = f"samples/{name}.parquet beside the profile: it has no column {error}"
         raise BadInput(what, "delete it; the profile stays") from error
+    if drawing and hasattr(drawing, "figures_across"):
+        figures += drawing.figures_across(profile.models)
     return {
         "name": name,
         "title": PROBES[name].title,

@@ -89,13 +89,14 @@ def test_a_probe_and_the_command_line_go_on_without_a_dead_mount(dead: Path, tmp
 
 
 @pytest.mark.computes
+@pytest.mark.parametrize("probe", ["checkpoint", "storage"])
 def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
-    dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    probe: str, dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nothing is measured here
     monkeypatch.setattr("agent.node_profile.profiler.default_storage", lambda: dead / "tenbin")
-    made, _ = make_profile(Settings(quick=True, only=("checkpoint",)))
+    made, _ = make_profile(Settings(quick=True, only=(probe,)))
     assert made.settings.storage == (dead / "tenbin",)
     (storage,) = [m for m in made.inventory.missing if m.what == f"storage {dead / 'tenbin'}"]
     assert "has not answered within 1 s" in storage.reason

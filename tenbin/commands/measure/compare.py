@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from profiles.compare import Difference
     from profiles.store import Store
 
-PROFILE_HELP = "A profile: 'last', a node's name, an id, or a path to a profile.json."
+PROFILE_HELP = "A profile: 'last', 'previous', a node's name, an id, a label, or a path to a profile.json."
 STYLES = {"same": "dim", "higher": "bold", "lower": "bold"}
 
 
@@ -42,7 +42,7 @@ def compare(
 
     [bold]Examples[/bold]
 
-      tenbin compare 20261101 last
+      tenbin compare previous last
       tenbin compare node1 node2 --all
     """
     from profiles import compare as comparing

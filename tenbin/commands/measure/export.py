@@ -19,6 +19,7 @@ class Format(StrEnum):
 
     JSON = "json"
     PARQUET = "parquet"
+    CSV = "csv"
     PROMETHEUS = "prometheus"
     SCHEMA = "schema"
 
@@ -29,8 +30,8 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="json: the profile; parquet: its raw samples, a file for each probe; "
-            "prometheus: text for a node exporter's textfile folder; schema: the JSON schema of a profile.",
+            help="json: the profile; csv: a line for each coefficient; parquet: raw samples; "
+            "prometheus: text for a node exporter's textfile folder; schema: of the JSON.",
         ),
     ] = Format.JSON,
     output: Annotated[
@@ -63,6 +64,8 @@ def export(
         _copy_samples(path, output)
     elif form is Format.PROMETHEUS:
         _write(forms.prometheus(profile), output)
+    elif form is Format.CSV:
+        _write(forms.csv(profile), output)
     else:
         from tenbin.text import as_json
 

@@ -65,7 +65,8 @@ def profile(
     storage: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Folder to which checkpoints would go; repeat it to compare several.", show_default=False
+            help="Folder for checkpoints, whose speed is measured too; repeat it to compare several.",
+            show_default=False,
         ),
     ] = None,
     hosts: Annotated[
@@ -101,15 +102,16 @@ def profile(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure this node and store the profile: memory, network, checkpoint costs, power and scaling.
+    """Measure this node and store the profile: memory, arithmetic, network, storage, power, scaling...
 
     About 6 minutes, or one with --quick. Run it while the machine is quiet. Ctrl-C ends it early and keeps
-    what was measured; whatever was changed (power caps) is put back.
+    what was measured; whatever was changed (power caps) is put back. To measure the speed of storage, at most
+    1 GiB is written to each folder, 192 MiB with --quick.
 
     [bold]Examples[/bold]
 
       tenbin profile --quick
-      tenbin profile --only checkpoint --storage /scratch --storage /home/me
+      tenbin profile --only checkpoint,storage --storage /scratch --storage /home/me
       tenbin profile --hosts node1,node2 --report node1.html
       tenbin profile --nodes all --quick --report cluster.html
     """

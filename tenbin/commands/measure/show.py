@@ -84,6 +84,7 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """Print a profile."""
     from probes.registry import PROBES
     from profiles.trust import trust
+    from tenbin.commands.measure.card import print_card
 
     console = SafeConsole()
     console.print(headline(profile), style="bold", markup=False)
@@ -92,6 +93,7 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     lines = machine_lines(profile.inventory)
     console.print(_hanging(lines if machine else lines[:3]))
     if profile.models:
+        print_card(console, profile)
         console.print("\n[bold]Quality[/bold]")
         console.print(_hanging(_meanings(profile)))
     for probe in dict.fromkeys(m.probe for m in profile.models):
@@ -153,7 +155,7 @@ def _print_models(console: Console, models: list[Model]) -> None:
 
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
-    from profiles.store import Store, load
+    from profiles.store import Store, label, load
 
     rows: list[dict[str, object]] = []
     broken: list[str] = []
@@ -168,6 +170,7 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
                 "id": profile.id,
                 "node": profile.node,
                 "kind": "quick" if profile.settings.quick else "full",
+                "label": label(path),
                 "created": profile.created.isoformat(),
                 "duration_s": profile.duration_s,
                 "models": len(profile.models),
@@ -200,7 +203,7 @@ def _print_list(rows: list[dict[str, object]]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for row in rows:
-        marks = " ".join(mark for mark in ("emulated", "interrupted") if row[mark])
+        marks = " ".join((str(row["label"]), *(mark for mark in ("emulated", "interrupted") if row[mark])))
         took = duration(float(str(row["duration_s"])))
         cells = (row["id"], row["node"], row["kind"], took, row["models"], row["absent"], marks)
         table.add_row(*(escape(printable(str(cell))) for cell in cells))

@@ -284,6 +284,25 @@ def test_storage(pristine: Pristine, changes: dict[str, object], state: str, wor
     assert finding.remedy or state == "ok"
 
 
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, "ok", "writes with fsync"),
+        ({"writable": False}, "missing", "no file can be made there"),
+        ({"free_mb": 90.0}, "missing", "90 MB are free"),
+        ({"kind": "memory", "filesystem": "tmpfs"}, "missing", "stay in memory (tmpfs)"),
+        ({"kind": "memory", "filesystem": "ext4"}, "ok", "writes with fsync"),  # persistent memory
+        ({"direct_io": False}, "missing", "cannot bypass the page cache"),
+    ],
+)
+def test_speed_of_storage(pristine: Pristine, changes: dict[str, object], state: str, words: str) -> None:
+    examined = case(pristine(intel_two_sockets), storage=(DISK.model_copy(update=changes),))
+    (finding,) = [f for f in probes.check(examined) if f.topic == "storage"]
+    assert (finding.state, "/scratch" in finding.what) == (state, True)
+    assert words in finding.reason
+    assert finding.remedy or state == "ok"
+
+
 def test_small_shared_memory_and_hidden_interfaces(pristine: Pristine) -> None:
     findings = list(probes.check(case(pristine(docker_on_intel))))
     assert "--shm-size" in one(findings, "/dev/shm is small (67 MB)").remedy
@@ -305,6 +324,15 @@ def test_memory_too_small_for_its_cache(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("proc/meminfo", "MemTotal: 60000 kB\nMemAvailable: 40000 kB")
     assert one(probes.check(case(tree)), "memory bandwidth", "cannot be measured").state == "missing"
+
+
+def test_without_a_compiler_there_is_no_clock(pristine: Pristine, monkeypatch: pytest.MonkeyPatch) -> None:
+    examined = case(pristine(amd_many_caches))
+    monkeypatch.setattr(probes, "find_compiler", lambda: "/usr/bin/cc")
+    assert one(probes.check(examined), "floating point speed on 1..16 cores").state == "ok"
+    assert none(probes.check(examined), "no vector loop")
+    monkeypatch.setattr(probes, "find_compiler", lambda: None)
+    assert "gcc" in one(probes.check(examined), "no vector loop and no clock").remedy
 
 
 def test_scaling_says_how_far_it_sees(pristine: Pristine) -> None:

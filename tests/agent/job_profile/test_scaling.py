@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from agent.job_profile import scaling
-from agent.job_profile.scaling import Scaling, check_counts, measure
+from agent.job_profile.scaling import ScalingOrder, check_counts, measure
 from agent.job_profile.trial import CommandFailed
 from probes.mpi.detection import find_mpi
 from probes.topology import usable_cores
@@ -50,9 +50,9 @@ def find_mpi_here() -> bool:
     return True
 
 
-def order(program: str, *counts: int, limit_s: float = 100.0) -> Scaling:
+def order(program: str, *counts: int, limit_s: float = 100.0) -> ScalingOrder:
     command = (sys.executable, "-S", "-c", program)
-    return Scaling(command, "/", counts, (0,) * max(counts), limit_s, quick=True)
+    return ScalingOrder(command, "/", counts, (0,) * max(counts), limit_s, quick=True)
 
 
 def test_the_program_hears_of_its_cores() -> None:
@@ -72,7 +72,7 @@ def test_ranks_are_started_as_many() -> None:
     )
     cpus = usable_cores()
     require(len(cpus) > 1, "two cores")
-    table = measure(Scaling((sys.executable, "-c", program), "/", (1, 2), cpus, quick=True, mpi=True))
+    table = measure(ScalingOrder((sys.executable, "-c", program), "/", (1, 2), cpus, quick=True, mpi=True))
     assert len(table) == 6
 
 

@@ -26,7 +26,7 @@ from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.hosts import greet
 from probes.network.probe import SIZES, Listener, check_path, measure
-from probes.network.rank import AllToAllPlan, bytes_sent, identity
+from probes.network.rank import MessagePlan, bytes_sent, identity
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import BadInput, Unavailable
 from profiles.fits import fit_samples
@@ -79,7 +79,7 @@ def test_samples_fit_and_draw(measured: pd.DataFrame) -> None:
 
 def test_wrong_data_is_noticed(mpi: MpiInstall) -> None:
     code = (
-        "from mpi4py import MPI; from probes.network.rank import AllToAll\n"
+        "from mpi4py import MPI; from probes.network.patterns import AllToAll\n"
         "class Lossy:\n"
         "    def __init__(self, comm): self.comm, self.size, self.rank = comm, comm.size, comm.rank\n"
         "    def Alltoall(self, send, receive): pass\n"
@@ -147,7 +147,7 @@ def test_ranks_that_are_alone_in_their_world_are_refused(mpi: MpiInstall, tmp_pa
     launcher = tmp_path / "mpiexec"
     launcher.write_text(singletons(mpi))
     launcher.chmod(0o755)
-    plan = AllToAllPlan(ranks=2, sizes=(8,), budget_s=0.2, limit_s=60, seed=1).to_json()
+    plan = MessagePlan(ranks=2, sizes=(8,), budget_s=0.2, limit_s=60, seed=1).to_json()
     program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan]
     foreign = replace(mpi, launcher=launcher)
     with pytest.raises(Unavailable, match="2 ranks were started, but each sees a world of 1"):
@@ -171,7 +171,7 @@ def test_sizes_for_which_there_is_no_time_are_told() -> None:
 
 
 def test_slow_links_leave_out_the_sizes_that_do_not_fit(mpi: MpiInstall) -> None:
-    plan = AllToAllPlan(ranks=2, sizes=(8, 1 << 30), budget_s=0.2, limit_s=60, seed=1)
+    plan = MessagePlan(ranks=2, sizes=(8, 1 << 30), budget_s=0.2, limit_s=60, seed=1)
     lines: list[str] = []
     program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
     run_ranks(mpi, program, 2, timeout_s=60, on_line=lines.append)

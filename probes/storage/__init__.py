@@ -1,0 +1,5 @@
+"""Speed of storage folders by direct I/O: sequential, random, and synced writes.
+
+``probe`` plans the rounds, ``place`` keeps the files of one folder, ``timing`` times their operations, and
+``buffers`` holds what is written and read.
+"""

@@ -1,0 +1,212 @@
+"""A profile on one card: its main figures with their meaning, what is unusual, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from profiles.models import predict
+from profiles.records import Coefficient, Model, Profile, Quality
+from profiles.trust import trust
+
+MOST_FIGURES, MOST_STEPS = 10, 4
+CHECKPOINT_MB = 1000.0
+# Beyond these a figure is unusual; rules of thumb, not models.
+ONE_CORE_FILLS, CORES_FOR_THAT = 0.8, 4
+CLOCK_DROPS, WAITS_FOR_NEIGHBOUR, SLOW_FSYNC_S, UNEVEN_DISK = 0.85, 1.2, 0.01, 20.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class CardFigure(NamedTuple):
+    """A figure as people read it.
+
+    Attributes:
+        value, low, high: in ``unit``; the limits of the 95 % interval, None where that is open or unknown.
+        quality: of the coefficient; "" where the figure is a prediction.
+        emulated: it comes from emulated hardware.
+    """
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+    quality: str
+    meaning: str
+    emulated: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    """The figures, then sentences: what is unusual, and what to do next."""
+
+    figures: tuple[CardFigure, ...]
+    unusual: tuple[str, ...]
+    next_steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A figure to look for: the coefficient of a model, of those on most cores where there are several."""
+
+    name: str
+    quantity: str
+    meaning: str
+    unit: str = ""
+    scale: float = 1.0
+    labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    coefficient: str = ""  # the first
+    cores: str = "most"
+
+
+_WANTED = (
+    _Wanted(
+        "arithmetic",
+        "compute_gflops",
+        "matrix products in double precision, all cores together",
+        labels={"kind": "blas", "precision": "double"},
+    ),
+    _Wanted(
+        "clock",
+        "compute_clock_ghz",
+        "of the cores while all of them compute",
+        labels={"load": "vector"},
+    ),
+    _Wanted(
+        "memory bandwidth",
+        "stream_bandwidth_gbs",
+        "STREAM's triad, all cores together: the limit of programs that go through large arrays",
+        labels={"kernel": "triad", "numa": "local"},
+    ),
+    _Wanted(
+        "memory latency",
+        "access_latency_ns",
+        "one access after the other beyond all caches: what a chase of pointers costs",
+        labels={"level": "memory"},
+    ),
+    _Wanted(
+        "beside a neighbour",
+        "memory_slowdown_ratio",
+        "times as long takes a program that fills memory when another does so on the next core",
+        labels={"clock": "wall"},
+    ),
+    _Wanted("storage, read", "storage_read_mbs", "large blocks past the page cache"),
+    _Wanted(
+        "storage, random read",
+        "storage_random_read_p99_s",
+        "99 of 100 reads of 4 KiB are quicker",
+        unit="ms",
+        scale=1e3,
+    ),
+    _Wanted(
+        "message",
+        "message_latency_s",
+        "from one rank of MPI to another on this node; between hosts see the network",
+        unit="us",
+        scale=1e6,
+        labels={"scope": "node"},
+    ),
+    _Wanted(
+        "full speed from",
+        "power_speed_ratio",
+        "a lower power cap slows programs down",
+        coefficient="knee_w",
+    ),
+    _Wanted("all-to-all", "network_bandwidth_gbs", "sent by each rank to all others, as much received"),
+    _Wanted(
+        "useful cores",
+        "run_s",
+        "more do not speed up conjugate gradients",
+        labels={"load": "cg"},
+        coefficient="A",
+    ),
+    _Wanted("stores", "memory_bandwidth_gbs", "lines written; each is read first, so twice as much moves"),
+)
+
+
+def card(profile: Profile) -> Card:
+    """Choose the main figures of a profile, and say what is unusual and what to do next."""
+    wanted = [figure for one in _WANTED if (figure := _figure(profile, one)) is not None]
+    figures = [*wanted[: MOST_FIGURES - 1], *_checkpoint(profile), *wanted[MOST_FIGURES - 1 :]]
+    steps = tuple(_next_steps(profile))[:MOST_STEPS]
+    return Card(tuple(figures[:MOST_FIGURES]), tuple(_unusual(profile)), steps)
+
+
+def _model(profile: Profile, quantity: str, labels: Mapping[str, str], cores: str = "most") -> Model | None:
+    """Find the model of a quantity on most cores, or on ``cores`` of them."""
+    found = [m for m in profile.models if m.quantity == quantity and labels.items() <= m.labels.items()]
+    if cores != "most":
+        return next((model for model in found if model.labels.get("cores") == cores), None)
+    return max(found, key=lambda model: int(model.labels.get("cores", 0)), default=None)
+
+
+def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
+    model = _model(profile, wanted.quantity, wanted.labels, wanted.cores)
+    names = [c.name for c in model.coefficients] if model else []
+    if model is None or wanted.coefficient not in ("", *names):
+        return None
+    chosen: Coefficient = model[wanted.coefficient or names[0]]
+    if chosen.quality is Quality.POOR:
+        return None
+    low, high = (None if limit is None else wanted.scale * limit for limit in (chosen.low, chosen.high))
+    unit = wanted.unit or ("times" if chosen.unit in ("", "1", "ratio") else chosen.unit)
+    value, quality = wanted.scale * chosen.value, str(chosen.quality)
+    return CardFigure(wanted.name, value, low, high, unit, quality, wanted.meaning, model.emulated)
+
+
+def _checkpoint(profile: Profile) -> Iterator[CardFigure]:
+    """Predict the time of a checkpoint of 1 GB, of the first device and folder."""
+    model = _model(profile, "checkpoint_s", NOTHING)
+    if model is not None and len(model.coefficients) > 1:
+        value, low, high = predict(model, CHECKPOINT_MB)
+        where = " to ".join(model.labels.values())
+        yield CardFigure(
+            "checkpoint of 1 GB", value, max(low, 0.0), high, "s", "", f"predicted, {where}", model.emulated
+        )
+
+
+def _unusual(profile: Profile) -> Iterator[str]:
+    """Say what a reader would not expect of such a machine, by rules of thumb."""
+
+    def value(quantity: str, cores: str = "most", **labels: str) -> float | None:
+        model = _model(profile, quantity, labels, cores)
+        return None if model is None else model.coefficients[0].value
+
+    one, most = (
+        value("stream_bandwidth_gbs", cores, kernel="triad", numa="local") for cores in ("1", "most")
+    )
+    if one and most and profile.inventory.cpu.cores >= CORES_FOR_THAT and one > ONE_CORE_FILLS * most:
+        yield f"One core alone reaches {100 * one / most:.0f} % of the memory bandwidth of all."
+    clock = value("compute_clock_ratio", load="vector")
+    if clock is not None and clock < CLOCK_DROPS:
+        yield f"The clock falls to {100 * clock:.0f} % while all cores compute."
+    beside = value("memory_slowdown_ratio", clock="wall")
+    if beside is not None and beside > WAITS_FOR_NEIGHBOUR:
+        yield f"A neighbour that fills memory makes a program {beside:.2f} times as long: see tenbin pairs."
+    fsync = value("storage_fsync_p50_s")
+    if fsync is not None and fsync > SLOW_FSYNC_S:
+        yield f"Storage takes {1e3 * fsync:.0f} ms to make 4 KiB durable."
+    usual, slow = (value(f"storage_random_read_{part}_s") for part in ("p50", "p99"))
+    if usual and slow and slow > UNEVEN_DISK * usual:
+        yield f"One of 100 random reads takes {slow / usual:.0f} times as long as half of them."
+    if profile.inventory.virtualisation not in ("none", ""):
+        kind = profile.inventory.virtualisation
+        yield f"It is a virtual machine ({kind}): neighbours on its host are not seen."
+
+
+def _next_steps(profile: Profile) -> Iterator[str]:
+    """Say what to do next, most useful first."""
+    said = trust(profile)
+    if said.state == "disturbed":
+        yield "Measure again when the machine is quiet; tenbin doctor names who is busy."
+    if profile.settings.quick:
+        yield "tenbin profile without --quick: narrower intervals."
+    poor = {m.probe for m in profile.models for c in m.coefficients if c.quality is Quality.POOR}
+    if poor and not profile.settings.quick:
+        yield f"Do not rely on the figures marked poor ({', '.join(sorted(poor))})."
+    remedies = dict.fromkeys(f"{a.what}: {a.remedy}" for a in profile.absent if a.remedy)
+    yield from remedies
+    if not remedies:
+        yield "tenbin report: pictures of all samples and fits."

@@ -1,0 +1,144 @@
+"""From windows of arithmetic to floating point speeds and clocks, as medians with order-statistic intervals.
+
+- ``compute_gflops`` {kind, precision, cores}: operations by the time that they took, summed over the cores.
+- ``compute_clock_ghz`` {load, cores}: additions of a dependent chain by their time, the mean of the cores.
+  ``load``: what the cores did: ``add`` (such chains only), or ``vector`` and ``blas`` in double precision,
+  with a chain after each block.
+- ``compute_share_ratio`` {kind, precision}: speed of n cores over n times that of one, paired by repetition.
+- ``compute_clock_ratio`` {load}: clock while all cores are busy over that of one alone, paired likewise.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from profiles.models import constant
+from profiles.records import Model
+
+OVERLAP = 0.8  # least share of a window in which all cores computed
+WINDOW = ["round", "repetition", "kind", "precision", "cores", "cpus"]
+LOADS = {("chain", "integer"): "add", ("vector", "double"): "vector", ("blas", "double"): "blas"}
+FACTS = ["blas", "vector_bits", "fused", "cpufreq_ghz", "base_ghz", "max_ghz"]
+
+
+def fit(samples: pd.DataFrame) -> list[Model]:
+    """Fit speeds and clocks of one core and of all cores, and what is left of them on all cores."""
+    if samples.empty:
+        return []
+    found = windows(samples)
+    if found.empty:
+        return []
+    most = int(found["cores"].max())
+    ends = found[found["cores"].isin([1, most])].assign(emulated=bool(samples["emulated"].iloc[0]))
+    return [*_speeds(ends), *_clocks(ends), *_shares(ends, most)]
+
+
+def windows(samples: pd.DataFrame) -> pd.DataFrame:
+    """Make a row a window in which all cores met: ``WINDOW``, ``gflops``, ``clock_ghz``, ``FACTS``.
+
+    Missing columns become empty, because a run that was interrupted early has rows of one kind only.
+    """
+    rows = samples.reindex(columns=[*WINDOW, "core", "overlap", "flops", "busy_s", "adds", "adds_s", *FACTS])
+    rows = rows[rows["overlap"].astype(float) >= OVERLAP]
+    made = (
+        rows.assign(
+            gflops=rows["flops"].astype(float) / rows["busy_s"].astype(float) / 1e9,
+            clock_ghz=rows["adds"].astype(float) / rows["adds_s"].astype(float) / 1e9,
+        )
+        .groupby(WINDOW, sort=False)
+        .agg(
+            n=("core", "size"),
+            gflops=("gflops", lambda column: column.sum(min_count=1)),
+            clock_ghz=("clock_ghz", "mean"),
+            **{fact: (fact, "first") for fact in FACTS},
+        )
+        .reset_index()
+    )
+    return made[made["n"] == made["cores"]]
+
+
+def _speeds(ends: pd.DataFrame) -> list[Model]:
+    return [
+        constant.fit(
+            group["gflops"].tolist(),
+            probe="compute",
+            quantity="compute_gflops",
+            name="speed",
+            unit="GFLOP/s",
+            labels={"kind": str(kind), "precision": str(precision), "cores": str(cores)},
+            emulated=bool(group["emulated"].iloc[0]),
+            note=_made_by(group.iloc[0]),
+        )
+        for (kind, precision, cores), group in ends[ends["gflops"].notna()].groupby(
+            ["kind", "precision", "cores"]
+        )
+    ]
+
+
+def _made_by(window: pd.Series) -> str:
+    """Say what computed: the BLAS, or the vectors."""
+    if window["kind"] == "blas":
+        return str(window["blas"])
+    unit = "fused multiply-add" if window["fused"] else "multiplication and addition apart"
+    return f"vectors of {window['vector_bits']:.0f} bits, {unit}"
+
+
+def _clocks(ends: pd.DataFrame) -> list[Model]:
+    models = []
+    for (kind, precision), load in LOADS.items():
+        rows = ends[(ends["kind"] == kind) & (ends["precision"] == precision) & ends["clock_ghz"].notna()]
+        models += [
+            constant.fit(
+                group["clock_ghz"].tolist(),
+                probe="compute",
+                quantity="compute_clock_ghz",
+                name="clock",
+                unit="GHz",
+                labels={"load": load, "cores": str(cores)},
+                emulated=bool(group["emulated"].iloc[0]),
+                note=_told(group),
+            )
+            for cores, group in rows.groupby("cores")
+        ]
+    return models
+
+
+def _told(group: pd.DataFrame) -> str:
+    """Say what the kernel told of the clock meanwhile."""
+    words = {"cpufreq_ghz": "", "base_ghz": "base ", "max_ghz": "at most "}
+    middles = {name: group[name].astype(float).median() for name in words}
+    told = [f"{words[name]}{middle:.2f} GHz" for name, middle in middles.items() if pd.notna(middle)]
+    return f"the kernel says: {', '.join(told)}" if told else "the kernel tells no clock"
+
+
+def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
+    """Fit what each core keeps of its speed and clock while all are busy; nothing on one core."""
+    if most == 1:
+        return []
+    pairs = ["round", "repetition", "kind", "precision"]
+    both = ends[ends["cores"] == 1].merge(ends[ends["cores"] == most], on=pairs, suffixes=("_one", "_all"))
+    both = both.assign(
+        share=both["gflops_all"] / (most * both["gflops_one"]),
+        clock=both["clock_ghz_all"] / both["clock_ghz_one"],
+    )
+    models = []
+    for (kind, precision), group in both.groupby(["kind", "precision"]):
+        subject = {"kind": str(kind), "precision": str(precision)}
+        load = LOADS.get((str(kind), str(precision)))
+        wanted = [("share", "compute_share_ratio", subject)]
+        wanted += [("clock", "compute_clock_ratio", {"load": load})] if load else []
+        models += [
+            constant.fit(
+                group[column].dropna().tolist(),
+                probe="compute",
+                quantity=quantity,
+                name=column,
+                unit="ratio",
+                labels=labels,
+                emulated=bool(group["emulated_one"].iloc[0]),
+                note=f"{most} cores",
+            )
+            for column, quantity, labels in wanted
+            if group[column].notna().any()
+        ]
+    return sorted(models, key=lambda model: model.quantity, reverse=True)

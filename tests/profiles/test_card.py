@@ -1,0 +1,78 @@
+"""The card of a profile: the figures it chooses, what it calls unusual, and the next steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.card import MOST_FIGURES, card
+from profiles.records import Absent, Model
+from tests.support.records import make_coefficient, make_model, make_profile
+
+
+def model(quantity: str, value: float, unit: str = "1", quality: str = "good", **labels: str) -> Model:
+    coefficient = make_coefficient(value, 0.98 * value, 1.02 * value, unit=unit, quality=quality)
+    return make_model(coefficient, quantity=quantity, labels=labels)
+
+
+TRIAD = {"kernel": "triad", "numa": "local"}
+MODELS = (
+    model("stream_bandwidth_gbs", 12.0, "GB/s", cores="1", **TRIAD),
+    model("stream_bandwidth_gbs", 80.0, "GB/s", cores="16", **TRIAD),
+    model("stream_bandwidth_gbs", 40.0, "GB/s", cores="8", **TRIAD),
+    model("stream_bandwidth_gbs", 99.0, "GB/s", cores="16", kernel="read", numa="local"),
+    model("message_latency_s", 1.5e-6, "s", scope="node"),
+    model("message_latency_s", 30e-6, "s", scope="hosts"),
+    model("storage_random_read_p99_s", 0.002, "s", "poor", storage="/scratch"),
+)
+
+
+def test_figures_are_of_most_cores_in_units_that_people_read() -> None:
+    found = {figure.name: figure for figure in card(make_profile(models=MODELS)).figures}
+    assert list(found) == ["memory bandwidth", "message"]  # what is poor is no figure
+    bandwidth, message = found["memory bandwidth"], found["message"]
+    assert (bandwidth.value, bandwidth.unit) == (80.0, "GB/s")
+    assert (message.value, message.unit) == (pytest.approx(1.5), "us")
+    assert message.low == pytest.approx(1.47) and message.high == pytest.approx(1.53)
+    assert not bandwidth.emulated and bandwidth.meaning
+
+
+def test_a_checkpoint_of_1_gb_is_predicted() -> None:
+    line = make_model(
+        make_coefficient(0.0005, 0.00049, 0.00051, name="alpha_C", unit="s/MB"),
+        make_coefficient(0.02, 0.01, 0.03, name="beta_C", unit="s"),
+        quantity="checkpoint_s",
+        form="linear",
+        labels={"device": "gpu", "storage": "/scratch"},
+        covariance=((1e-12, 0.0), (0.0, 1e-6)),
+        residual_sd=0.01,
+    )
+    (figure,) = card(make_profile(models=(line,))).figures
+    assert figure.name == "checkpoint of 1 GB" and figure.value == pytest.approx(0.52)
+    assert figure.low is not None and 0.45 < figure.low < 0.52 < (figure.high or 0.0) < 0.6
+    assert figure.meaning == "predicted, gpu to /scratch"
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ((model("compute_clock_ratio", 0.7, load="vector"),), "The clock falls to 70 %"),
+        ((model("memory_slowdown_ratio", 1.6, clock="wall"),), "1.60 times as long"),
+        ((model("storage_fsync_p50_s", 0.025),), "25 ms"),
+        (
+            (model("storage_random_read_p50_s", 0.0001), model("storage_random_read_p99_s", 0.004)),
+            "takes 40 times as long as half of them",
+        ),
+        (MODELS, ""),
+    ],
+)
+def test_what_is_unusual(models: tuple[Model, ...], said: str) -> None:
+    unusual = " ".join(card(make_profile(models=models)).unusual)
+    assert said in unusual if said else "memory bandwidth" not in unusual
+
+
+def test_next_steps() -> None:
+    missing = tuple(Absent(probe="power", what=f"x{n}", reason="no", remedy="do it") for n in range(9))
+    steps = card(make_profile(absent=missing)).next_steps
+    assert len(steps) == 4 and "x0: do it" in steps
+    assert card(make_profile(models=())).figures == ()
+    assert len(card(make_profile(models=MODELS * 9)).figures) <= MOST_FIGURES
