@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from profiles.records import Coefficient, Model, Profile
     from tenbin.checkpoint.file import CheckpointError
     from tenbin.checkpoint.library import Checkpoint
+    from tenbin.client.call_queue import FunctionFuture, NoResult
     from tenbin.client.client import Client, job, submit
+    from tenbin.client.executor import Executor
+    from tenbin.client.fields import UnknownField
     from tenbin.client.futures import Cancelled, Job, as_completed, wait
     from tenbin.client.profiles import load_profile, load_samples, predict
     from tenbin.client.simulation import simulate
@@ -21,11 +24,15 @@ __all__ = [
     "CheckpointError",
     "Client",
     "Coefficient",
+    "Executor",
+    "FunctionFuture",
     "Job",
     "Model",
+    "NoResult",
     "Prediction",
     "Profile",
     "TenbinError",
+    "UnknownField",
     "as_completed",
     "job",
     "load_profile",
@@ -39,8 +46,12 @@ _MODULES = {
     "Cancelled": "client.futures",
     "Checkpoint": "checkpoint.library",
     "CheckpointError": "checkpoint.file",
+    "Executor": "client.executor",
+    "FunctionFuture": "client.call_queue",
     "Job": "client.futures",
+    "NoResult": "client.call_queue",
     "TenbinError": "errors",
+    "UnknownField": "client.fields",
     "as_completed": "client.futures",
     "simulate": "client.simulation",
     **dict.fromkeys(

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +22,8 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "profile": ("measure.profile:profile", MEASURE),
     "show": ("measure.show:show", MEASURE),
     "list": ("measure.show:list_profiles", MEASURE),
+    "label": ("measure.stored:label", MEASURE),
+    "delete": ("measure.stored:delete", MEASURE),
     "compare": ("measure.compare:compare", MEASURE),
     "export": ("measure.export:export", MEASURE),
     "report": ("measure.export:report", MEASURE),
@@ -34,13 +37,17 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "status": ("cluster.status:status", RUN),
     "nodes": ("cluster.nodes:nodes", RUN),
     "submit": ("jobs.submit:submit", RUN),
+    "map": ("jobs.map.command:map_", RUN),
     "jobs": ("jobs.jobs:jobs", RUN),
+    "history": ("jobs.history:history", RUN),
+    "efficiency": ("jobs.efficiency:efficiency", RUN),
     "info": ("jobs.jobs:info", RUN),
     "logs": ("jobs.jobs:logs", RUN),
     "wait": ("jobs.jobs:wait", RUN),
     "cancel": ("jobs.jobs:cancel", RUN),
     "suspend": ("jobs.jobs:suspend", RUN),
     "resume": ("jobs.jobs:resume", RUN),
+    "retry": ("jobs.jobs:retry", RUN),
     "migrate": ("jobs.jobs:migrate", RUN),
     "calibration": ("jobs.calibration:calibration", RUN),
     "job": ("job_profile.job:app", MEASURE),
@@ -60,12 +67,15 @@ class Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         place, panel = COMMANDS[name]
         module, attribute = place.split(":")
-        found = getattr(import_module(f"tenbin.commands.{module}"), attribute)
+        imported = import_module(f"tenbin.commands.{module}")
+        found, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
         one = typer.Typer(rich_markup_mode="rich")
         if isinstance(found, typer.Typer):
             one.add_typer(found, name=name, rich_help_panel=panel, hidden=panel is None)
         else:
-            one.command(name, rich_help_panel=panel, help=found.__doc__)(_nothing if self.brief else found)
+            one.command(name, cls=of_its_own, rich_help_panel=panel, help=found.__doc__)(
+                _nothing if self.brief else found
+            )
         return typer.main.get_group(one).commands[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -79,12 +89,34 @@ def _nothing() -> None:
     """Stand in for a command of which only name and help are needed."""
 
 
+@contextmanager
+def _usage_in_one_line() -> Iterator[None]:
+    """Make a BadInput of an error in the use of a command; a group without a command prints its help."""
+    try:
+        yield
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        what = getattr(error, "format_message", error.__str__)()
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "tenbin"
+        raise BadInput(what.rstrip("."), f"see: {command} --help") from error
+
+
 class Group(TyperGroup):
     """The command ``tenbin`` with its ``Commands``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = Commands()  # type: ignore[assignment]  # nobody adds to them
+
+    def make_context(self, *arguments: Any, **settings: Any) -> typer.Context:
+        with _usage_in_one_line():
+            return super().make_context(*arguments, **settings)  # type: ignore[return-value]
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        with _usage_in_one_line():
+            return super().invoke(ctx)
 
     def format_help(self, *arguments: Any) -> None:
         self.commands.brief = True  # type: ignore[attr-defined]

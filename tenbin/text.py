@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from profiles.inventory import Inventory
@@ -26,15 +26,26 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if "e" in digits else digits
 
 
+def label(job: Mapping[str, Any]) -> str:
+    """Name a job as people do: ``12``, or ``7[3]`` for the member 3 of array 7."""
+    member = job["array"] is not None and job["array_index"] is not None
+    return f"{job['array']}[{job['array_index']}]" if member else str(job["id"])
+
+
 def value(coefficient: Coefficient) -> str:
     """Write ``12.3``; of a number bounded on one side the bound: ``>= 12.3``, or not known."""
     from profiles.records import Quality  # an error message, which needs this module too, comes without it
 
     low, high = coefficient.low, coefficient.high
-    if (low is None) == (high is None):
-        return number(coefficient.value)
-    if coefficient.quality is Quality.POOR:
+    if (low is None) != (high is None) and coefficient.quality is Quality.POOR:
         return "not known"
+    return bounded(coefficient.value, low, high)
+
+
+def bounded(value: float, low: float | None, high: float | None) -> str:
+    """Write a number; of one that is bounded on one side the bound: ``>= 12.3``."""
+    if (low is None) == (high is None):
+        return number(value)
     return f">= {number(low)}" if high is None else f"<= {number(high)}"
 
 
@@ -48,7 +59,11 @@ def value_with_unit(coefficient: Coefficient) -> str:
 
 def interval(coefficient: Coefficient) -> str:
     """Write the 95 % interval ``12.1 .. 12.6``, one-sided or unknown where it is."""
-    low, high = coefficient.low, coefficient.high
+    return limits(coefficient.low, coefficient.high)
+
+
+def limits(low: float | None, high: float | None) -> str:
+    """Write ``12.1 .. 12.6``, one-sided or unknown where it is."""
     if low is None and high is None:
         return "unknown"
     if low is None or high is None:

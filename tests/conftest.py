@@ -20,6 +20,7 @@ pytest_plugins = ["tests.support.coordinator"]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # PoCL fails if two build one kernel at once
     os.environ["POCL_CACHE_DIR"] = f"{tempfile.gettempdir()}/pocl-{os.getuid()}-{worker}"

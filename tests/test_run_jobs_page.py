@@ -88,9 +88,11 @@ def test_the_commands_of_the_page_run_as_written(tmp_path: Path) -> None:
             done = subprocess.run(["bash", script], env=environment, cwd=ROOT, check=False, **told)
         parts = re.split(f"^{MARK}\\d+\n", output.read_text(), flags=re.MULTILINE)[1:]
         assert done.returncode == 0, f"{found[len(parts) - 1].script}\nprinted:\n{parts[-1]}"
-        for block, printed in zip(found, parts, strict=True):
-            right = block.prints is None or matches(block.prints, printed)
-            assert right, f"{block.script}\nprinted:\n{printed}"
+        both = [
+            (block, printed) for block, printed in zip(found, parts, strict=True) if block.prints is not None
+        ]
+        wrong = [(block.script, printed) for block, printed in both if not matches(block.prints, printed)]
+        assert not wrong, "\n".join(f"{script}\nprinted:\n{printed}" for script, printed in wrong)
     finally:
         tenbin = shutil.which("tenbin", path=str(Path(sys.executable).parent)) or "tenbin"
         for words in (("cancel", "all"), ("down",)):  # nothing is left of one that failed half-way

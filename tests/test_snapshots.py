@@ -26,7 +26,7 @@ from probes.registry import PROBES
 from profiles.export import prometheus as profile_metrics
 from profiles.models import FORMS
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.engine import LocalEngine
 from scheduler.evaluations import EVALUATIONS
 from scheduler.jobs.specs import JobSpec

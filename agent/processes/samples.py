@@ -64,14 +64,14 @@ def look(root: int, reaped: tree.Reaped, energy_j: float | None = None) -> Sampl
                 bytes_read += int(value) if name == b"read_bytes:" else 0
                 bytes_written += int(value) if name == b"write_bytes:" else 0
     return Sample(
-        time.time(),
-        reaped.user_s + reaped.system_s + ticks * TICK_S,
-        pages * PAGE_MB,
-        reaped.read_mb + bytes_read / 1e6,
-        reaped.written_mb + bytes_written / 1e6,
-        len(below),
-        threads,
-        energy_j,
+        at_s=time.time(),
+        cpu_s=reaped.user_s + reaped.system_s + ticks * TICK_S,
+        memory_mb=pages * PAGE_MB,
+        read_mb=reaped.read_mb + bytes_read / 1e6,
+        written_mb=reaped.written_mb + bytes_written / 1e6,
+        processes=len(below),
+        threads=threads,
+        energy_j=energy_j,
     )
 
 
@@ -170,8 +170,16 @@ def read(file: Path) -> list[Sample]:
         for line in text.splitlines(keepends=True):
             with suppress(ValueError):  # also the line of names
                 at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
-                counts = int(processes), int(threads), float(energy) if energy.strip() else None
-                row = Sample(float(at), float(cpu), float(memory), float(read_mb), float(written), *counts)
+                row = Sample(
+                    at_s=float(at),
+                    cpu_s=float(cpu),
+                    memory_mb=float(memory),
+                    read_mb=float(read_mb),
+                    written_mb=float(written),
+                    processes=int(processes),
+                    threads=int(threads),
+                    energy_j=float(energy) if energy.strip() else None,
+                )
                 known = all(value is None or 0.0 <= value <= MOST_COUNTED for value in row)
                 rows += [row] if known and line.endswith("\n") else []
     return rows

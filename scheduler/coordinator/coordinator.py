@@ -16,20 +16,24 @@ from functools import partial
 
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
-from scheduler.coordinator import node_availability
+from scheduler.coordinator import holds, node_availability
+from scheduler.coordinator.alarms import Alarms
 from scheduler.coordinator.dispatcher import Dispatcher
 from scheduler.coordinator.external_jobs import ExternalJobTracker
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import PHASES, JobTable
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.loop import EventLoop
+from scheduler.coordinator.retry import choose_ended, renew
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
+from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.jobs.specs import JobSpec, check_order, of_several, one_each, refuse_external
+from scheduler.jobs.specs import JobSpec, of_several, refuse_external
 from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import Timer
@@ -94,6 +98,7 @@ class Coordinator:
         self.run_times = RunTimePredictor(ended, self.job_table.user, engine.cluster, measured.runs)
         self.memory = MemoryAdmission(engine.cluster.memory_mb)
         self.handlers = Handlers(self.dispatcher, self.run_times, self.memory, self.co_location)
+        self.alarms = Alarms(self.handlers)
         self.loop = EventLoop(policy, self.handlers)
         self.external_jobs: ExternalJobTracker | None = None
         if engine.external_jobs is not None:
@@ -117,14 +122,14 @@ class Coordinator:
         self,
         specs: Sequence[JobSpec],
         environment: dict[str, str],
-        waits_for: Mapping[int, Sequence[int]] | None = None,
+        waits_for: WaitsByPlace | None = None,
         arrays: Mapping[int, Sequence[int]] | None = None,
-    ) -> list[int]:
-        """Accept jobs, all or none, and return their numbers. When this returns they are safe.
+    ) -> list[Entry]:
+        """Accept jobs, all or none. When this returns they are safe.
 
         Args:
             arrays: by the place of a spec from 0 on, the ``array_index`` of each of its jobs; others are one.
-            waits_for: which of the jobs wait for which others of them, by their places from 0 on.
+            waits_for: which of the specs wait for which others, by their places from 0 on and the kind.
 
         Raises:
             BadInput: one can never run here, or waits for a job that does not exist or for itself.
@@ -135,8 +140,7 @@ class Coordinator:
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
-        counts = [len((arrays or {}).get(place, "-")) for place in range(len(specs))]
-        check_order(waits_for, sum(counts))
+        check_places(waits_for, arrays or {}, len(specs))
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
@@ -145,26 +149,23 @@ class Coordinator:
                 refuse_external(spec)
                 specs[place] = within_memory(spec, pool, unit, total_mb)
                 self._check(specs[place], now)
+                check_waits(specs[place], (arrays or {}).get(place), self.job_table)
+                check_times(specs[place], now)
             except BadInput as error:
-                raise of_several(error, sum(counts[:place]), sum(counts)) from error
-        told = zip(self.run_times.expect(specs), counts, strict=True)
-        predicted = [each for each, count in told for _ in range(count)]
+                raise of_several(error, place, len(specs)) from error
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
-            jobs = one_each(specs, arrays or {})
-            entries = self.job_table.add(jobs, environment, now, waits_for, predicted=predicted)
+            told = self.run_times.expect(specs)
+            entries = self.job_table.add(specs, environment, now, waits_for, arrays=arrays, predicted=told)
             for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
                 self.handlers.admit(entry)
             self.turn()
         finally:
             gc.enable()
-        return [entry.id for entry in entries]
+        return entries
 
     def _check(self, spec: JobSpec, now: float) -> None:
         """Raise BadInput if the job cannot be accepted."""
-        for other in spec.after:
-            if self.job_table.stage(other) is None:
-                raise BadInput(f"there is no job {other} to wait for", "see: tenbin jobs")
         job = as_job(0, now, spec, self.state.cluster, user=self.job_table.user, unit=self.job_table.unit)
         why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
         if why:
@@ -209,12 +210,27 @@ class Coordinator:
         self.turn()
         return left_out
 
+    def retry(
+        self, job_ids: Sequence[int], where_possible: Sequence[int] = ()
+    ) -> tuple[list[Entry], dict[int, str]]:
+        """Run jobs that did not succeed again, under the same number; return them, and those left out."""
+        self._set_clock()
+        entries, left_out = choose_ended(self.job_table, job_ids, where_possible, self.state.now)
+        self.job_table.bring_back(entries)
+        for entry in entries:
+            renew(entry, self.state.now)
+            self.job_table.record(entry, self.state.now, "retry", "by its owner")
+        for entry in entries:
+            self.handlers.admit(entry)
+        self.turn()
+        return entries, left_out
+
     def _resumable(self, entry: Entry) -> None:
         """Raise BadInput unless its owner has suspended the job, and this machine can run it."""
         if not entry.held_by_user:
-            raise BadInput(f"job {entry.id} is {entry.shown}, not suspended by you", "see: tenbin jobs")
+            raise BadInput(f"job {entry.label} is {entry.shown}, not suspended by you", "see: tenbin jobs")
         if why := self.handlers.unfit(entry):
-            raise BadInput(f"job {entry.id}: {why}", "start tenbin up as before, or cancel the job")
+            raise BadInput(f"job {entry.label}: {why}", "start tenbin up as before, or cancel the job")
 
     def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Move running jobs to another class of device, or another node: checkpoint here, restart there.
@@ -231,7 +247,7 @@ class Coordinator:
         """Apply the move of one job."""
         state = self.state.running.get(entry.id)
         if state is None or state.placement is None:
-            raise BadInput(f"job {entry.id} is {entry.shown}, not running", "see: tenbin jobs")
+            raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
         target = self._place(to, state.placement.units)
         why = self.state.obstacle(state.job, target)
         if not state.job.runs_on(target.pool):
@@ -239,13 +255,15 @@ class Coordinator:
         elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
             why = "it runs there already"
         if why:
-            raise BadInput(f"job {entry.id} cannot move to {to}: {why}", "see: tenbin nodes")
+            raise BadInput(f"job {entry.label} cannot move to {to}: {why}", "see: tenbin nodes")
         try:
             self.dispatcher.apply(act.Migrate(entry.id, target))
             entry.goals = (target, state.placement)  # should somebody else be quicker: as before
             self.handlers.stale = True  # no policy has asked for this: it begins anew with what is there
         except RuleBroken as error:
-            raise BadInput(f"job {entry.id} cannot move: {error}", "submit it with --checkpoint") from error
+            raise BadInput(
+                f"job {entry.label} cannot move: {error}", "submit it with --checkpoint"
+            ) from error
 
     def _place(self, to: str, units: int) -> Placement:
         """Make a placement of ``to``: a class of device, or a node as ``tenbin nodes`` names it."""
@@ -272,14 +290,13 @@ class Coordinator:
         """Say why a job does not run; an empty sentence if it does."""
         entry = self.job_table.open(job_id)
         if entry.held_by_user:
-            return Reason(f"suspended by its owner; go on with: tenbin resume {job_id}")
+            return Reason(f"suspended by its owner; go on with: tenbin resume {entry.label}")
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
-            others = ", ".join(str(other) for other in entry.spec.after if other in self.job_table.entries)
-            return Reason(f"waits for job {others} to succeed")
+            return Reason(holds.why(entry, self.handlers.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
-            told = self.memory.why(job_id)
+            told = self.handlers.array_limits.why(job_id) or self.memory.why(job_id)
             return Reason(told) if told else self.policy.why(self.job_table.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
@@ -301,7 +318,8 @@ class Coordinator:
 
     def next_timer_s(self) -> float | None:
         """Return when ``turn`` should be called at the latest, in seconds since 1970."""
-        return self.dispatcher.next_timer_s()
+        times = (self.dispatcher.next_timer_s(), self.handlers.holds.next_s())
+        return min((at for at in times if at is not None), default=None)
 
     def _set_clock(self) -> None:
         """Do so before anything changes the cluster state: the last turn may have been seconds ago."""
@@ -319,6 +337,7 @@ class Coordinator:
         self.tracker.look_around()
         for at, tag in self.dispatcher.due():
             self.queue.put(ev.Applied(Timer(at, tag)))
+        self.alarms.look()
         self.loop.run()
         if self.co_location is not None:
             self.co_location.look(self.state)
@@ -337,9 +356,9 @@ class Coordinator:
                     self.engine.regions.cut(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in self.job_table.entries.values())
-        self.handlers.recover_memory()
+        self.handlers.recover_admission()
         for entry in self.job_table.entries.values():
-            if entry.stage in PHASES and not self.memory.waits(entry.id):
+            if entry.stage in PHASES and not self.handlers.waits_for_admission(entry):
                 try:
                     self.state.restore(self.job_table.as_state(entry))
                 except (RuleBroken, BadInput) as error:
@@ -350,6 +369,7 @@ class Coordinator:
                     ) from error
             if entry.stage in (Stage.RUNNING, Stage.STOPPING):
                 self.engine.occupy(entry)
+            self.handlers.holds.alarm(entry, entry.spec.deadline_s)
             if entry.stage is Stage.HELD and not entry.held_by_user:
                 self.handlers.admit(entry)
             if entry.alive:
@@ -366,4 +386,4 @@ class Coordinator:
 def _not_held(entry: Entry) -> None:
     """Raise BadInput if its owner has suspended the job."""
     if entry.held_by_user:
-        raise BadInput(f"job {entry.id} is suspended already", f"tenbin resume {entry.id}")
+        raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")

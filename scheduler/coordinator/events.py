@@ -90,6 +90,15 @@ class AttemptLost:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedByItself:
+    """A job has failed by itself and is tried again, after a pause."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartedElsewhere:
     """The cluster's own scheduler has started an external job, without tenbin."""
 
@@ -107,6 +116,7 @@ Event = (
     | CheckpointWritten
     | TakenBack
     | AttemptLost
+    | FailedByItself
     | StartedElsewhere
 )
 

@@ -14,14 +14,18 @@ from agent.attempts.records import Result
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.dispatcher import Dispatcher
-from scheduler.coordinator.outcomes import outcome_of
+from scheduler.coordinator.holds import Holds, left, not_before_s
+from scheduler.coordinator.outcomes import outcome_of, told_to_end
 from scheduler.engines.protocol import Report
+from scheduler.jobs.array_limits import ArrayLimits
 from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.instants import clock
 from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.retries import pause_s, tried_again
 from scheduler.jobs.sizes import beyond
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event, Failed, Finished, Started, Submitted
-from scheduler.model.jobs import Job, Placement
+from scheduler.model.jobs import Placement
 from scheduler.model.state import JobState
 from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.prediction.tracker import CoLocationTracker
@@ -37,6 +41,7 @@ class Handlers:
         memory: what is set aside of the machine's memory, and who waits for it.
 
     Attributes:
+        array_limits: the members of arrays that have places, and those that wait for one.
         of: the handler of each type of event.
         stale: something has changed for which there is no event: the policy has to begin anew.
         unsure: jobs that may be predicted better than they are, by number.
@@ -51,8 +56,10 @@ class Handlers:
     ) -> None:
         self.dispatcher, self.run_times = dispatcher, run_times
         self.memory, self.co_location = memory, co_location
+        self.array_limits = ArrayLimits()
         self.state, self.job_table, self.engine = dispatcher.state, dispatcher.job_table, dispatcher.engine
         self.tracker, self.queue = dispatcher.tracker, dispatcher.queue
+        self.holds = Holds(self.job_table)
         self.stale = False
         self.unsure: dict[int, None] = {}
         self.of: dict[type[ev.Event], Handler] = {
@@ -64,6 +71,7 @@ class Handlers:
             ev.CheckpointWritten: self._checkpoint_written,
             ev.TakenBack: self._taken_back,
             ev.AttemptLost: self._attempt_lost,
+            ev.FailedByItself: self._failed_by_itself,
         }
 
     def handle(self, event: ev.Event) -> Event | None:
@@ -105,7 +113,12 @@ class Handlers:
                 self.tracker.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
             stage, trouble = outcome_of(entry.spec, self.job_table.tasks(entry), result)
-            self.queue.put(ev.Ended(entry, stage, trouble, result.ended_s))
+            if result.how == "cancelled":
+                stage, trouble = told_to_end(entry)
+            if entry.want != "end" and tried_again(entry.spec, entry.retried, result):
+                self.queue.put(ev.FailedByItself(entry, trouble))
+            else:
+                self.queue.put(ev.Ended(entry, stage, trouble, result.ended_s))
 
     def _no_result(self, entry: Entry, report: Report) -> None:
         """Decide what becomes of a job whose attempt will have no result."""
@@ -113,7 +126,7 @@ class Handlers:
         hopeless = report.what == "never" and report.trouble
         unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
         if entry.want == "end":
-            self.queue.put(ev.Ended(entry, Stage.CANCELLED))
+            self.queue.put(ev.Ended(entry, *told_to_end(entry)))
         elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
             self.queue.put(ev.Ended(entry, Stage.FAILED, trouble))
         elif unbegun and entry.stage is Stage.RUNNING:
@@ -130,29 +143,35 @@ class Handlers:
     # -- jobs wait, or may not yet ---------------------------------------------------------------------
 
     def admit(self, entry: Entry) -> None:
-        """Let a job wait for its turn, or for others to end first; held where this machine cannot run it."""
+        """Let a job wait for its turn; held for others, for a time, or where this machine cannot run it."""
         self.run_times.watch(entry)
-        stages = [(other, self.job_table.stage(other)) for other in entry.spec.after]
-        failed = [other for other, stage in stages if stage is not Stage.DONE and (not stage or stage.final)]
-        entry.stage = Stage.HELD
-        if failed:
-            trouble = f"job {failed[0]}, which it waited for, did not succeed"
-            self.queue.put(ev.Ended(entry, Stage.CANCELLED, trouble))
+        self.holds.alarm(entry, entry.spec.deadline_s)
+        told, begin_s = self.holds.verdict(entry), not_before_s(entry)
+        held, entry.stage = entry.stage is Stage.HELD, Stage.HELD
+        if told.hopeless:
+            self.queue.put(ev.Ended(entry, Stage.CANCELLED, told.hopeless))
         elif entry.blocked and entry.spec.external:
             self.job_table.mark_changed(entry)
-        elif any(stage is not Stage.DONE for _, stage in stages):
-            self.job_table.wait_for_others(entry)
+        elif told.waits:
+            self.holds.hold(entry, told)
+        elif begin_s is not None and begin_s > self.state.now:
+            self.holds.alarm(entry, begin_s)
         elif not entry.spec.external and (why := self.unfit(entry)):
             entry.blocked = why
             self.job_table.mark_changed(entry)
         else:
-            entry.stage, entry.blocked = Stage.WAITING, ""
-            if entry.spec.after or entry.spec.external:  # it was journalled as held
+            entry.stage, entry.blocked, entry.trouble = Stage.WAITING, "", ""
+            if held:
                 self.job_table.mark_changed(entry)
-            if self.must_wait_for_memory(entry):
-                self._admit_by_memory()
-            else:
-                self.queue.put(ev.Admitted(entry))
+            if not self.array_limits.must_wait(entry):
+                self._admit_to_queue(entry)
+
+    def _admit_to_queue(self, entry: Entry) -> None:
+        """Let a job enter the policy's queue as soon as its memory is free."""
+        if self.must_wait_for_memory(entry):
+            self._admit_by_memory()
+        else:
+            self.queue.put(ev.Admitted(entry))
 
     def must_wait_for_memory(self, entry: Entry) -> bool:
         """Let a job that has no memory set aside wait for the memory that it asks for; False: it need not."""
@@ -173,19 +192,25 @@ class Handlers:
         for job_id in self.memory.admit():
             self.queue.put(ev.Admitted(self.job_table.entries[job_id]))
 
-    def recover_memory(self) -> None:
-        """After a restart: what runs or is paused has its memory, the others wait for theirs."""
+    def recover_admission(self) -> None:
+        """After a restart: what runs or is paused has memory and place, the others wait for theirs."""
         waiting = []
         for entry in self.job_table.entries.values():
             if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
                 self.memory.hold(entry.id, entry.spec.priority, self.job_table.memory_mb(entry))
+                self.array_limits.hold(entry)
             elif entry.stage is Stage.WAITING and self._without_memory(entry):
                 entry.stage = Stage.HELD  # admit will say why
             elif entry.stage is Stage.WAITING:
                 waiting.append(entry)
-        for entry in waiting:
-            self.must_wait_for_memory(entry)
+        for entry in sorted(waiting, key=lambda entry: not entry.attempt):  # who had a place keeps it
+            if not self.array_limits.must_wait(entry):
+                self.must_wait_for_memory(entry)
         self.memory.admit()
+
+    def waits_for_admission(self, entry: Entry) -> bool:
+        """Return true if a job waits for a place in its array, or for memory."""
+        return self.array_limits.waits(entry.id) or self.memory.waits(entry.id)
 
     def _has_not_begun(self, job_id: int) -> bool:
         return job_id in self.state.waiting and not self.job_table.entries[job_id].attempt
@@ -240,39 +265,34 @@ class Handlers:
             return None
         placement = self._leave(entry)
         job = self.job_table.job(entry) if placement else None
-        entry.stage, entry.trouble, entry.end_s = stage, event.trouble, event.ended_s or self.state.now
-        entry.held_by_user = False
-        self.job_table.record(entry, self.state.now, stage.value, event.trouble)
-        self.job_table.drop(entry)
-        self._give_memory_back(entry)
-        self.run_times.forget(entry)
-        self.unsure.update(dict.fromkeys(self.run_times.ended(entry)))
-        for follower in self.job_table.followers(entry):
-            self.admit(follower)
+        self._close(entry, stage, event.trouble, event.ended_s or self.state.now)
+        ended = [entry]
+        while ended:  # whoever can never begin now ends as well, and may be waited for in turn
+            for follower in self.holds.followers(ended.pop()):
+                if hopeless := self.holds.verdict(follower).hopeless:
+                    self._close(follower, Stage.CANCELLED, hopeless, self.state.now)
+                    ended.append(follower)
+                else:
+                    self.admit(follower)
         how = "killed" if stage is Stage.KILLED else "done"
         return Finished(job, placement, how) if job and placement else None
 
-    def _give_memory_back(self, entry: Entry) -> None:
+    def _close(self, entry: Entry, stage: Stage, trouble: str, ended_s: float) -> None:
+        """Note the end of a job that has left the cluster state, or was never in it."""
+        entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s
+        entry.held_by_user = False
+        self.job_table.record(entry, self.state.now, stage.value, trouble)
+        self.job_table.drop(entry)
+        self._give_back(entry)
+        self.run_times.forget(entry)
+        self.unsure.update(dict.fromkeys(self.run_times.ended(entry)))
+
+    def _give_back(self, entry: Entry) -> None:
+        """Give back the job's memory, and its place in its array."""
+        for member in self.array_limits.release(entry):
+            self._admit_to_queue(member)
         if self.memory.release(entry.id):
             self._admit_by_memory()
-
-    def predict_anew(self) -> list[Job]:
-        """Predict the unsure jobs anew; return those that wait and are better known."""
-        found = (self.job_table.entries.get(job_id) for job_id in self.unsure)
-        entries = [entry for entry in found if entry is not None and not entry.attempt]
-        self.unsure.clear()
-        so_far = [entry.predicted for entry in entries]
-        told = self.run_times.expect([entry.spec for entry in entries], so_far)
-        revised = []
-        for entry, new in zip(entries, told, strict=True):
-            if new is None:
-                continue
-            job = self.job_table.expect(entry, new)
-            self.run_times.watch(entry)
-            if entry.id in self.state.waiting:
-                self.state.reconsider(job)
-                revised.append(job)
-        return revised
 
     def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
         """Take a job from the policy; if it runs, it is paused."""
@@ -284,7 +304,7 @@ class Handlers:
             self.dispatcher.request(entry, "pause")
             self.tracker.pauses(entry, placement.pool if placement else "", self.state.now)
         else:
-            self._give_memory_back(entry)
+            self._give_back(entry)
         return Finished(self.job_table.job(entry), placement) if placement else None
 
     def _blocked(self, event: ev.Blocked) -> Event | None:
@@ -296,7 +316,7 @@ class Handlers:
         if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
             self._leave(entry)
             entry.stage = Stage.HELD
-            self._give_memory_back(entry)
+            self._give_back(entry)
         if entry.stage is Stage.HELD:
             entry.blocked = why
             self.job_table.mark_changed(entry)
@@ -308,7 +328,7 @@ class Handlers:
         self.job_table.predictions.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
             if entry.stage is Stage.HELD:
-                self._give_memory_back(entry)
+                self._give_back(entry)
             return None  # it waits, or its owner holds it: it stays as it is
         state = self.state.state(entry.id)
         if entry.id in self.state.running:
@@ -322,6 +342,26 @@ class Handlers:
         if entry.blocked:
             self._block(entry, entry.blocked)
         return Failed(state.job, state.placement) if state.placement else None
+
+    def _failed_by_itself(self, event: ev.FailedByItself) -> Event | None:
+        """Hold a job until it is tried again; for the policy it is gone until then."""
+        entry = event.entry
+        if entry.id not in self.job_table.entries:
+            return None
+        placement = self._leave(entry)
+        job = self.job_table.job(entry)
+        entry.not_before_s = self.state.now + pause_s(entry.spec, entry.retried)
+        entry.retried += 1
+        entry.stage, entry.trouble = Stage.HELD, event.trouble
+        entry.code = entry.signal = None
+        entry.done, entry.served_s = entry.kept, entry.kept_s
+        self.job_table.predictions.void(entry.id, event.trouble)
+        told = f"{event.trouble}; tried again at {clock(entry.not_before_s)}, {left(entry)}"
+        self.job_table.record(entry, self.state.now, "failed", told)
+        self._give_back(entry)
+        if not entry.held_by_user:
+            self.admit(entry)
+        return Finished(job, placement) if placement else None
 
     def _checkpoint_written(self, event: ev.CheckpointWritten) -> Event:
         """Let a job leave its place with a checkpoint."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from profiles.errors import BadInput, UserError
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.jobs.arrays import Arrays
+from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
@@ -37,6 +39,7 @@ class JobTable:
 
     Attributes:
         entries: all jobs that have not ended, by number.
+        arrays: how far each array is.
         predictions: what is predicted of them; journalled with the decision that rests on it.
     """
 
@@ -44,9 +47,10 @@ class JobTable:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = getpass.getuser()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
+        self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self._jobs: dict[int, Job] = {}
-        self._followers: dict[int, set[int]] = {}  # job -> jobs that are held until it ends
+        self._numbers: tuple[int, dict[int, int]] = 0, {}  # of an array, its members by index
         self._added: dict[int, Entry] = {}
         self._changed: dict[int, Entry] = {}
         self._history: list[tuple[float, int, str, str]] = []
@@ -57,8 +61,9 @@ class JobTable:
         specs: Sequence[JobSpec],
         environment: dict[str, str],
         now: float,
-        waits_for: Mapping[int, Sequence[int]] | None = None,
+        waits_for: WaitsByPlace | None = None,
         *,
+        arrays: Mapping[int, Sequence[int]] | None = None,
         predicted: Sequence[dict[str, Any] | None] = (),
         blocked: Sequence[str] = (),
     ) -> list[Entry]:
@@ -67,9 +72,11 @@ class JobTable:
         A crash lets no job pass that waits for others, because such jobs are journalled as held.
 
         Args:
-            waits_for: the jobs that each waits for, by places; they become ``after``, by numbers.
-            predicted: prediction for each job; (): nothing is known of any.
-            blocked: why each job may not start; (): all may.
+            waits_for: the specs that each spec waits for, by places; they become ``after`` and the like, by
+                numbers.
+            arrays: indices of the members of each spec that is an array; the others are one job.
+            predicted: prediction for each spec; (): nothing is known of any.
+            blocked: why the job of each spec may not start; (): all may.
 
         Raises:
             NoRoom: the journal cannot be written; nothing was taken in.
@@ -77,16 +84,26 @@ class JobTable:
         added: list[Entry] = []
         try:
             key = self.journal.keep_environment(environment)
-            ids = [self.journal.next_id() for _ in specs]
-            for place, (job_id, spec) in enumerate(zip(ids, specs, strict=True)):
-                after = (*spec.after, *(ids[other] for other in (waits_for or {}).get(place, ())))
+            numbers, members = self._number(len(specs), arrays or {})
+            for place, spec in enumerate(_with_numbers(specs, waits_for or {}, numbers)):
                 why = blocked[place] if blocked else ""
-                stage = Stage.HELD if after or why else Stage.WAITING
-                whole = spec if after == spec.after else spec.model_copy(update={"after": after})
-                told = predicted[place] if predicted else None
-                came = min(now, spec.external.submitted_s) if spec.external else now
-                entry = Entry(job_id, whole, key, came, stage, since_s=now, predicted=told, blocked=why)
-                added.append(entry)
+                later = spec.begin_s is not None and spec.begin_s > now
+                common: dict[str, Any] = {
+                    "spec": spec,
+                    "environment": key,
+                    "submit_s": min(now, spec.external.submitted_s) if spec.external else now,
+                    "stage": Stage.HELD if named(spec) or why or later else Stage.WAITING,
+                    "since_s": now,
+                    "predicted": predicted[place] if predicted else None,
+                    "blocked": why,
+                }
+                if place in members:
+                    added += [
+                        Entry(member, array=numbers[place], array_index=index, **common)
+                        for member, index in members[place]
+                    ]
+                else:
+                    added.append(Entry(numbers[place], array_index=spec.array_index, **common))
             self._added.update((entry.id, entry) for entry in added)
             self._history += [(now, entry.id, "submitted", "") for entry in added]
             self.commit()
@@ -98,24 +115,39 @@ class JobTable:
                 f"the journal cannot be written: {error}", "free some space, then submit again"
             ) from error
         self.entries.update((entry.id, entry) for entry in added)
+        for place, pairs in members.items():
+            self.arrays.add(numbers[place], len(pairs))
         return added
+
+    def _number(
+        self, specs: int, arrays: Mapping[int, Sequence[int]]
+    ) -> tuple[list[int], dict[int, list[tuple[int, int]]]]:
+        """Give each spec its number, and each member of an array its own, returned with its index."""
+        numbers: list[int] = []
+        members: dict[int, list[tuple[int, int]]] = {}
+        for place in range(specs):
+            numbers.append(self.journal.next_id())
+            if place in arrays:
+                members[place] = [(self.journal.next_id(), index) for index in arrays[place]]
+        return numbers, members
 
     def drop(self, entry: Entry) -> None:
         """Forget a job that has ended."""
         del self.entries[entry.id]
+        if entry.array is not None:
+            self.arrays.end(entry.array, entry.stage)
         self._jobs.pop(entry.id, None)
         self.predictions.void(entry.id, "the job has ended")
 
-    def wait_for_others(self, entry: Entry) -> None:
-        """Let a job wait until those before it have ended."""
-        for other in entry.spec.after:
-            self._followers.setdefault(other, set()).add(entry.id)
-
-    def followers(self, ended: Entry) -> list[Entry]:
-        """Return the jobs that waited for the ended one and are not held by their owner as well."""
-        ids = sorted(self._followers.pop(ended.id, ()))
-        held = [self.entries[i] for i in ids if i in self.entries]
-        return [entry for entry in held if entry.stage is Stage.HELD and not entry.held_by_user]
+    def bring_back(self, entries: Iterable[Entry]) -> None:
+        """Take jobs that have ended among those that have not, still with their final stage."""
+        for entry in entries:
+            self.entries[entry.id] = entry
+            if entry.array is not None:
+                self.arrays.run_again(entry.array, entry.stage)
+        in_order = sorted(self.entries.items())
+        self.entries.clear()
+        self.entries.update(in_order)
 
     def choose(
         self,
@@ -126,17 +158,18 @@ class JobTable:
         """Return the jobs that a request applies to, each once, and why others are left out.
 
         Args:
-            job_ids: jobs that must not be left out. where_possible: jobs that may be.
+            job_ids: jobs that must not be left out. where_possible: jobs that may be. An array stands for
+                its members that have not ended, each of which may be left out.
             check: raises BadInput if the request does not apply to a job that has not ended.
 
         Raises:
             BadInput: one of ``job_ids`` has ended, or does not exist, or the request does not apply to it.
         """
-        chosen = {job_id: self.open(job_id) for job_id in dict.fromkeys(job_ids)}
+        named, among, left_out = self._with_members(list(job_ids), list(where_possible))
+        chosen = {job_id: self.open(job_id) for job_id in dict.fromkeys(named)}
         for entry in chosen.values():
             check(entry)
-        left_out = {}
-        for job_id in dict.fromkeys(where_possible):
+        for job_id in dict.fromkeys(among):
             if job_id not in chosen:
                 try:
                     entry = self.open(job_id)
@@ -145,6 +178,32 @@ class JobTable:
                 except BadInput as error:
                     left_out[job_id] = error.what
         return list(chosen.values()), left_out
+
+    def _with_members(
+        self, named: list[int], among: list[int]
+    ) -> tuple[list[int], list[int], dict[int, str]]:
+        """Put the members that have not ended in the place of each array; they may be left out."""
+        arrays = {number for number in (*named, *among) if number in self.arrays}
+        if not arrays:
+            return named, among, {}
+        members: dict[int, list[int]] = {number: [] for number in arrays}
+        for entry in self.entries.values():
+            if entry.array in arrays:
+                members[entry.array].append(entry.id)
+        ended = {
+            number: f"array {number} has ended ({self.arrays.stage(number)})"
+            for number in sorted(arrays)
+            if not members[number]
+        }
+        for number in named:
+            if number in ended:
+                raise BadInput(ended[number], f"see: tenbin info {number}")
+        spread = [job_id for number in (*among, *named) for job_id in members.get(number, ())]
+        return (
+            [job_id for job_id in named if job_id not in arrays],
+            [job_id for job_id in among if job_id not in arrays] + spread,
+            ended,
+        )
 
     def open(self, job_id: int) -> Entry:
         """Return a job that has not ended.
@@ -155,16 +214,35 @@ class JobTable:
         entry = self.entries.get(job_id)
         if entry is not None:
             return entry
-        stage = self.stage(job_id)
+        ended = self.entry(job_id)
         raise BadInput(
-            f"there is no job {job_id}" if stage is None else f"job {job_id} has ended ({stage})",
+            f"there is no job {job_id}" if ended is None else f"job {ended.label} has ended ({ended.stage})",
             "see: tenbin jobs",
         )
 
     def stage(self, job_id: int) -> Stage | None:
-        """Return the stage of a job, ended or not; None if there is none of that number."""
-        entry = self.entry(job_id)
-        return None if entry is None else entry.stage
+        """Return the stage of a job or an array, ended or not; None if there is none of that number."""
+        if job_id in self.arrays:
+            return self.arrays.stage(job_id)
+        if not 0 < job_id <= self.journal.last_id():
+            return None
+        entry = self.entries.get(job_id) or self._changed.get(job_id)
+        return self.journal.stage(job_id) if entry is None else entry.stage
+
+    def standing(self, number: int) -> Standing | None:
+        """Return how far a job or an array is; None if there is none of that number."""
+        if number in self.arrays:
+            return self.arrays.standing(number)
+        stage = self.stage(number)
+        return None if stage is None else Standing(stage.final, stage.final and stage is not Stage.DONE)
+
+    def members(self, array: int) -> dict[int, int]:
+        """Return the number of each member of an array, by its index; empty: there is no such array."""
+        if array not in self.arrays:
+            return {}
+        if self._numbers[0] != array:
+            self._numbers = array, self.journal.numbers(array)
+        return self._numbers[1]
 
     def entry(self, job_id: int) -> Entry | None:
         """Return a job, ended or not; None if there is none of that number."""
@@ -173,7 +251,10 @@ class JobTable:
         return self.entries.get(job_id) or self._changed.get(job_id) or self.journal.entry(job_id)
 
     def settled(self, job_id: int) -> bool:
-        """Return true if a job has ended and the journal has it."""
+        """Return true if a job, or all of an array, has ended and the journal has it."""
+        if job_id in self.arrays:
+            unsaved = any(entry.array == job_id for entry in self._changed.values())
+            return not self.arrays.open(job_id) and not unsaved
         return job_id not in self.entries and job_id not in self._changed
 
     def job(self, entry: Entry) -> Job:
@@ -231,14 +312,14 @@ class JobTable:
     def as_state(self, entry: Entry) -> JobState:
         """Return what the cluster state is to know of a job."""
         return JobState(
-            self.job(entry),
-            entry.since_s,
-            PHASES[entry.stage],
-            entry.placement,
-            entry.start_s,
-            entry.since_s,
-            entry.served_s,
-            entry.done,
+            job=self.job(entry),
+            since_s=entry.since_s,
+            phase=PHASES[entry.stage],
+            placement=entry.placement,
+            start_s=entry.start_s,
+            works_from_s=entry.since_s,
+            served_s=entry.served_s,
+            done=entry.done,
             preemptions=entry.preemptions,
             migrations=entry.migrations,
             failures=entry.failures,
@@ -289,3 +370,16 @@ class JobTable:
         )
         self._added, self._changed, self._history, self._remarks = {}, {}, [], []
         self.predictions.committed()
+
+
+def _with_numbers(
+    specs: Sequence[JobSpec], waits_for: WaitsByPlace, numbers: Sequence[int]
+) -> Iterator[JobSpec]:
+    """Yield each spec with the numbers of those that it waits for by their places."""
+    waits = by_kind(waits_for)
+    for place, spec in enumerate(specs):
+        more: dict[str, tuple[int, ...]] = {
+            kind: (*getattr(spec, kind), *(numbers[other] for other in others))
+            for kind, others in waits.get(place, {}).items()
+        }
+        yield spec.model_copy(update=more) if more else spec

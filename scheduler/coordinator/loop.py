@@ -7,6 +7,7 @@ import logging
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.handlers import Handlers
 from scheduler.model.events import Event, Timer
+from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import create
 
@@ -78,8 +79,27 @@ class EventLoop:
         unsure, waiting = len(self.handlers.unsure), len(self.state.waiting)
         if not unsure or (not self.policy.revises and unsure * MANY < waiting):
             return
-        revised = self.handlers.predict_anew()
+        revised = self._predict_unsure()
         if self.policy.revises and not self.handlers.stale and not self.state.overtaken:
             self.policy.revise(revised)
         elif revised:
             self.handlers.stale = True
+
+    def _predict_unsure(self) -> list[Job]:
+        """Predict the unsure jobs anew; return those that wait and are better known."""
+        handlers, job_table = self.handlers, self.handlers.job_table
+        found = (job_table.entries.get(job_id) for job_id in handlers.unsure)
+        entries = [entry for entry in found if entry is not None and not entry.attempt]
+        handlers.unsure.clear()
+        so_far = [entry.predicted for entry in entries]
+        told = handlers.run_times.expect([entry.spec for entry in entries], so_far)
+        revised = []
+        for entry, new in zip(entries, told, strict=True):
+            if new is None:
+                continue
+            job = job_table.expect(entry, new)
+            handlers.run_times.watch(entry)
+            if entry.id in self.state.waiting:
+                self.state.reconsider(job)
+                revised.append(job)
+        return revised

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 
 from agent.attempts.records import Result
-from scheduler.jobs.entry import Stage
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
+
+DEADLINE = "it reached its deadline"  # as the trouble of a job that is told to end because of it
 
 
 def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
@@ -30,6 +32,11 @@ def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
     if result.signal is not None:
         return Stage.FAILED, f"killed by {_name(result.signal)}"
     return (Stage.FAILED, f"exit code {result.code}") if result.code else (Stage.DONE, "")
+
+
+def told_to_end(entry: Entry) -> tuple[Stage, str]:
+    """Return the final stage of a job that was told to end, by its owner or at its deadline, and why."""
+    return (Stage.KILLED, DEADLINE) if entry.trouble == DEADLINE else (Stage.CANCELLED, "")
 
 
 def _name(number: int) -> str:

@@ -14,7 +14,7 @@ from scheduler.model.jobs import Placement
 class Stage(StrEnum):
     """The stage of a job; the last four are final."""
 
-    HELD = "held"  # waits for other jobs; in the journal also: suspended by its owner (``Entry.shown``)
+    HELD = "held"  # waits for others, or for a time; in the journal also: suspended (``Entry.shown``)
     WAITING = "waiting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -43,6 +43,8 @@ class Entry:
 
     Attributes:
         environment: key of ``Journal.environment``.
+        array, array_index: the array that it belongs to, and which of it; the members of an array share one
+            spec. An index without an array: submitted with ``array_index`` by itself.
         attempt: number of the last attempt, 0 before the first.
         alive: that attempt was started and is not known to have ended (it runs, or is paused).
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
@@ -56,12 +58,16 @@ class Entry:
         limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
         tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
             there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
+        retried: how often it was tried again after a failure of its own.
+        not_before_s: its next attempt waits until then; None: it need not.
     """
 
     id: int
     spec: JobSpec
     environment: str
     submit_s: float
+    array: int | None = None
+    array_index: int | None = None
     stage: Stage = Stage.WAITING
     attempt: int = 0
     alive: bool = False
@@ -91,6 +97,13 @@ class Entry:
     limit_s: float | None = None
     tasks: int | None = None
     hosts: list[str] | None = None
+    retried: int = 0
+    not_before_s: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The job as people name it: ``12``, or ``7[3]`` for the member 3 of array 7."""
+        return str(self.id) if self.array is None else f"{self.array}[{self.array_index}]"
 
     @property
     def shown(self) -> Stage:

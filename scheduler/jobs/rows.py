@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import cache, lru_cache
+from math import isnan
+from operator import attrgetter
 from typing import Any
 
 from profiles.errors import BadInput
@@ -18,6 +20,9 @@ PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
 COLUMNS = tuple(field.name for field in fields(Entry))
 AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 CHANGING = COLUMNS[COLUMNS.index("stage") :]
+Encoder = Callable[[Any], Any]
+INDEX = COLUMNS.index("array_index")
+SHARED = attrgetter(*(name for name in COLUMNS if name not in ("id", "array_index")))
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
@@ -27,16 +32,34 @@ def row_of(entry: Entry) -> dict[str, Any]:
     }
 
 
-def as_row(entry: Entry, columns: Sequence[str]) -> list[Any]:
-    """Return these columns of a job as SQLite takes them."""
-    values = [getattr(entry, name) for name in columns]
-    for place, name in enumerate(columns):
-        value = values[place]
-        if name in ENCODED:
-            values[place] = ENCODED[name](value)
-        elif isinstance(value, float) and math.isnan(value):
-            values[place] = None  # SQLite has no number that is none
-    return values
+def as_row(entry: Entry, columns: tuple[str, ...]) -> list[Any]:
+    """Return these columns of a job, at least two, as SQLite takes them."""
+    values_of, encoded = _reading(columns)
+    values = list(values_of(entry))
+    for place, encode in encoded:
+        values[place] = encode(values[place])
+    # SQLite has no number that is none.
+    return [None if isinstance(value, float) and isnan(value) else value for value in values]
+
+
+@cache
+def _reading(columns: tuple[str, ...]) -> tuple[Callable[[Entry], Any], list[tuple[int, Encoder]]]:
+    """Return what reads columns of an entry, and the encoder of each place that has one."""
+    encoded = [(place, ENCODED[name]) for place, name in enumerate(columns) if name in ENCODED]
+    return attrgetter(*columns), encoded
+
+
+def new_rows(entries: Iterable[Entry]) -> Iterator[list[Any]]:
+    """Yield the row of each job; what members of an array share is written out once."""
+    before: object = None
+    shared: list[Any] = []
+    for entry in entries:
+        found = SHARED(entry)
+        if found != before:
+            before, shared = found, as_row(entry, COLUMNS)
+        row = shared.copy()
+        row[0], row[INDEX] = entry.id, entry.array_index
+        yield row
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
@@ -51,16 +74,28 @@ def entry_of(row: Sequence[Any]) -> Entry:
 def _parse(row: Sequence[Any]) -> Entry:
     found = zip(COLUMNS, row, strict=True)
     values = {name: value for name, value in found if value is not None}  # None: its default
-    values["spec"] = JobSpec.model_validate_json(values["spec"])
+    values["spec"] = _spec_of(values["spec"])
+    values.setdefault("array_index", values["spec"].array_index)  # before version 7 it was there only
     values["stage"] = Stage(values["stage"])
     values["held_by_user"], values["alive"] = bool(values["held_by_user"]), bool(values["alive"])
     for name in AS_JSON & values.keys():
-        values[name] = json.loads(values[name])
+        values[name] = _loads(values[name])
     if "placement" in values:
         values["placement"] = placement_of(json.loads(values["placement"]))
-    values["goals"] = tuple(map(placement_of, json.loads(values.get("goals", "[]"))))
+    values["goals"] = tuple(map(placement_of, _loads(values.get("goals", "[]"))))
     values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
     return Entry(**values)
+
+
+@lru_cache(maxsize=16)
+def _spec_of(text: str) -> JobSpec:
+    """Return the spec of a text; the members of an array, one after the other, share one."""
+    return JobSpec.model_validate_json(text)
+
+
+def _loads(text: str) -> Any:
+    """Read JSON; most have nothing, and for them the reader is slow."""
+    return None if text == "null" else [] if text == "[]" else json.loads(text)
 
 
 def _dumps(value: Any) -> str:
@@ -68,7 +103,7 @@ def _dumps(value: Any) -> str:
     return "null" if value is None else json.dumps(value) if value else EMPTY_AS_JSON[type(value)]
 
 
-ENCODED: dict[str, Callable[[Any], Any]] = {
+ENCODED: dict[str, Encoder] = {
     "spec": JobSpec.model_dump_json,
     "placement": lambda value: None if value is None else json.dumps(flat(value)),
     "goals": lambda value: _dumps(tuple(map(flat, value))),

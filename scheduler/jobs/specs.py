@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from profiles.errors import BadInput
 
@@ -24,10 +24,17 @@ Text = Annotated[str, Field(max_length=4096, pattern=NO_ZERO_BYTE)]
 LONGEST_ARGUMENT = 131_072  # of a program, with its end: Linux (MAX_ARG_STRLEN)
 Argument = Annotated[str, Field(max_length=LONGEST_ARGUMENT, pattern=NO_ZERO_BYTE)]
 Name = Annotated[str, Field(max_length=100, pattern=NO_ZERO_BYTE)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
-Watts = Annotated[float, Field(gt=0, le=1e6)]
-Seconds = Annotated[float, Field(gt=0, le=1e12)]
+# Strict: "3" and true, which pydantic would take for numbers, are refused, as the API's description says.
+Int = Annotated[int, Strict()]
+Float = Annotated[float, Strict()]
+Bool = Annotated[bool, Strict()]
+Count = Annotated[Int, Field(ge=1, le=1_000_000)]
+CountAsKey = Annotated[int, Field(ge=1, le=1_000_000)]  # keys are strings in JSON
+Factor = Annotated[Float, Field(ge=1e-6, le=1e6)]
+Watts = Annotated[Float, Field(gt=0, le=1e6)]
+Seconds = Annotated[Float, Field(gt=0, le=1e12)]
+Instant = Annotated[Float, Field(ge=0, le=253_402_300_000)]  # up to the year 9999
+FIRST_PAUSE_S = 10.0  # before a job that has failed is tried again
 
 
 def _working_folder() -> str:
@@ -51,7 +58,7 @@ class Origin(BaseModel):
 
     id: str
     user: str
-    submitted_s: float
+    submitted_s: Float
 
 
 class JobSpec(BaseModel):
@@ -76,12 +83,22 @@ class JobSpec(BaseModel):
         account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
         share: weight of that account while the job has not ended; None: as it is.
         job_profile: name of the job profile that says how it gets on with others on its node.
-        after: numbers of jobs that must have succeeded before.
+        after, after_any, after_not_ok: numbers of jobs, or arrays, that must have succeeded, ended, or ended
+            without success before.
+        after_corr: arrays whose member of the same index must have succeeded before each member of this one.
+        begin_s, deadline_s: it does not start before; it is ended there. In seconds since 1970.
+        retries: how often it is tried again after a failure of its own.
+        retry_codes: only after these exit codes (128 + signal where a signal has killed it); empty: any.
+        retry_pause_s: the first pause before that; each is twice the one before, an hour at most.
         folder: working directory.
         env: variables besides those of whoever submits it.
-        array_index: which of an array of jobs it is; the command finds it in ``TENBIN_ARRAY_INDEX``.
+        array_index: a number for the command, in ``TENBIN_ARRAY_INDEX``; members of an array have theirs
+            beside the spec.
+        array_limit: of an array, how many of its members may run at once; None: any number.
         stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
         requeue: whether it is run again when its node or its supervisor was lost.
+        slurm_variables: whether the command finds the variables that Slurm sets (``SLURM_JOB_ID``, ...) also
+            where no Slurm runs it.
         slurm: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
         checkpoint_signal: a signal on which it writes a checkpoint and leaves with ``checkpoint_code``.
     """
@@ -95,31 +112,41 @@ class JobSpec(BaseModel):
     max_tasks: Count | None = None
     nodes: Count | None = None
     max_nodes: Count | None = None
-    speedup: dict[Count, Factor] = Field(default_factory=dict)
-    cap_curve: tuple[Watts, Annotated[float, Field(ge=0, le=1e6)]] | None = None
+    speedup: dict[CountAsKey, Factor] = Field(default_factory=dict)
+    cap_curve: tuple[Watts, Annotated[Float, Field(ge=0, le=1e6)]] | None = None
     load: Literal["compute", "memory"] = "compute"
-    mpi: bool = False
-    memory_mb: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    mpi: Bool = False
+    memory_mb: Annotated[Float, Field(gt=0, le=1e12)] | None = None
     time_s: Seconds | None = None
     device: Name = "any"
     expect_s: dict[Name, Seconds] = Field(default_factory=dict)
-    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    priority: Annotated[Int, Field(ge=-1_000_000, le=1_000_000)] = 0
     account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
     share: Factor | None = None
     job_profile: Name = ""
-    after: tuple[int, ...] = ()
+    after: tuple[Int, ...] = ()
+    after_any: tuple[Int, ...] = ()
+    after_not_ok: tuple[Int, ...] = ()
+    after_corr: tuple[Int, ...] = ()
+    begin_s: Instant | None = None
+    deadline_s: Instant | None = None
+    retries: Annotated[Int, Field(ge=0, le=1000)] = 0
+    retry_codes: tuple[Annotated[Int, Field(ge=1, le=255)], ...] = ()
+    retry_pause_s: Annotated[Float, Field(gt=0, le=3600)] = FIRST_PAUSE_S
     folder: Text = Field(default_factory=_working_folder, validate_default=True)
     env: dict[Annotated[str, Field(pattern=VARIABLE, max_length=1000)], Argument] = Field(
         default_factory=dict
     )
-    array_index: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    array_index: Annotated[Int, Field(ge=0, lt=1 << 63)] | None = None
+    array_limit: Count | None = None
     stdout: Text = ""
     stderr: Text = ""
-    requeue: bool = True
+    requeue: Bool = True
+    slurm_variables: Bool = False
     slurm: Origin | None = None
-    checkpoint_signal: Annotated[int, Field(ge=1, le=64)] | None = None
-    checkpoint_code: Annotated[int, Field(ge=1, le=125)] = 85
-    grace_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    checkpoint_signal: Annotated[Int, Field(ge=1, le=64)] | None = None
+    checkpoint_code: Annotated[Int, Field(ge=1, le=125)] = 85
+    grace_s: Annotated[Float, Field(ge=0, le=86_400)] = 10.0
 
     @property
     def external(self) -> Origin | None:
@@ -153,6 +180,8 @@ class JobSpec(BaseModel):
             raise ValueError("max_nodes without nodes")
         if self.speedup and not (self.max_tasks or self.max_nodes):
             raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
+        if not self.retries and (self.retry_codes or self.retry_pause_s != FIRST_PAUSE_S):
+            raise ValueError("retry_codes and retry_pause_s are for retries; say how many")
         return self
 
 
@@ -194,17 +223,6 @@ def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
         if len(whole) >= LONGEST_ARGUMENT:
             raise ValueError(f"{name[:100]} with its value has {LONGEST_ARGUMENT} bytes or more")
     return variables
-
-
-def one_each(specs: Sequence[JobSpec], arrays: Mapping[int, Sequence[int]]) -> list[JobSpec]:
-    """Make a spec for each job: of an array one for each ``array_index``."""
-    jobs: list[JobSpec] = []
-    for place, spec in enumerate(specs):
-        if place in arrays:
-            jobs += [spec.model_copy(update={"array_index": index}) for index in arrays[place]]
-        else:
-            jobs.append(spec)
-    return jobs
 
 
 def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:

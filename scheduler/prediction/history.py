@@ -167,7 +167,15 @@ class History:
         proved = self.proved(user)
         rule = "mean of the last two jobs of the same user"
         rule += ", which has proved right" if proved else ": unrelated jobs; not used for planning"
-        return HistoryPrediction(min(low, middle), middle, max(high, middle), len(last), "user", rule, proved)
+        return HistoryPrediction(
+            low=min(low, middle),
+            middle=middle,
+            high=max(high, middle),
+            n=len(last),
+            basis="user",
+            rule=rule,
+            proved=proved,
+        )
 
 
 def shape_of(arguments: Sequence[str]) -> tuple[str, ...] | None:
@@ -308,7 +316,16 @@ def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
         return None
     freedom = n - k - 1
     spread = max(math.sqrt(float(residuals @ residuals) / freedom), LEAST_SPREAD)
-    return _Law(low, high, varies, coefficients, inverse, spread, freedom, n)
+    return _Law(
+        low=low,
+        high=high,
+        varies=varies,
+        coefficients=coefficients,
+        inverse=inverse,
+        spread=spread,
+        freedom=freedom,
+        n=n,
+    )
 
 
 def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:

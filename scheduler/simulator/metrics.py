@@ -1,6 +1,8 @@
 """Metrics, each with one definition, gathered while jobs end.
 
-All submitted jobs count that were not refused, also killed ones.
+All submitted jobs count that were not refused, also killed ones. With a ``Window`` (warm-up and cool-down cut
+off) only jobs submitted in it count; utilisation and machine energy are then those of the window, whoever
+held the units. Without an end of its own a window reaches to the last end.
 
 - turnaround: end - submission.
 - wait: turnaround - time of progress - overhead (checkpoints, restarts, lost work).
@@ -9,8 +11,8 @@ All submitted jobs count that were not refused, also killed ones.
 - slowdown: turnaround / run time (1 + wait / run time, if uninterrupted); jobs of run time 0 are left out.
 - bounded slowdown (bsld): max(1, turnaround / max(run time, 10 s)).
 - makespan: last end - first submission.
-- utilisation: unit-seconds held by jobs / (units of the cluster x makespan); in pools with nodes the share
-  of the first resource, as nodes' worth of it (a demand of half a node for 2 s is one unit-second).
+- utilisation: unit-seconds held by jobs / (units of the cluster x makespan, or window); in pools with nodes
+  the share of the first resource, as nodes' worth of it (a demand of half a node for 2 s is one unit-second).
 - preemptions: suspensions and checkpoints of running jobs. migrations: restarts of jobs elsewhere.
 - energy: of the units while jobs hold them. Machine energy: also of idle units, over the makespan.
 
@@ -27,6 +29,7 @@ import numpy as np
 
 from scheduler.model.jobs import Cluster, Job, Placement
 from scheduler.simulator.trace import Outcome
+from scheduler.simulator.window import Window
 
 BSLD_BOUND_S = 10.0
 ROW = Struct("10d")
@@ -35,9 +38,10 @@ BATCH = 4096 * ROW.size  # bytes that are added up at a time
 
 @dataclass(frozen=True)
 class Metrics:
-    """Figures of one simulation; None where no job counts."""
+    """Figures of one simulation; None where no job counts. ``not_counted``: jobs outside the window."""
 
     jobs: int
+    not_counted: int
     killed: int
     mean_wait_s: float | None
     p50_wait_s: float | None
@@ -69,9 +73,13 @@ class Metrics:
 
 
 class Accumulator:
-    """A sink that gathers the metrics, and keeps 16 bytes of each job for the percentiles."""
+    """A sink that gathers the metrics, and keeps 16 bytes of each job for the percentiles.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        window: jobs submitted in it count; None: all jobs.
+    """
+
+    def __init__(self, cluster: Cluster, window: Window | None = None) -> None:
         self._pools = {pool.name: pool for pool in cluster.pools}
         self._rows = bytearray()  # of jobs to be added up, as ``_add_up`` reads them
         self._waits = array("d")
@@ -83,19 +91,40 @@ class Accumulator:
         self._first = float("inf")
         self._last = -float("inf")
         self._counts = np.zeros(4)  # of preemptions, migrations, failures, killed jobs
-        self._jobs = 0
+        self._jobs = self._not_counted = 0
+        self._window = window
+        self._last_of_all = -float("inf")  # end, also of jobs that do not count
+        self._window_energy = 0.0  # of all jobs
 
     def add(self, outcome: Outcome) -> None:
         job, _, end, how, run, overhead, lost, stops, moves, failures, energy, segments = outcome
+        if self._window is not None:
+            self._hold_in(self._window, outcome)
+            if not self._window.counts(job.submit_s):
+                self._not_counted += 1
+                return
         killed = how == "killed"
         self._rows += ROW.pack(job.submit_s, end, run, overhead, lost, energy, stops, moves, failures, killed)
         if len(self._rows) >= BATCH:
             self._add_up()
+        if self._window is not None:
+            return
         held, counted = self._held, self._counted
         for _, placement, start, until in segments:
             pool = placement.pool
             units = placement.units if pool in counted else self._nodes_worth(placement, job)
             held[pool] += units * (until - start)
+
+    def _hold_in(self, window: Window, outcome: Outcome) -> None:
+        """Add what a job held within the window, and its energy there."""
+        self._last_of_all = max(self._last_of_all, outcome.end_s)
+        for _, placement, start, end in outcome.segments:
+            name, held_s = placement.pool, window.overlap_s(start, end)
+            counted = name in self._counted
+            self._held[name] += held_s * (
+                placement.units if counted else self._nodes_worth(placement, outcome.job)
+            )
+            self._window_energy += held_s * self._pools[name].power_w(placement.units, placement.cap_w)
 
     def _add_up(self) -> None:
         """Add the rows up, and keep what the percentiles need."""
@@ -130,17 +159,19 @@ class Accumulator:
         self._add_up()
         n = self._jobs
         makespan = self._last - self._first if n else 0.0
+        span = self._span_s(makespan)
         units = sum(pool.units for pool in self._pools.values())
         held = sum(self._held.values())
         idle = sum(
-            pool.idle_w * max(0.0, pool.units * makespan - self._held[name])
-            for name, pool in self._pools.items()
+            pool.idle_w * max(0.0, pool.units * span - self._held[name]) for name, pool in self._pools.items()
         )
+        in_use = self._energy if self._window is None else self._window_energy
         preemptions, migrations, failures, killed = map(int, self._counts)
         wait = _quantiles(self._waits)
         slowdown = _quantiles(self._slowdowns)
         return Metrics(
             jobs=n,
+            not_counted=self._not_counted,
             killed=killed,
             mean_wait_s=wait[0],
             p50_wait_s=wait[1],
@@ -157,15 +188,21 @@ class Accumulator:
             p999_slowdown=slowdown[4],
             max_slowdown=slowdown[5],
             makespan_s=makespan,
-            utilisation_ratio=held / (units * makespan) if makespan > 0 else 0.0,
+            utilisation_ratio=held / (units * span) if span > 0 else 0.0,
             mean_run_s=self._run / n if n else None,
             mean_overhead_s=self._overhead / n if n else None,
             preemptions=preemptions,
             migrations=migrations,
             failures=failures,
             energy_j=self._energy,
-            machine_energy_j=self._energy + idle,
+            machine_energy_j=in_use + idle,
         )
+
+    def _span_s(self, makespan_s: float) -> float:
+        """Return the time that utilisation is of, in seconds: the window, else the makespan."""
+        if self._window is None or not self._jobs:
+            return makespan_s
+        return min(self._window.to_s, self._last_of_all) - self._window.from_s
 
 
 def _quantiles(values: array[float]) -> tuple[float | None, ...]:

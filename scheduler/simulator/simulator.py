@@ -137,7 +137,15 @@ class Simulator:
             if watched:
                 self._look_on()
         wall, most = time.perf_counter() - began, self._cluster.most
-        return SimulationSummary(self._jobs, dict(queue.refused), state.now, events, decisions, wall, most)
+        return SimulationSummary(
+            jobs=self._jobs,
+            refused=dict(queue.refused),
+            end_s=state.now,
+            events=events,
+            decisions=decisions,
+            wall_s=wall,
+            most_in_system=most,
+        )
 
     def _begin_anew(self) -> Timer | None:
         """Let the policy begin again at the end of this instant, because a waiting job passed others."""

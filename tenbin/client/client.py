@@ -6,6 +6,7 @@ job.result()
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tenbin.client.connection import Connection
+from tenbin.client.fields import check_fields
 from tenbin.client.futures import Job
 
 
@@ -26,7 +28,13 @@ class Client(Connection):
         pass
 
     def submit(self, command: Sequence[str], **needs: Any) -> Job:
-        """Submit one job; ``needs`` are fields of the API's JobSpec (tasks, cores, time_s, after, ...)."""
+        """Submit one job; ``needs`` are fields of the API's JobSpec (tasks, cores, time_s, after, ...).
+
+        Raises:
+            UnknownField: there is no such field.
+            TenbinError: the coordinator does not answer, or refuses the job.
+        """
+        check_fields(needs, "submit")
         needs.setdefault("folder", str(Path.cwd()))
         return self.submit_all([{"command": list(command), **needs}])[0]
 
@@ -34,24 +42,41 @@ class Client(Connection):
         self,
         specs: Sequence[dict[str, Any]],
         environment: dict[str, str] | None = None,
-        waits_for: Mapping[int, Sequence[int]] | None = None,
+        waits_for: Mapping[int, Sequence[int] | Mapping[str, Sequence[int]]] | None = None,
+        arrays: Mapping[int, Sequence[int]] | None = None,
     ) -> list[Job]:
-        """Submit jobs, all or none.
+        """Submit jobs, all or none; the jobs of ``hand_over``."""
+        answer = self.hand_over(specs, environment, waits_for=waits_for, arrays=arrays)
+        return [Job(self, job_id) for job_id in answer["ids"]]
+
+    def hand_over(
+        self,
+        specs: Sequence[dict[str, Any]],
+        environment: dict[str, str] | None = None,
+        *,
+        waits_for: Mapping[int, Sequence[int] | Mapping[str, Sequence[int]]] | None = None,
+        arrays: Mapping[int, Sequence[int]] | None = None,
+        script: bytes | None = None,
+    ) -> dict[str, list[int]]:
+        """Submit jobs, all or none; return their numbers (``ids``), and those of the ``arrays`` among them.
 
         Args:
             specs: each a JobSpec of the API. environment: of all of them; None: this process's.
-            waits_for: which of them wait for which others of them, by their places from 0 on.
+            waits_for: which of the specs wait for which others of them, by their places from 0 on: a list
+                (``after``), or lists by kind, ``{"after_any": [0]}``.
+            arrays: the indices of each spec that is an array, by its place.
+            script: content of the script that each runs; its name stands first in each command.
         """
-        variables = dict(os.environ) if environment is None else environment
-        whole, arrays = _arrays(specs)
-        body = {
-            "specs": whole,
-            "environment": variables,
+        body: dict[str, Any] = {
+            "specs": list(specs),
+            "environment": dict(os.environ) if environment is None else environment,
             "waits_for": dict(waits_for or {}),
-            "arrays": arrays,
+            "arrays": {place: list(indices) for place, indices in (arrays or {}).items()},
         }
-        answer = self.call("POST", "/jobs", body)
-        return [Job(self, job_id) for job_id in answer["ids"]]
+        if script is not None:
+            body["script"] = base64.b64encode(script).decode()
+        answer: dict[str, list[int]] = self.call("POST", "/jobs", body)
+        return answer
 
     def job(self, job_id: int) -> Job:
         """Return a job by its number."""
@@ -71,19 +96,3 @@ def submit(command: Sequence[str], **needs: Any) -> Job:
 def job(job_id: int) -> Job:
     """Return a job of this user's coordinator by its number."""
     return Client().job(job_id)
-
-
-def _arrays(specs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
-    """Join neighbouring specs that differ only in ``array_index``; return them, and the indices by place."""
-    whole: list[dict[str, Any]] = []
-    arrays: dict[int, list[int]] = {}
-    for spec in specs:
-        index = spec.get("array_index")
-        if index is None:
-            whole.append(spec)
-            continue
-        common = {name: value for name, value in spec.items() if name != "array_index"}
-        if len(whole) - 1 not in arrays or whole[-1] != common:
-            whole.append(common)
-        arrays.setdefault(len(whole) - 1, []).append(index)
-    return whole, arrays

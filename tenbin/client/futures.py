@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tenbin.client.callbacks import CHECK_S, run_callback
+from tenbin.client.output import lines, pieces
 from tenbin.errors import TenbinError
 
 if TYPE_CHECKING:  # commands need only FINAL of this module, and not http.client
@@ -53,6 +54,31 @@ class Job:
         """Return what the job has used over time, about a row a second (``GET /jobs/{job_id}/samples``)."""
         found: list[dict[str, Any]] = self.client.call("GET", f"/jobs/{self.id}/samples")
         return found
+
+    def stdout(self) -> str:
+        """Return what the job has written to its standard output so far; what is not UTF-8 is replaced."""
+        return b"".join(self.output("stdout")).decode(errors="replace")
+
+    def stderr(self) -> str:
+        """Return what the job has written to its standard error so far; what is not UTF-8 is replaced."""
+        return b"".join(self.output("stderr")).decode(errors="replace")
+
+    def logs(self, follow: bool = False, stream: str = "stdout") -> Iterator[str]:
+        """Yield the lines that the job has written, each with its end; what is not UTF-8 is replaced.
+
+        Args:
+            follow: go on until the job has ended.
+            stream: ``"stdout"`` or ``"stderr"``.
+        """
+        return lines(self.output(stream, follow))
+
+    def output(self, stream: str = "stdout", follow: bool = False) -> Iterator[bytes]:
+        """Yield what the job has written, in pieces; for the arguments see ``logs``."""
+        return pieces(
+            lambda start: bytes(self.client.call("GET", f"/jobs/{self.id}/{stream}?start={start}")),
+            self.done,
+            follow,
+        )
 
     def done(self) -> bool:
         """Return True if the job has ended, with success or without."""
@@ -127,6 +153,17 @@ class Job:
     def resume(self) -> None:
         """Let the job go on."""
         self.client.call("POST", "/resume", {"ids": [self.id]})
+
+    def retry(self) -> None:
+        """Run the job again under the same number, because it did not succeed; of an array, such members.
+
+        This object asks for the outcome anew; other objects of the same job keep the outcome that they know.
+
+        Raises:
+            TenbinError: the job has succeeded, or has not ended.
+        """
+        self.client.call("POST", "/retry", {"ids": [self.id]})
+        self._final = None
 
     def migrate(self, to: str) -> None:
         """Move the job to another device or node: checkpoint here, restart there."""

@@ -33,11 +33,44 @@ def complete_job_profile(incomplete: str) -> list[str]:
 
 def complete_selector(incomplete: str) -> list[str]:
     """Profiles that a selector may name."""
-    from profiles.store import Store
+    from profiles.store import Store, label
 
     paths = Store().paths()
-    names = ["last", *dict.fromkeys(p.parent.parent.name for p in paths), *(p.parent.name for p in paths)]
+    labels = filter(None, map(label, paths))
+    nodes = dict.fromkeys(path.parent.parent.name for path in paths)
+    names = ["last", "previous", *nodes, *labels, *(path.parent.name for path in paths)]
     return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def _ask(path: str, field: str) -> list[str]:
+    """Ask the coordinator for names to complete; empty if it does not answer."""
+    from tenbin.client.client import Client
+    from tenbin.errors import TenbinError
+
+    try:
+        return [str(row[field]) for row in Client().call("GET", path, timeout_s=1.0)]
+    except TenbinError:
+        return []
+
+
+def complete_job(incomplete: str) -> list[str]:
+    """Complete jobs that have not ended, and the selectors."""
+    return [
+        name
+        for name in ("last", "all", *_ask("/jobs?members=false&limit=1000", "id"))
+        if name.startswith(incomplete)
+    ]
+
+
+def complete_place(incomplete: str) -> list[str]:
+    """Complete devices and nodes of the coordinator."""
+    return [name for name in _ask("/nodes", "name") if name.startswith(incomplete)]
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Complete devices of the coordinator, and words for several of them."""
+    words = [name for name in ("any", "gpu", "cpu") if name.startswith(incomplete)]
+    return words + complete_place(incomplete)
 
 
 StoreOption = Annotated[
@@ -67,7 +100,7 @@ ClusterOption = Annotated[
 Selector = Annotated[
     str,
     typer.Argument(
-        help="Which profile: 'last', a node's name, a profile's id, or a path to a profile.json.",
+        help="Which profile: 'last', 'previous', a node's name, an id, a label, or a path to a profile.json.",
         autocompletion=complete_selector,
         metavar="PROFILE",
     ),

@@ -16,14 +16,14 @@ UNITS_MB = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1000.0, "GB": 1000.0, "MiB": 1.04
 MOST_IN_ARRAY = 100_000
 
 
-def duration_s(text: str) -> float:
+def duration_s(text: str, option: str = "--time") -> float:
     """Read ``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds."""
     if clock := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
     if not found or found[2] not in UNITS_S or float(found[1]) <= 0:
-        raise BadInput(f"--time {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
+        raise BadInput(f"{option} {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
     return float(found[1]) * UNITS_S[found[2]]
 
 
@@ -50,10 +50,13 @@ def size_mb(text: str) -> float:
     return float(found[1]) * UNITS_MB[found[2]]
 
 
-def array_indices(text: str) -> list[int]:
-    """Read ``1-4,8`` or ``0-10:5`` as numbers."""
+def array_and_limit(text: str) -> tuple[list[int], int | None]:
+    """Read ``1-4,8`` or ``0-10:5`` as numbers, and after ``%`` how many may run at once (None: all)."""
     indices: list[int] = []
-    for part in text.split(","):
+    body, sign, most = text.partition("%")
+    if sign and not re.fullmatch(r"[1-9]\d{0,5}", most):
+        raise BadInput(f"--array {text!r}: {most!r} is no limit", "write for instance 1-1000%8")
+    for part in body.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
         step = int(found[3] or 1) if found else 0
         if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
@@ -62,7 +65,7 @@ def array_indices(text: str) -> list[int]:
         if len(indices) + len(part_of_it) > MOST_IN_ARRAY:
             raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", "submit it in parts")
         indices += part_of_it
-    return indices
+    return indices, int(most) if sign else None
 
 
 def account_and_share(text: str) -> tuple[str, float | None]:
@@ -118,3 +121,19 @@ def variables(given: list[str]) -> dict[str, str]:
             raise BadInput(f"--env {text!r} is no variable", "write NAME=VALUE")
         found[name] = value
     return found
+
+
+def past_instant(text: str, option: str) -> float:
+    """Read ``2h`` (ago), ``today``, ``yesterday`` or ``2026-11-20[T08:30]`` in seconds since 1970."""
+    from datetime import datetime, timedelta
+
+    now = datetime.now()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    named = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
+    if text in named:
+        return named[text].timestamp()
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(text).timestamp()
+    with suppress(BadInput):
+        return now.timestamp() - duration_s(text, option)
+    raise BadInput(f"{option} {text!r} is no time", "write for instance 2h, yesterday or 2026-11-20T08:30")

@@ -8,19 +8,26 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.selection import select as selected
+from scheduler.jobs.dependencies import Kind
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.paths import check_all
-from scheduler.jobs.specs import JobSpec, Name, check_variables
+from scheduler.jobs.specs import Int, JobSpec, Name, check_variables
 from tenbin.server.descriptions import brief, describe, known, prometheus, summary
+from tenbin.server.job_filters import BODY, LARGEST, Listed
+from tenbin.server.job_list import array_summary, count_with_arrays, list_jobs
+from tenbin.server.job_records import add_history
 from tenbin.server.node_table import node_table
 from tenbin.server.refusals import (
     OF_ALL,
@@ -34,36 +41,53 @@ from tenbin.server.refusals import (
 
 LONGEST_WAIT_S = 300.0
 PIECE = 4 << 20  # bytes
-LARGEST = (1 << 63) - 1  # what SQLite and files count with
 MOST_JOBS = 100_000  # of one submission
+LARGEST_SCRIPT = 4 << 20  # bytes
 
 
 class Submission(BaseModel):
     """Jobs to take in, all or none, with the environment of their commands.
 
-    Each of ``specs`` is one job, or an array: ``arrays`` has the ``array_index`` of each of its jobs, by the
-    spec's place from 0 on. ``waits_for``: which of the jobs wait for which others, by their own places.
+    Each of ``specs`` is one job, or an array: ``arrays`` has the index of each of its members, by the spec's
+    place from 0 on. ``waits_for``: which of the specs wait for which others, by their places: a list
+    (``after``), or lists by kind, ``{"after_any": [0]}``.
+    ``script``: in base64, a script that begins with ``#!`` and that all jobs run. It is kept, and its place
+    stands in each command in place of the first word, which is its name.
     """
 
     model_config = ConfigDict(extra="forbid")
     specs: Annotated[list[JobSpec], Field(min_length=1, max_length=MOST_JOBS)]
     environment: Annotated[dict[str, str], AfterValidator(check_variables)] = {}
-    waits_for: dict[int, list[int]] = {}
-    arrays: dict[int, Annotated[list[Annotated[int, Field(ge=0, le=LARGEST)]], Field(min_length=1)]] = {}
+    waits_for: dict[int, list[Int] | dict[Kind, list[Int]]] = {}
+    arrays: dict[int, Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1)]] = {}
+    script: Annotated[Base64Bytes, Field(max_length=LARGEST_SCRIPT)] | None = None
 
     @model_validator(mode="after")
     def _arrays(self) -> Submission:
         if not self.arrays.keys() <= set(range(len(self.specs))):
             raise ValueError(f"arrays: of {len(self.specs)} specs the places are 0 to {len(self.specs) - 1}")
+        limited = [place for place, spec in enumerate(self.specs) if spec.array_limit is not None]
+        if not set(limited) <= self.arrays.keys():
+            raise ValueError(f"specs.{min(set(limited) - self.arrays.keys())}.array_limit: it is no array")
+        for place, indices in self.arrays.items():
+            if len(set(indices)) < len(indices):
+                raise ValueError(f"arrays: {place}: an index stands there twice")
         if len(self.specs) + sum(len(each) - 1 for each in self.arrays.values()) > MOST_JOBS:
             raise ValueError(f"more than {MOST_JOBS:,} jobs; submit them in parts")
         return self
 
 
+class SubmittedJobs(BaseModel):
+    """The numbers of all jobs, in the order of their specs, and those of the arrays."""
+
+    ids: list[int]
+    arrays: list[int]
+
+
 class Ids(BaseModel):
     """Jobs by number."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     ids: list[int]
 
 
@@ -97,6 +121,17 @@ class Output(Response):
     media_type = "application/octet-stream"
 
 
+class Selectors(BaseModel):
+    """Words that select jobs: ``7``, ``7[3]``, ``7[1,5-9]``, ``3-9``, ``last``, ``all``.
+
+    ``members``: give the members of an array in place of its number.
+    """
+
+    model_config = BODY
+    words: list[Annotated[str, Field(max_length=1_000_000)]]
+    members: bool = False
+
+
 class Changed(BaseModel):
     """The jobs that were changed, and why others of ``where_possible`` were not."""
 
@@ -107,17 +142,21 @@ class Changed(BaseModel):
 class JobEnds:
     """The signal to requests that wait for the end of a job.
 
+    Args:
+        told: called at each signal.
+
     Attributes:
         over: the coordinator ends; requests must not wait any more.
     """
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
+    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
+        self._event, self._told = asyncio.Event(), told
         self.over = False
 
     def tell(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
+        self._told()
 
     def end(self) -> None:
         self.over = True
@@ -140,6 +179,7 @@ def make_api(
     api.add_exception_handler(RequestValidationError, refuse_invalid)
     _changes(api, coordinator, news)
     _questions(api, coordinator, news)
+    add_history(api, coordinator)
 
     @api.get("/status")
     async def status() -> dict[str, Any]:
@@ -174,17 +214,21 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         return result
 
     @api.post("/jobs", responses=OF_CHANGES)
-    async def submit(submission: Submission) -> dict[str, list[int]]:
+    async def submit(submission: Submission) -> SubmittedJobs:
         checks = coordinator.engine.checks
         try:
             if checks is not None:
                 await asyncio.to_thread(checks.prepare, submission.specs)
-                paths = submission.specs, submission.waits_for, submission.arrays
-                await asyncio.to_thread(check_all, checks.check_paths, *paths)
+                await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
         except (Unavailable, BadInput) as error:
             raise HTTPException(422, str(error)) from error
-        given = submission.specs, submission.environment, submission.waits_for, submission.arrays
-        return {"ids": change(coordinator.submit, *given)}
+        specs = submission.specs
+        if submission.script is not None:
+            specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)
+        given = specs, submission.environment, submission.waits_for, submission.arrays
+        entries: list[Entry] = change(coordinator.submit, *given)
+        arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))
+        return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays)
 
     def of_jobs(verb: Callable[..., dict[int, str]]) -> Callable[[Change], Any]:
         async def call(which: Change) -> Changed:
@@ -196,9 +240,34 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         name, said = verb.__name__, verb.__doc__
         api.post(f"/{name}", name=name, description=said, responses=OF_CHANGES)(of_jobs(verb))
 
+    @api.post("/retry", responses=OF_CHANGES)
+    async def retry(which: Change) -> Changed:
+        """Run jobs that did not succeed again, under the same number; of an array those of its members.
+
+        Jobs that were cancelled because one of these failed run again only if they are named too.
+        """
+        entries, left_out = change(coordinator.retry, which.ids, which.where_possible)
+        return Changed(ids=[entry.id for entry in entries], left_out=left_out)
+
     @api.post("/migrate", responses=OF_CHANGES)
     async def migrate(move: Move) -> Changed:
         return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
+
+
+def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) -> list[JobSpec]:
+    """Keep a script, and name its place in the commands of the jobs that run it."""
+    if not script.startswith(b"#!"):
+        raise HTTPException(
+            422, "script: the first line does not begin with #!; write for instance #!/bin/sh"
+        )
+    try:
+        paths = [coordinator.folders.keep_script(Path(spec.command[0]).name, script) for spec in specs]
+    except (OSError, ValueError) as error:
+        raise HTTPException(507, f"script: it cannot be kept: {error}") from error
+    return [
+        spec.model_copy(update={"command": (str(path), *spec.command[1:])})
+        for path, spec in zip(paths, specs, strict=True)
+    ]
 
 
 def changed(which: Change, left_out: dict[int, str]) -> Changed:
@@ -211,28 +280,40 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that read jobs."""
 
     @api.get("/jobs", responses=OF_VALUES)
-    async def jobs(
-        all: bool = False, limit: Annotated[int | None, Query(ge=1, le=LARGEST)] = None
-    ) -> list[dict[str, Any]]:
-        """List the jobs that have not ended, or all; to a limit the last ones, and every one that runs."""
-        open = coordinator.job_table.entries
-        entries = coordinator.journal.entries(limit) if all else list(open.values())
-        if limit is not None:
-            begun = {entry.id: entry for entry in open.values() if entry.shown.begun}
-            shown = begun | {entry.id: entry for entry in entries[-limit:]}
-            entries = [shown[job_id] for job_id in sorted(shown)]
-        return [brief(entry) for entry in entries]
+    async def jobs(wanted: Annotated[Listed, Query()]) -> list[dict[str, Any]]:
+        """List the jobs that have not ended, or all, by conditions; to a limit the last, and all that run.
+
+        ``members``: each member of an array is a row; else the array is one.
+        """
+        return list_jobs(coordinator, wanted)
 
     @api.get("/jobs/count", responses=OF_VALUES)
-    async def count(all: bool = False) -> dict[str, int]:
-        """Count the jobs that have not ended, or all."""
+    async def count(all: bool = False, members: bool = True) -> dict[str, int]:
+        """Count the jobs that have not ended, or all; ``members`` as in the list of jobs."""
+        if not members:
+            return {"count": count_with_arrays(coordinator, all=all)}
         return {"count": coordinator.journal.count() if all else len(coordinator.job_table.entries)}
+
+    @api.post("/select", responses=OF_BODIES)
+    async def select(which: Selectors) -> dict[str, list[Any]]:
+        """Find the jobs that words mean.
+
+        ``named``: by a number, an index or ``last``. ``among``: by a range or ``all``; changes leave out
+        those that have ended. ``notes``: sentences for the user.
+        """
+        try:
+            return asdict(selected(coordinator.job_table, which.words, members=which.members))
+        except BadInput as error:
+            raise HTTPException(422, str(error)) from error
 
     @api.get("/jobs/{job_id}", responses=OF_JOBS)
     async def job(
         job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
     ) -> dict[str, Any]:
+        """Describe a job; of an array: how many of its members are in each stage."""
         await ends(coordinator, news, [job_id], wait_s=wait_s)
+        if job_id in coordinator.job_table.arrays:
+            return array_summary(coordinator, job_id)
         return describe(coordinator, job_id)
 
     @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
@@ -261,10 +342,13 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     )
     async def wait(which: Wait) -> list[dict[str, Any]]:
         ended = await ends(coordinator, news, which.ids, wait_s=which.wait_s, all=which.all)
-        found = [coordinator.job_table.entry(job_id) for job_id in ended]
-        if None in found:
-            raise HTTPException(404, "there is no such job; see: tenbin jobs")
-        return [brief(entry) for entry in found if entry is not None]
+        arrays = coordinator.job_table.arrays
+        return [
+            array_summary(coordinator, job_id)
+            if job_id in arrays
+            else brief(coordinator, known(coordinator, job_id))
+            for job_id in ended
+        ]
 
 
 async def ends(

@@ -11,19 +11,23 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.filters import name_of, owner_of
 from tenbin.server.node_table import node_table
 
 
-def brief(entry: Entry) -> dict[str, Any]:
+def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
     """Describe a job as lists show it."""
     return {
         "id": entry.id,
-        "name": entry.spec.name or os.path.basename(entry.spec.command[0]),  # noqa: PTH119 (any text)
+        "name": name_of(entry),
+        "array": entry.array,
+        "array_index": entry.array_index,
         "stage": entry.shown.value,
         "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
-        "user": entry.spec.slurm.user if entry.spec.slurm else None,
+        "user": owner_of(entry, coordinator.job_table.user),
         "held_by_user": entry.held_by_user,
         "cores": len(entry.cores) or entry.spec.tasks * entry.spec.cores,
+        "place": None if entry.placement is None else entry.placement.pool,
         "submit_s": entry.submit_s,
         "start_s": entry.start_s,
         "end_s": entry.end_s,
@@ -35,6 +39,11 @@ def brief(entry: Entry) -> dict[str, Any]:
 
 def known(coordinator: Coordinator, job_id: int) -> Entry:
     """Find a job, ended or not; 404 if there is none."""
+    if job_id in coordinator.job_table.arrays:
+        first = coordinator.journal.index_range(job_id)[0]
+        raise HTTPException(
+            422, f"{job_id} is an array; name one of its jobs, for instance {job_id}[{first}]"
+        )
     entry = coordinator.job_table.entry(job_id)
     if entry is None:
         raise HTTPException(404, f"there is no job {job_id}; see: tenbin jobs")
@@ -46,7 +55,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     entry = known(coordinator, job_id)
     reason = None if entry.stage.final else coordinator.why(job_id)
     return {
-        **brief(entry),
+        **brief(coordinator, entry),
         "spec": entry.spec.model_dump(mode="json"),
         "stdout": str(coordinator.folders.output(entry, "stdout")),
         "stderr": str(coordinator.folders.output(entry, "stderr")),

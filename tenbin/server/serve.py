@@ -22,8 +22,8 @@ from agent.processes import umask
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal
-from scheduler.coordinator.recovery import check_folders, recover
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.engine import SWEEP_S
 from scheduler.engines.local.packages import put_back
@@ -106,8 +106,19 @@ def make_ready(home: Path, anew: bool) -> Iterator[str]:
 
 
 async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) -> None:
-    loop, news = asyncio.get_running_loop(), JobEnds()
+    loop = asyncio.get_running_loop()
     pending: asyncio.TimerHandle | None = None
+
+    def plan() -> None:
+        """Have the next turn when a timer is due, at the latest after ``SWEEP_S``."""
+        nonlocal pending
+        if pending is not None:
+            pending.cancel()
+        due = coordinator.next_timer_s()
+        left = SWEEP_S if due is None else min(max(due - time.time(), 0.0), SWEEP_S)
+        pending = loop.call_later(left, turn)
+
+    news = JobEnds(plan)
 
     def turn() -> None:
         nonlocal pending
@@ -117,10 +128,6 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
         coordinator.turn()
         coordinator.journal.tidy()
         news.tell()
-        due = coordinator.next_timer_s()
-        if due is not None and due < time.time() + SWEEP_S:
-            pending.cancel()
-            pending = loop.call_later(max(due - time.time(), 0.0), turn)
 
     loop.add_reader(coordinator.engine.fileno(), turn)
     turn()

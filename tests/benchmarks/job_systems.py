@@ -30,7 +30,7 @@ class System(ABC):
 
     def __init__(self, folder: Path, slots: int) -> None:
         self.folder, self.slots = folder, slots
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
 
     @abstractmethod
     def run(self, commands: Commands) -> tuple[float, float]:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from profiles.store import Store
-from scheduler.coordinator.journal import predictions_of
+from scheduler.coordinator.journal.journal import predictions_of
 from scheduler.prediction.predictions import BOUND, TrackedPrediction, error_of, parts
 from tests.benchmarks import FULL
 from tests.scheduler.coordinator.test_coordinator import STENCIL

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.coordinator.journal import predictions_of
+from scheduler.coordinator.journal.journal import predictions_of
 from tests.benchmarks import FULL
 from tests.benchmarks.test_migration_cost import move_about, profiled, shown, told
 from tests.scheduler.engines.conftest import _cluster, lab

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -128,6 +130,48 @@ def test_compare_tells_which_differences_are_real(store: Store) -> None:
     narrow = tenbin("compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
     assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
     assert max(map(len, narrow[:5])) <= 80
+
+
+def test_profiles_are_chosen_by_their_place_and_by_labels(store: Store) -> None:
+    first, second = "20260101T000000Z", "20260102T000000Z"
+
+    def ids(*words: str) -> list[str]:
+        found = json.loads(tenbin(*words, "--json", store=store).stdout)
+        return [found["a"], found["b"]] if words[0] == "compare" else [found["id"]]
+
+    assert ids("compare", "previous", "last") == [first, second]
+    assert tenbin("label", first, "before update", store=store).returncode == 0
+    assert ids("show", "before update") == [first] and ids("compare", "before update") == [first, second]
+    assert json.loads(tenbin("list", "--json", store=store).stdout)["profiles"][1]["label"] == "before update"
+    assert "before update" in tenbin("list", store=store).stdout
+    for text in ("last", "a/b", " x", "two\nlines", "x" * 61):
+        refused = tenbin("label", first, text, store=store)
+        assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, text
+    assert ids("show", "before update") == [first]
+    tenbin("label", "previous", "", store=store)
+    refused = tenbin("show", "before update", store=store)
+    assert refused.returncode == 2 and "a label" in refused.stderr
+
+
+def test_profiles_are_deleted_all_or_none(store: Store, tmp_path: Path) -> None:
+    first = store.find("previous").parent
+    refused = tenbin("delete", "previous", "no-such", store=store)
+    assert refused.returncode == 2 and first.exists()
+    outside = tmp_path / "profile.json"
+    outside.write_text(store.find().read_text())
+    refused = tenbin("delete", str(outside), store=store)
+    assert refused.returncode == 2 and "is not in the store" in refused.stderr and outside.exists()
+    done = tenbin("delete", "previous", store=store)
+    assert done.returncode == 0 and done.stdout == "deleted node 20260101T000000Z\n"
+    assert not first.exists() and [path.parent.name for path in store.paths()] == ["20260102T000000Z"]
+    refused = tenbin("compare", "previous", "last", store=store)
+    assert refused.returncode == 2 and "has one profile only" in refused.stderr
+
+
+def test_export_as_csv(store: Store) -> None:
+    (row,) = csv.DictReader(io.StringIO(tenbin("export", "--format", "csv", store=store).stdout))
+    assert (row["id"], row["value"], row["low"], row["high"]) == ("20260102T000000Z", "12.0", "11.8", "12.2")
+    assert row["quantity"] == "memory_bandwidth_gbs" and row["labels"] == "cores=1,numa=local"
 
 
 def test_export(store: Store, tmp_path: Path) -> None:

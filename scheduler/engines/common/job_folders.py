@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -9,8 +10,10 @@ from agent.attempts import phases
 from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, read
+from profiles.files import write_whole
 from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry
+from scheduler.jobs.output_patterns import expand
 
 
 class JobFolders:
@@ -23,6 +26,18 @@ class JobFolders:
         """Return the folder of a job's output and attempts."""
         return self.store / "jobs" / str(job_id)
 
+    def keep_script(self, name: str, content: bytes) -> Path:
+        """Keep a script that jobs run, once for each content and name, as long as the store.
+
+        Raises:
+            OSError: the script cannot be written.
+        """
+        path = self.store / "scripts" / sha256(content).hexdigest()[:32] / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content, mode=0o700)
+        return path
+
     def attempt(self, job: Entry) -> Attempt:
         """Return the folder of the current attempt."""
         return Attempt(self.folder(job.id) / f"attempt-{job.attempt}")
@@ -34,7 +49,7 @@ class JobFolders:
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
         """Name the file with the job's output."""
         named: str = getattr(job.spec, stream)
-        return Path(job.spec.folder, named) if named else self.folder(job.id) / stream
+        return Path(job.spec.folder, expand(named, job)) if named else self.folder(job.id) / stream
 
     def state(self, job: Entry) -> RunState | None:
         """Return what runs of the current attempt, None before it has started."""

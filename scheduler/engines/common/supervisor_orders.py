@@ -15,6 +15,7 @@ from probes.mpi import rank_guard
 from probes.power.loads import MARK
 from profiles.errors import Unavailable
 from profiles.files import write_whole
+from scheduler.engines.common import slurm_variables
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.rows import row_of
 from scheduler.jobs.sizes import Unit, tasks_on
@@ -104,23 +105,23 @@ class Orders:
             environment[MARK] = spec.load  # its processes are loads of an emulated machine
         total_mb = None if spec.memory_mb is None else spec.memory_mb * tasks
         return Order(
-            job.id,
-            job.attempt,
-            mark,
-            command,
-            environment,
-            spec.folder,
-            str(files.stdout),
-            str(files.stderr),
-            job.cores if self.pins else (),
-            spec.time_s,
-            total_mb,
-            spec.checkpoint_signal,
-            spec.checkpoint_code,
-            spec.grace_s,
-            spec.mpi,
-            str(self.sysfs) if self.sysfs is not None else "",
-            self.emulated,
+            job_id=job.id,
+            attempt=job.attempt,
+            mark=mark,
+            command=command,
+            environment=environment,
+            folder=spec.folder,
+            stdout=str(files.stdout),
+            stderr=str(files.stderr),
+            cores=job.cores if self.pins else (),
+            time_limit_s=spec.time_s,
+            memory_limit_mb=total_mb,
+            checkpoint_signal=spec.checkpoint_signal,
+            checkpoint_code=spec.checkpoint_code,
+            grace_s=spec.grace_s,
+            mpi=spec.mpi,
+            sysfs=str(self.sysfs) if self.sysfs is not None else "",
+            emulated=self.emulated,
             hosts=hosts,
             journalled=row_of(job),
         )
@@ -167,8 +168,12 @@ def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
         found["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
     if spec.checkpoint_signal is not None:
         found["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
-    if spec.array_index is not None:
-        found["TENBIN_ARRAY_INDEX"] = str(spec.array_index)
+    if job.array_index is not None:
+        found["TENBIN_ARRAY_INDEX"] = str(job.array_index)
+    if job.array is not None:
+        found["TENBIN_ARRAY"] = str(job.array)
+    if spec.slurm_variables:
+        found |= slurm_variables.of_script(job)
     return found
 
 

@@ -27,7 +27,7 @@ from agent.attempts.records import Request, Want
 from agent.processes import control_groups, tree, umask
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import Unavailable
-from scheduler.engines.common import spoiled
+from scheduler.engines.common import slurm_variables, spoiled
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores
@@ -135,6 +135,8 @@ class LocalEngine(Engine):
             try:
                 files = self._folders.files(job)
                 order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
+                if job.spec.slurm_variables:
+                    order.environment.update(slurm_variables.of_machine(job))
                 watched.attempt.place(order)
                 self._wish(job, watched.attempt)
                 started.append(watched)

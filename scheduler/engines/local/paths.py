@@ -25,7 +25,7 @@ def check_here(spec: JobSpec) -> None:
         raise BadInput(f"working directory {folder}: {_reason(error)}", REMEDY.format("chdir")) from error
     for stream, option in ((spec.stdout, "output"), (spec.stderr, "error")):
         try:
-            if stream:
+            if stream and "%" not in str(Path(stream).parent):  # else known at the start only
                 _open_to_write(folder / stream)
         except (OSError, ValueError) as error:
             what = f"{option} {folder / stream}: {_reason(error)}"

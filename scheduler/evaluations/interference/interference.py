@@ -99,9 +99,9 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     found = dict(zip(cases, run_all(simulate, cases, progress, _say), strict=True))
     over_time, sensitivity = _over_time(found, scale), _sensitivity(found, scale)
     return Evaluation(
-        PAPER,
-        scale,
-        (
+        paper=PAPER,
+        scale=scale,
+        assumptions=(
             "times, degradations and counters are the paper's, from 4 nodes of 2 sockets of 2 cores; nothing "
             "was measured again",
             "change of a job: its time in the pair / the mean of its five times on 4x2 in table 9 - 1 "
@@ -113,10 +113,10 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             "over time: the paper has no such experiment. A program alone on half of four nodes, which "
             f"was not measured, runs as beside EP; policies know the pairs; {NODES} nodes",
         ),
-        (*from_tables(table, printed), *from_choices(table), *_steady(found, scale)),
-        (gains(table), fits(table), over_time, *([sensitivity] if sensitivity.rows else [])),
-        (picture(table), _time_picture(found, scale)),
-        _remarks(),
+        findings=(*from_tables(table, printed), *from_choices(table), *_steady(found, scale)),
+        tables=(gains(table), fits(table), over_time, *([sensitivity] if sensitivity.rows else [])),
+        pictures=(picture(table), _time_picture(found, scale)),
+        remarks=_remarks(),
     )
 
 

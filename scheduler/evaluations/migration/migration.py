@@ -88,19 +88,19 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     found = MigrationResults(cases, run_all(simulate, cases, progress))
     later = {mix: count_later(CLUSTER, MigrationCase(mix, "mct", 0, short_jobs).text()) for mix in (A, B)}
     return Evaluation(
-        PAPER,
-        scale,
-        _assumptions(jobs, short_jobs),
-        (*_findings(found), *_cost_findings()),
-        (
+        paper=PAPER,
+        scale=scale,
+        assumptions=_assumptions(jobs, short_jobs),
+        findings=(*_findings(found), *_cost_findings()),
+        tables=(
             _breakdown(found),
             _other_mixes(found),
             _late_plans(later),
             _sweep_table(found, loads),
             _error_rates(),
         ),
-        (*_figures(found), *_sweep_pictures(found, loads)),
-        REMARKS,
+        pictures=(*_figures(found), *_sweep_pictures(found, loads)),
+        remarks=REMARKS,
     )
 
 

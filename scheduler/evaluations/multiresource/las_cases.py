@@ -47,13 +47,13 @@ SIZES: dict[Scale, LasSize] = {
         {"google": NodesAndTasks(64, 8_700), "alibaba": NodesAndTasks(64, 12_500)},
     ),
     "full": LasSize(
-        {"google": NodesAndTasks(256, 69_524), "alibaba": NodesAndTasks(256, 648_052)},
-        {"google": 5, "alibaba": 3},
-        1,
-        NodesAndTasks(256, 69_524),
-        NodesAndTasks(16, 40_000),
-        {"google": NodesAndTasks(128, 17_400), "alibaba": NodesAndTasks(128, 50_000)},
-        NodesAndTasks(256, 69_524),
+        main={"google": NodesAndTasks(256, 69_524), "alibaba": NodesAndTasks(256, 648_052)},
+        seeds={"google": 5, "alibaba": 3},
+        further_seeds=1,
+        varied=NodesAndTasks(256, 69_524),
+        overload=NodesAndTasks(16, 40_000),
+        readings={"google": NodesAndTasks(128, 17_400), "alibaba": NodesAndTasks(128, 50_000)},
+        trace=NodesAndTasks(256, 69_524),
     ),
 }
 OWN = "L = 1.5, N = 4, W = 60 s"

@@ -107,7 +107,17 @@ def simulate(case: LasCase) -> LasFigures:
     curve = slowdowns.at(np.linspace(*FIGURE_3[case.like], POINTS))
     p50, p95, p99, p999 = slowdowns.at(np.array(QUANTILES))
     cpu, memory = usage.shares(case.nodes, capacity)
-    return LasFigures(p50, p95, p99, p999, found.preemptions, found.jobs, cpu, memory, curve)
+    return LasFigures(
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        p999=p999,
+        preemptions=found.preemptions,
+        tasks=found.jobs,
+        cpu=cpu,
+        memory=memory,
+        curve=curve,
+    )
 
 
 def trace_file() -> Path | None:

@@ -66,19 +66,19 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     found = dict(zip(order, run_all(simulate, order, progress, _say), strict=True))
     findings = tuple(f for like in LIKES for f in _findings(found, size, like))
     return Evaluation(
-        PAPER,
-        scale,
-        _assumptions(found, size),
-        findings + _beyond(found, size) + _sensitivity_findings(found, size),
-        (
+        paper=PAPER,
+        scale=scale,
+        assumptions=_assumptions(found, size),
+        findings=findings + _beyond(found, size) + _sensitivity_findings(found, size),
+        tables=(
             _main_table(found, size),
             _sensitivity_table(found, size),
             _overload_table(found, size),
             _readings_table(found, size),
             *_trace_tables(found, size),
         ),
-        (*(_picture(found, size, like) for like in LIKES), _overload_picture(found, size)),
-        _remarks(size),
+        pictures=(*(_picture(found, size, like) for like in LIKES), _overload_picture(found, size)),
+        remarks=_remarks(size),
     )
 
 

@@ -55,13 +55,18 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     runs = PowerResults(zip(cases, results, strict=True))
     stand_in = "the log of Theta" if power_set2.log() else "the Lublin-Feitelson model"
     return Evaluation(
-        PAPER,
-        scale,
-        _assumptions(plan, stand_in),
-        (*_set1(runs, plan), *_table4(runs, plan), *_both_zeros(runs, plan), *_set2(runs, plan, stand_in)),
-        (_equations(), _sweep(runs, plan), _rates(runs, plan), _budgets(runs, plan)),
-        _pictures(runs, plan),
-        _remarks(runs, plan),
+        paper=PAPER,
+        scale=scale,
+        assumptions=_assumptions(plan, stand_in),
+        findings=(
+            *_set1(runs, plan),
+            *_table4(runs, plan),
+            *_both_zeros(runs, plan),
+            *_set2(runs, plan, stand_in),
+        ),
+        tables=(_equations(), _sweep(runs, plan), _rates(runs, plan), _budgets(runs, plan)),
+        pictures=_pictures(runs, plan),
+        remarks=_remarks(runs, plan),
     )
 
 
@@ -96,7 +101,15 @@ def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     rows = (
         Comparison("makespan, beta = 1 against FIFO_mid", -39.0, "time_s", FAST, same=FASTER),
         Comparison("energy, beta = 1 against FIFO_mid", 0.0, "energy_j", FAST, same=EQUAL, note=ABOUT_EQUAL),
-        Comparison("energy, beta = 0 against beta = 1", -10.0, "energy_j", SAVING, FAST, SAVES, rate),
+        Comparison(
+            what="energy, beta = 0 against beta = 1",
+            paper=-10.0,
+            field="energy_j",
+            policy=SAVING,
+            base=FAST,
+            same=SAVES,
+            note=rate,
+        ),
         Comparison("makespan, beta = 0 against FIFO_mid", -25.0, "time_s", SAVING, same=SHORTER),
         Comparison(machine, None, "machine_energy_j", SAVING, FAST, note=idle),
     )
@@ -149,9 +162,23 @@ def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
     for policy, paper, name in ((fast, -71.0, "beta = 1"), (saving, -68.0, "beta = 0")):
         for base in ("fifo-max", "fifo-mid"):
             what = f"set 2, time of the first 95 %, {name} against {base}"
-            rows.append(Comparison(what, paper, "time_s", policy, base, (-85.0, -50.0), which))
+            rows.append(
+                Comparison(
+                    what=what,
+                    paper=paper,
+                    field="time_s",
+                    policy=policy,
+                    base=base,
+                    same=(-85.0, -50.0),
+                    note=which,
+                )
+            )
     what = "set 2, energy, beta = 0 against beta = 1"
-    rows.append(Comparison(what, -14.0, "energy_j", saving, fast, (-28.0, -7.0), note))
+    rows.append(
+        Comparison(
+            what=what, paper=-14.0, field="energy_j", policy=saving, base=fast, same=(-28.0, -7.0), note=note
+        )
+    )
     return [row.finding(runs, plan.second_seeds, workload=second_text(plan)) for row in rows]
 
 

@@ -66,15 +66,15 @@ def simulate(case: PowerCase) -> PowerResult:
         used += segment.placement.units * seconds
     waits = np.array([o.start_s - o.job.submit_s for o in outcomes])
     return PowerResult(
-        end - first,
-        energy,
-        energy + pool.base_w * (pool.units * (end - first) - used),
-        float(waits.mean()),
-        float(waits.max()),
-        float(waits.var()),
-        float(np.mean([o.run_s for o in outcomes])),
-        float(getattr(policy, "worst_gap", 0.0)),
-        len(outcomes),
+        time_s=end - first,
+        energy_j=energy,
+        machine_energy_j=energy + pool.base_w * (pool.units * (end - first) - used),
+        mean_wait=float(waits.mean()),
+        longest_wait=float(waits.max()),
+        variance=float(waits.var()),
+        run_s=float(np.mean([o.run_s for o in outcomes])),
+        worst_gap=float(getattr(policy, "worst_gap", 0.0)),
+        jobs=len(outcomes),
     )
 
 
@@ -92,16 +92,25 @@ class PowerSize(NamedTuple):
 
 
 SIZES = {
-    "small": PowerSize((0, 1), (0.0, 0.5, 1.0), (0,), (0.0, 1.0), (10.0, 0.2), (3850.0, 2000.0), (0,), 150),
+    "small": PowerSize(
+        seeds=(0, 1),
+        betas=(0.0, 0.5, 1.0),
+        genetic_seeds=(0,),
+        genetic_betas=(0.0, 1.0),
+        rates=(10.0, 0.2),
+        budgets=(3850.0, 2000.0),
+        second_seeds=(0,),
+        second_jobs=150,
+    ),
     "full": PowerSize(
-        tuple(range(5)),
-        tuple(round(0.1 * i, 1) for i in range(11)),
-        (0, 1, 2),
-        (0.0, 0.5, 1.0),
-        (10.0, 1.0, 0.2),
-        (3850.0, 2000.0, 1000.0),
-        tuple(range(5)),
-        300,
+        seeds=tuple(range(5)),
+        betas=tuple(round(0.1 * i, 1) for i in range(11)),
+        genetic_seeds=(0, 1, 2),
+        genetic_betas=(0.0, 0.5, 1.0),
+        rates=(10.0, 1.0, 0.2),
+        budgets=(3850.0, 2000.0, 1000.0),
+        second_seeds=tuple(range(5)),
+        second_jobs=300,
     ),
 }
 

@@ -155,13 +155,13 @@ def look(case: LogCase) -> LogFigures:
     below = [float(np.mean([row.run <= bound for row, bound in pairs])) for pairs in _bounds(known)]
     planned = {rule: easy(arrivals, times.tolist(), LOGS[case.log]) for rule, times in said.items()}
     return LogFigures(
-        len(rows),
-        {rule: float(np.mean(np.minimum(t, run) / np.maximum(t, run))) for rule, t in said.items()},
-        {rule: float(np.mean(t < run)) for rule, t in said.items()},
-        {rule: float(np.median(np.maximum(t, run) / np.minimum(t, run))) for rule, t in said.items()},
-        (below[0], below[1]),
-        {rule: wait for rule, (wait, _) in planned.items()},
-        {rule: slowdown for rule, (_, slowdown) in planned.items()},
+        jobs=len(rows),
+        accuracy={rule: float(np.mean(np.minimum(t, run) / np.maximum(t, run))) for rule, t in said.items()},
+        short={rule: float(np.mean(t < run)) for rule, t in said.items()},
+        factor={rule: float(np.median(np.maximum(t, run) / np.minimum(t, run))) for rule, t in said.items()},
+        below=(below[0], below[1]),
+        wait_h={rule: wait for rule, (wait, _) in planned.items()},
+        slowdown={rule: slowdown for rule, (_, slowdown) in planned.items()},
     )
 
 

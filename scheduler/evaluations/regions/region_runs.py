@@ -203,13 +203,13 @@ def run_stretch(case: Stretch) -> StretchResult:
     small = nodes <= region_bounds(LARGEST, 2)[0]
     held = float((nodes * (end - start)).sum())
     return StretchResult(
-        float(waits.mean()),
-        float(waits[small].mean()) if small.any() else None,
-        float(waits[~small].mean()),
-        float(waits.max()),
-        100.0 * held / (NODES * float(end.max() - submit.min())),
-        100.0 * float((later > 1e-5).mean()),
-        max(0.0, float(later.max())),
+        mean_h=float(waits.mean()),
+        small_h=float(waits[small].mean()) if small.any() else None,
+        large_h=float(waits[~small].mean()),
+        longest_h=float(waits.max()),
+        utilisation_percent=100.0 * held / (NODES * float(end.max() - submit.min())),
+        later_percent=100.0 * float((later > 1e-5).mean()),
+        most_later_h=max(0.0, float(later.max())),
     )
 
 

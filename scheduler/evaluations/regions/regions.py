@@ -106,16 +106,21 @@ def assemble(
         long[stretch.workload, stretch.policy].append(result)
     theta = "from TENBIN_DATA, its arrivals stretched to a load of 95 % on 9216 nodes"
     return Evaluation(
-        PAPER,
-        scale,
-        (
+        paper=PAPER,
+        scale=scale,
+        assumptions=(
             *ASSUMPTIONS,
             f"Theta's log is {theta if theta_log() else 'left out: TENBIN_DATA does not have it'}.",
         ),
-        (*_cuts(results), *_spread_findings(results), *_burst_findings(results), *_soft_findings(long)),
-        (_spread_table(results), _best_table(results), _long_table(long)),
-        _pictures(results, long),
-        _remarks(results, long),
+        findings=(
+            *_cuts(results),
+            *_spread_findings(results),
+            *_burst_findings(results),
+            *_soft_findings(long),
+        ),
+        tables=(_spread_table(results), _best_table(results), _long_table(long)),
+        pictures=_pictures(results, long),
+        remarks=_remarks(results, long),
     )
 
 

@@ -91,13 +91,13 @@ def remaining_job(
     stoppable = migrate and job.stop is not NEVER
     counts = stoppable or state is not None
     rest = RemainingJob(
-        job.units,
-        [*map(pool_plans.__getitem__, names)],
-        [*map(times.__getitem__, names)],
-        [costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
-        [costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
-        view.now,
-        view.now,
+        units=job.units,
+        pool_plans=[*map(pool_plans.__getitem__, names)],
+        run_s=[*map(times.__getitem__, names)],
+        stop_s=[costs.stop_s(job, name) for name in names] if counts else [0.0] * len(names),
+        restart_s=[costs.restart_s(job, name) for name in names] if counts else [0.0] * len(names),
+        now=view.now,
+        ready_s=view.now,
         stoppable=stoppable,
         tied=tied,
         stint=stint,

@@ -66,8 +66,8 @@ def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
         user = job.user if job.user.isdecimal() else -1
         program = job.program if job.program.isdecimal() else -1
         lines.write(
-            f"{job.id} {_number(job.submit_s)} -1 {_number(run_s)} {job.units} -1 -1 {job.units} "
-            f"{_number(limit)} {memory} 1 {user} -1 {program} -1 -1 -1 -1\n"
+            f"{job.id} {write_number(job.submit_s)} -1 {write_number(run_s)} {job.units} -1 -1 {job.units} "
+            f"{write_number(limit)} {memory} 1 {user} -1 {program} -1 -1 -1 -1\n"
         )
 
 
@@ -199,6 +199,6 @@ def _unusable(job_id: int, submit: float, run: float) -> str:
     return "a negative time of submission" if submit < 0 else "no run time"
 
 
-def _number(value: float) -> str:
-    """Write a number without a fraction where it has none."""
-    return str(int(value)) if value == int(value) else repr(round(value, 6))
+def write_number(value: float) -> str:
+    """Write a number to six decimals, without a fraction where it has none."""
+    return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0").rstrip(".")

@@ -117,14 +117,14 @@ def arrivals(tasks: Iterable[TraceTask], parameters: TaskParameters) -> Iterator
     exact, stop = parameters.estimate == "exact", Stop(parameters.stop)
     for position, task in enumerate(islice(ordered, parameters.limit), 1):
         job = Job(
-            position,
-            instant(task.submit_s),
-            task.units,
-            task.run_s if exact else None,
-            task.user,
-            task.memory_mb,
-            EstimateKind.EXACT if exact else EstimateKind.LIMIT,
-            stop,
+            id=position,
+            submit_s=instant(task.submit_s),
+            units=task.units,
+            estimate_s=task.run_s if exact else None,
+            user=task.user,
+            memory_mb=task.memory_mb,
+            estimate_kind=EstimateKind.EXACT if exact else EstimateKind.LIMIT,
+            stop=stop,
             demand=task.demand,
         )
         yield Arrival(job, task.run_s)

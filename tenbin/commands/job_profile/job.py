@@ -128,14 +128,14 @@ def profile(
     if not where.is_dir():
         raise BadInput(f"--chdir {where}: not a folder", f"mkdir -p {where}")
     order = JobOrder(
-        name,
-        tuple(command),
-        str(where),
-        cores,
-        quick,
-        duration_s(limit),
-        None if budget is None else duration_s(budget),
-        seed,
+        name=name,
+        command=tuple(command),
+        folder=str(where),
+        cores=cores,
+        quick=quick,
+        limit_s=duration_s(limit),
+        budget_s=None if budget is None else duration_s(budget),
+        seed=seed,
         mpi=mpi or hosts is not None,
         hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
     )

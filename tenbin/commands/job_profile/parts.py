@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from agent.job_profile.scaling import Scaling
+    from agent.job_profile.scaling import ScalingOrder
     from agent.job_profile.session import JobOrder, Listener
     from profiles.errors import UserError
     from profiles.jobs import JobProfile
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Made = tuple[JobProfile, dict[str, pd.DataFrame]]
 
 
-def planned(counts: tuple[int, ...], order: JobOrder) -> Scaling:
+def planned(counts: tuple[int, ...], order: JobOrder) -> ScalingOrder:
     """Plan the runs over cores, here or (as ranks) over hosts; raise BadInput if there are too few cores."""
-    from agent.job_profile.scaling import Scaling, ask, check_counts
+    from agent.job_profile.scaling import ScalingOrder, ask, check_counts
     from probes.topology import usable_cores
 
     there, cpus = None, usable_cores()
@@ -27,8 +27,18 @@ def planned(counts: tuple[int, ...], order: JobOrder) -> Scaling:
         counts = check_counts(counts, there.most, "these hosts have, as many on each,")
     else:
         counts = check_counts(counts, len(cpus))
-    how = budget_s(order), order.quick, order.seed, order.mpi
-    return Scaling(order.command, order.folder, counts, cpus, order.limit_s, *how, hosts=there)
+    return ScalingOrder(
+        command=order.command,
+        folder=order.folder,
+        counts=counts,
+        cpus=cpus,
+        limit_s=order.limit_s,
+        budget_s=budget_s(order),
+        quick=order.quick,
+        seed=order.seed,
+        mpi=order.mpi,
+        hosts=there,
+    )
 
 
 def budget_s(order: JobOrder) -> float:
@@ -38,7 +48,7 @@ def budget_s(order: JobOrder) -> float:
     return LONGEST_S if order.budget_s is None else order.budget_s
 
 
-def with_scaling(made: Made, scaling: Scaling, listener: Listener) -> Made:
+def with_scaling(made: Made, scaling: ScalingOrder, listener: Listener) -> Made:
     """Add the speed-up over cores."""
     from agent.job_profile.scaling import fit, measure
     from agent.job_profile.trial import CommandFailed

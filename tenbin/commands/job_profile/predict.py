@@ -104,7 +104,7 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
     """List all jobs that ended under that coordinator, after the runs in the job profile of that name."""
     import getpass
 
-    from scheduler.coordinator.journal import ended_jobs
+    from scheduler.coordinator.journal.journal import ended_jobs
     from scheduler.prediction.run_times import run_of
 
     runs = []

@@ -6,13 +6,15 @@ import shlex
 import time
 from typing import Any
 
+from scheduler.jobs.instants import clock
 from scheduler.prediction.predictions import UNITS
-from tenbin.text import number, printable
+from tenbin.commands.jobs.selection import ranges
+from tenbin.text import label, number, printable
 
 
 def account(job: dict[str, Any]) -> str:
     """Write what ``GET /jobs/7`` says in lines for people."""
-    lines = [f"job {job['id']}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
+    lines = [f"job {label(job)}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
     lines += [f"  {_prediction_and_outcome(one)}" for one in job["forecasts"] if one["measured"] is not None]
@@ -20,6 +22,20 @@ def account(job: dict[str, Any]) -> str:
     for event in job["history"]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
         lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
+    return "\n".join(map(printable, lines))
+
+
+def array_account(array: dict[str, Any]) -> str:
+    """Write how far an array is, and what its members share."""
+    counts = ", ".join(f"{stage} {count:,}" for stage, count in array["stages"].items())
+    submitted = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(array["submit_s"]))
+    lines = [f"array {array['id']}: {array['members']:,} jobs: {counts}"]
+    if array["failed"]:
+        lines.append(f"  failed: {array['id']}[{ranges(array['failed']).replace(' ', '')}]")
+    lines += [f"  {line}" for line in _asked(array)]
+    if limit := array["spec"]["array_limit"]:
+        lines.append(f"  at most {limit} run at once")
+    lines.append(f"  submitted {submitted}")
     return "\n".join(map(printable, lines))
 
 
@@ -32,6 +48,8 @@ def _asked(job: dict[str, Any]) -> list[str]:
     if spec["account"]:
         weight = f", weight {spec['share']:g}" if spec["share"] else ""
         lines.append(f"counts as {spec['account']}{weight}")
+    if spec["deadline_s"] is not None:
+        lines.append(f"deadline {clock(spec['deadline_s'], date=True)}")
     return lines
 
 
@@ -83,7 +101,7 @@ def _place(job: dict[str, Any]) -> str:
 
 def _used(job: dict[str, Any]) -> list[str]:
     """List what the job used, and what held its memory limit."""
-    lines, used = [], job["usage"]
+    lines, used = _now(job), job["usage"]
     if used:
         peak_mb = used["peak_memory_mb"]
         memory = f"memory {number(peak_mb)} MB at most" if peak_mb else "too short to see its memory"
@@ -99,6 +117,19 @@ def _used(job: dict[str, Any]) -> list[str]:
         held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
         lines.append(f"memory limit held by {held}")
     return lines
+
+
+def _now(job: dict[str, Any]) -> list[str]:
+    """List what a running job uses now."""
+    now = job.get("now")
+    if not now:
+        return []
+    asked_mb = (job["spec"]["memory_mb"] or 0) * job["tasks"]
+    asked = f" of {number(asked_mb)} MB" if asked_mb else ""
+    power = "" if now["power_w"] is None else f"; power {number(now['power_w'])} W"
+    memory = f"memory {number(now['memory_mb'])} MB, at most {number(now['peak_memory_mb'])}{asked}"
+    rates = f"reads {number(now['read_mb_s'])} MB/s, writes {number(now['written_mb_s'])} MB/s"
+    return [f"uses now: {number(now['cores'])} of {job['cores']} cores; {memory}; {rates}{power}"]
 
 
 def _prediction_and_outcome(forecast: dict[str, Any]) -> str:

@@ -54,7 +54,7 @@ def calibration(
       tenbin calibration --refit && tenbin up --devices --policy mctbm --profile last
     """
     from profiles.errors import BadInput
-    from scheduler.coordinator.journal import predictions_of
+    from scheduler.coordinator.journal.journal import predictions_of
     from scheduler.prediction.predictions import UNITS, summary
     from tenbin.client.connection import default_home
 

@@ -10,19 +10,24 @@ import shlex
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from scheduler.jobs.specs import JobSpec, check_order, fault
+from scheduler.jobs.dependencies import KINDS, Kind
+from scheduler.jobs.order_checks import check_places
+from scheduler.jobs.specs import JobSpec, fault
 from scheduler.model.parameters import unknown
+from tenbin.commands.jobs.order import begin_s, deadline_s, exit_codes, retry_pause_s
+from tenbin.commands.jobs.selection import ranges
 from tenbin.commands.quantities import (
     account_and_share,
-    array_indices,
+    array_and_limit,
     count_range,
     duration_s,
     expected,
@@ -32,6 +37,7 @@ from tenbin.commands.quantities import (
 
 PAGE = "see docs/job-files.md"
 TomlTable = Mapping[str, Any]
+WAITS: dict[str, Kind] = {kind.replace("_", "-"): kind for kind in KINDS}
 REFUSED = re.compile(r"job (\d+) of \d+: (.*)", re.DOTALL)  # as the coordinator says it
 
 
@@ -41,12 +47,14 @@ class Batch:
 
     Attributes:
         specs: each a JobSpec. labels: where each is from, for messages.
-        waits_for: which of them wait for which others, by their places.
+        waits_for: which of them wait for which others, by their places and the kind.
+        arrays: the indices of those that are arrays, by their places.
     """
 
     specs: list[dict[str, Any]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    waits_for: dict[int, list[int]] = field(default_factory=dict)
+    waits_for: dict[int, dict[Kind, list[int]]] = field(default_factory=dict)
+    arrays: dict[int, list[int]] = field(default_factory=dict)
 
     def explain(self, refusal: str) -> str:
         """Name the table of the file that the coordinator's refusal is about."""
@@ -58,7 +66,7 @@ def read(path: Path) -> Batch:
     """Read all jobs of a file (``-``: standard input)."""
     tables, defaults, folder = _load(path)
     batch, named = Batch(), _Names()
-    waits: list[list[Any]] = []
+    waits: list[dict[Kind, list[str]]] = []
     for number, table in enumerate(tables, 1):
         label = f"{path}, job {number}"
         if not isinstance(table, dict):
@@ -66,42 +74,45 @@ def read(path: Path) -> Batch:
         whole = _merged(defaults, table)
         if isinstance(whole.get("name"), str):
             label += f" ({whole['name']})"
-        specs, after = _specs(whole, label, folder)
-        named.add(whole.get("name"), number, range(len(batch.specs), len(batch.specs) + len(specs)))
-        batch.specs += specs
-        batch.labels += [label] * len(specs)
-        waits += [after] * len(specs)
-    for place, after in enumerate(waits):
-        names = [name for name in after if isinstance(name, str)]
-        others = {other for name in names for other in named.find(name, batch.labels[place])}
-        if others:
-            batch.waits_for[place] = sorted(others)
+        spec, names = _spec(whole, label, folder)
+        named.add(whole.get("name"), number)
+        indices, limit = _array(whole, label)
+        if indices:
+            batch.arrays[len(batch.specs)] = indices
+        if limit is not None:
+            spec["array_limit"] = limit
+        batch.specs.append(spec)
+        batch.labels.append(label)
+        waits.append(names)
+    for place, by_kind in enumerate(waits):
+        for kind, wanted in by_kind.items():
+            others = sorted({named.find(name, batch.labels[place]) for name in wanted})
+            batch.waits_for.setdefault(place, {})[kind] = others
     try:
-        check_order(batch.waits_for, len(batch.specs))
+        check_places(batch.waits_for, batch.arrays, len(batch.specs))
     except BadInput as error:
         raise _at(str(path), error) from error
     return batch
 
 
 class _Names:
-    """The jobs of a file by name: an array has several."""
+    """The numbers of the jobs of a file by name, from 1 on."""
 
     def __init__(self) -> None:
-        self._places: dict[str, range] = {}
-        self._twice: dict[str, list[int]] = {}
+        self._numbers: dict[str, list[int]] = {}
 
-    def add(self, name: object, number: int, places: range) -> None:
+    def add(self, name: object, number: int) -> None:
         if isinstance(name, str) and name:
-            self._places[name] = places
-            self._twice.setdefault(name, []).append(number)
+            self._numbers.setdefault(name, []).append(number)
 
-    def find(self, name: str, label: str) -> range:
-        if name not in self._places:
-            raise _at(label, unknown("job to wait for, by name:", name, self._places))
-        if len(self._twice[name]) > 1:
-            which = " and ".join(map(str, self._twice[name]))
+    def find(self, name: str, label: str) -> int:
+        """Return the place of the job of that name, from 0 on."""
+        if name not in self._numbers:
+            raise _at(label, unknown("job to wait for, by name:", name, self._numbers))
+        if len(self._numbers[name]) > 1:
+            which = " and ".join(map(str, self._numbers[name]))
             raise BadInput(f"{label}: after {name!r}: jobs {which} have that name", "give each its own")
-        return self._places[name]
+        return self._numbers[name][0] - 1
 
 
 def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
@@ -140,13 +151,13 @@ def _merged(defaults: TomlTable, table: TomlTable) -> dict[str, Any]:
     return whole
 
 
-def _specs(table: dict[str, Any], label: str, folder: Path) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Make the JobSpecs of one table, and list the jobs they wait for."""
+def _spec(table: dict[str, Any], label: str, folder: Path) -> tuple[dict[str, Any], dict[Kind, list[str]]]:
+    """Make the JobSpec of one table, and list the jobs of the file that it waits for, by kind."""
     spec: dict[str, Any] = {"folder": str(folder)}
     for name, value in table.items():
         if name not in FIELDS:
             raise _at(label, unknown("field", name, FIELDS))
-        if name in ("array", "after"):
+        if name == "array" or name in WAITS:
             continue
         try:
             spec.update(FIELDS[name](value))
@@ -157,13 +168,16 @@ def _specs(table: dict[str, Any], label: str, folder: Path) -> tuple[list[dict[s
     if "command" not in spec:
         raise BadInput(f"{label}: command is missing", 'write for instance command = ["./fit", "--fast"]')
     spec["folder"] = str(folder / spec["folder"])
-    after = table.get("after", [])
-    after = after if isinstance(after, list) else [after]
-    if not all(isinstance(other, str) or _whole(other) for other in after):
-        raise BadInput(f"{label}: after = {table['after']!r}", "give names of jobs in the file, or numbers")
-    spec["after"] = [other for other in after if not isinstance(other, str)]
-    spec = _checked(spec, label).model_dump(mode="json")
-    return [{**spec, "array_index": i} for i in _array(table, label)], after
+    names: dict[Kind, list[str]] = {}
+    for name in WAITS.keys() & table.keys():
+        others = table[name] if isinstance(table[name], list) else [table[name]]
+        if not all(isinstance(other, str) or _whole(other) for other in others):
+            remedy = "give names of jobs in the file, or numbers"
+            raise BadInput(f"{label}: {name} = {table[name]!r}", remedy)
+        spec[WAITS[name]] = [other for other in others if not isinstance(other, str)]
+        if of_file := [other for other in others if isinstance(other, str)]:
+            names[WAITS[name]] = of_file
+    return _checked(spec, label).model_dump(mode="json"), names
 
 
 def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
@@ -175,14 +189,15 @@ def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
         raise BadInput(f"{label}: {SAID_AS.get(where, where)}: {fault(first)}", PAGE) from error
 
 
-def _array(table: TomlTable, label: str) -> list[int | None]:
+def _array(table: TomlTable, label: str) -> tuple[list[int], int | None]:
+    """Return the indices of an array (empty: it is none), and how many may run at once (None: all)."""
     given = table.get("array")
     if given is None:
-        return [None]
+        return [], None
     if isinstance(given, list) and given and all(_whole(i) and i >= 0 for i in given):
-        return list(given)
+        return list(given), None
     try:
-        return list(array_indices(given if isinstance(given, str) else ""))
+        return array_and_limit(given if isinstance(given, str) else "")
     except BadInput as error:
         raise BadInput(f"{label}: array = {given!r} is no list of numbers", error.remedy) from error
 
@@ -263,6 +278,30 @@ def _env(value: Any) -> dict[str, Any]:
     return {"env": dict(value)}
 
 
+def _instant(name: str, words: Callable[[str], float | None]) -> Callable[[Any], dict[str, Any]]:
+    """Take an instant: in words, as TOML writes dates and times, or in seconds since 1970."""
+
+    def take(value: Any) -> dict[str, Any]:
+        if isinstance(value, datetime):
+            return {name: value.timestamp()}
+        if isinstance(value, date | time):
+            value = value.isoformat()
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise TypeError(value)
+        return {name: words(value) if isinstance(value, str) else float(value)}
+
+    return take
+
+
+def _retry_on(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"retry_codes": exit_codes(value)}
+    codes = value if isinstance(value, list) else [value]
+    if not all(map(_whole, codes)):
+        raise TypeError(value)
+    return {"retry_codes": exit_codes(",".join(map(str, codes)))}
+
+
 FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "command": _command,
     "name": _as(str, "name"),
@@ -280,7 +319,12 @@ FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "checkpoint": _checkpoint,
     "priority": _as(int, "priority"),
     "user-share": _user_share,
-    "after": lambda value: {},
+    **dict.fromkeys(WAITS, lambda value: {}),
+    "begin": _instant("begin_s", begin_s),
+    "deadline": _instant("deadline_s", deadline_s),
+    "retries": _as(int, "retries"),
+    "retry-on": _retry_on,
+    "retry-pause": _number_or(retry_pause_s, "retry_pause_s"),
     "array": lambda value: {},
     "env": _env,
     "chdir": _as(str, "folder"),
@@ -288,18 +332,36 @@ FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "error": _as(str, "stderr"),
     "requeue": _as(bool, "requeue"),
 }
-SAID_AS = {"memory_mb": "memory", "time_s": "time", "folder": "chdir", "stdout": "output", "stderr": "error"}
+SAID_AS = {
+    "memory_mb": "memory",
+    "time_s": "time",
+    "begin_s": "begin",
+    "deadline_s": "deadline",
+    "retry_codes": "retry-on",
+    "retry_pause_s": "retry-pause",
+    "folder": "chdir",
+    "stdout": "output",
+    "stderr": "error",
+    **{str(kind): name for name, kind in WAITS.items()},
+}
 
 
-def show(specs: Iterable[Mapping[str, Any]], waits_for: Mapping[int, list[int]]) -> str:
-    """Write a line for each job that would be submitted."""
+def show(
+    specs: Iterable[Mapping[str, Any]],
+    waits_for: Mapping[int, Mapping[Any, Sequence[int]]],
+    arrays: Mapping[int, Sequence[int]],
+) -> str:
+    """Write a line for each job, or array of jobs, that would be submitted."""
     lines = []
     for place, spec in enumerate(specs):
         asked = _checked(spec, f"job {place + 1}").model_dump(mode="json", exclude_defaults=True)
         unsaid = {"command", "folder", *(key for key, value in asked.items() if value in ([], {}))}
         words = [f"{key}={value}" for key, value in asked.items() if key not in unsaid]
-        if others := waits_for.get(place):
-            words.append(f"after {', '.join(str(other + 1) for other in others)} of these")
+        if place in arrays:
+            words.append(f"array of {len(arrays[place])}: {ranges(arrays[place])}")
+        for kind, others in waits_for.get(place, {}).items():
+            numbers = ", ".join(str(other + 1) for other in others)
+            words.append(f"{kind.replace('_', '-')} {numbers} of these")
         said = f"  ({', '.join(words)})" if words else ""
         lines.append(f"{place + 1}: {shlex.join(spec['command'])}{said}")
     return "\n".join(lines)

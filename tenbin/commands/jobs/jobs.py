@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from profiles.errors import BadInput
+from tenbin.commands.jobs.columns import (
+    SHOWN,
+    CsvOption,
+    NameOption,
+    PlaceOption,
+    StateOption,
+    UserOption,
+    check_formats,
+    chosen_columns,
+    chosen_states,
+    print_csv,
+    print_table,
+)
 from tenbin.commands.jobs.selection import select, tell_left_out
-from tenbin.commands.options import HomeOption, JsonOption
-from tenbin.text import print_json
+from tenbin.commands.options import HomeOption, JsonOption, complete_job, complete_place
+from tenbin.text import label, print_json
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
 
-SHOWN = 50
-
-
-def _ask(path: str, field: str) -> list[str]:
-    """Ask the coordinator for names to complete; empty if it does not answer."""
-    from tenbin.client.client import Client
-    from tenbin.errors import TenbinError
-
-    try:
-        return [str(row[field]) for row in Client().call("GET", path, timeout_s=1.0)]
-    except TenbinError:
-        return []
-
-
-def complete_job(incomplete: str) -> list[str]:
-    """Complete jobs that have not ended, and the selectors."""
-    return [name for name in ("last", "all", *_ask("/jobs", "id")) if name.startswith(incomplete)]
-
-
-def complete_place(incomplete: str) -> list[str]:
-    """Complete devices and nodes of the coordinator."""
-    return [name for name in _ask("/nodes", "name") if name.startswith(incomplete)]
-
-
-def complete_device(incomplete: str) -> list[str]:
-    """Complete devices of the coordinator, and words for several of them."""
-    words = [name for name in ("any", "gpu", "cpu") if name.startswith(incomplete)]
-    return words + complete_place(incomplete)
+COLUMNS = (
+    *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "place"),
+    *("submit_s", "start_s", "end_s", "since_s", "time_limit_s", "code", "held_by_user", "trouble"),
+)
+BEGUN = ("running", "stopping", "suspended")
+STATES = ("held", "waiting", *BEGUN, "done", "failed", "cancelled", "killed")
+SAMPLED = (
+    *("id", "at_s", "cpu_s", "memory_mb", "read_mb", "written_mb", "processes", "threads", "energy_j"),
+)
+TOGETHER = 1000  # jobs of which wait asks at once which have ended
 
 
 Which = Annotated[
     list[str],
     typer.Argument(
-        help="Numbers (7), ranges (3-9: cancel and the like take those that have not ended), 'last', "
-        "or 'all' that have not ended.",
+        help="Numbers of jobs or arrays (7), members of array 7 (7[3], 7[1,5-9]), ranges (3-9: cancel and "
+        "the like take those that have not ended), 'last', or 'all' that have not ended.",
         metavar="JOB...",
         autocompletion=complete_job,
     ),
@@ -56,66 +51,111 @@ Which = Annotated[
 
 
 def jobs(
+    *,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    state: StateOption = None,
+    name: NameOption = None,
+    user: UserOption = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Also those that have ended since: 2h (ago), yesterday, 2026-11-20."),
+    ] = None,
+    place: PlaceOption = None,
     limit: Annotated[
         int,
         typer.Option(min=1, help="Show at most this many, the last ones; jobs that run are always shown."),
     ] = SHOWN,
+    members: Annotated[
+        bool, typer.Option("--members", "-m", help="Each member of an array in a row of its own.")
+    ] = False,
+    columns: Annotated[str | None, typer.Option(help="Only these: id,name,place; 'help' lists all.")] = None,
+    csv: CsvOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the jobs that wait or run."""
-    from tenbin.client.client import Client
-
-    client, which = Client(home), f"all={'true' if everything else 'false'}"
-    found = client.call("GET", f"/jobs?{which}&limit={limit}")
-    if json:
-        print_json(found)
-        return
+    """List the jobs that wait or run, running ones first; an array is one row."""
     import time
+    from urllib.parse import urlencode
 
-    from rich.markup import escape
+    from tenbin.client.client import Client
+    from tenbin.commands.quantities import past_instant
 
-    from tenbin.terminal import SafeConsole, table
-    from tenbin.text import duration, printable
-
-    taken_over = any(job["slurm"] for job in found)
-    columns = ("job", *(("slurm", "user") if taken_over else ()), "name", "stage", "cores", "since", "")
-    listed = table(*columns, left=("user", "name", "stage", ""))
+    chosen = chosen_columns(columns, COLUMNS, "jobs")
+    if columns == "help":
+        print("\n".join(COLUMNS))
+        return
+    check_formats(csv=csv, json=json)
+    given = {
+        "stages": chosen_states(state, STATES),
+        "name": name,
+        "user": user,
+        "since_s": None if since is None else past_instant(since, "--since"),
+        "place": place,
+    }
+    filters = {key: value for key, value in given.items() if value}
+    # Programs get the jobs themselves.
+    which = {"all": str(everything).lower(), "members": str(members or json or csv).lower()}
+    client = Client(home)
+    found = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
+    found.sort(key=lambda job: job["stage"] not in BEGUN)
     for job in found:
-        since = job["end_s"] or job["start_s"] or job["submit_s"]
-        listed.add_row(
-            str(job["id"]),
-            *((job["slurm"] or "", escape(printable(job["user"] or ""))) if taken_over else ()),
-            escape(printable(job["name"])),
-            job["stage"],
-            str(job["cores"]),
-            duration(round(time.time() - since)),
-            escape(printable(job["trouble"])),
-        )
-    SafeConsole().print(listed)
-    count = client.call("GET", f"/jobs/count?{which}")["count"] if len(found) >= limit else 0
+        job["since_s"] = round(time.time() - (job["end_s"] or job["start_s"] or job["submit_s"]))
+    told = [{column: job[column] for column in chosen or COLUMNS} for job in found]
+    if json:
+        print_json(told)
+        return
+    if csv:
+        print_csv(told, chosen or COLUMNS)
+        return
+    taken_over = ("slurm", "user") if any(job["slurm"] for job in found) else ()
+    print_table(found, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))
+    if len(found) < limit:
+        return
+    if filters:  # to count what they leave would take the coordinator's time
+        print(f"at most {limit:,} are shown; more: --limit")
+        return
+    count = client.call("GET", f"/jobs/count?{urlencode(which)}")["count"]
     if count > len(found):
-        print(f"and {count - len(found):,} more: tenbin jobs{' --all' * everything} --limit {count}")
+        options = f"{' --all' * everything}{' --members' * members} --limit {count}"
+        print(f"and {count - len(found):,} more: tenbin jobs{options}")
 
 
 def info(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
+    *,
     samples: Annotated[
         bool, typer.Option("--samples", "-s", help="Also cores, memory, I/O and power over time.")
     ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the samples as CSV.")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say everything about a job: also why it waits, and when it should start."""
+    """Say everything about a job: also why it waits, and when it should start; of an array how far it is."""
     from tenbin.client.client import Client
     from tenbin.commands.jobs.outcomes import last_error
+    from tenbin.commands.jobs.samples import used_now
 
+    check_formats(csv=csv, json=json)
+    if csv and not samples:
+        raise BadInput("--csv without --samples", f"tenbin history {job} --csv has what it used in all")
     client, told = Client(home), []
-    for job_id in select(client, [job]).ids:
+    ids = select(client, [job], members=samples).ids
+    if csv:
+        print_csv([{"id": job_id, **row} for job_id in ids for row in client.job(job_id).samples()], SAMPLED)
+        return
+    for job_id in ids:
         found = client.job(job_id).info()
+        if "members" in found:
+            from tenbin.commands.jobs.account import array_account
+
+            told.append(found)
+            if not json:
+                print(array_account(found))
+            continue
         found["stderr_end"] = last_error(client, found)
-        rows = client.job(job_id).samples() if samples else []
+        runs = found["stage"] in ("running", "stopping")
+        rows = client.job(job_id).samples() if samples or runs else []
+        found["now"] = used_now(rows) if runs else None
         if json:
             told.append({**found, "samples": rows} if samples else found)
             continue
@@ -142,20 +182,26 @@ def logs(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a job's output; with --json both streams, as text."""
+    """Print a job's output; with --json both streams, as text.
+
+    Of several jobs, as the members of an array, a line on standard error names each: ==> job 7[3] <==
+    """
     import sys
 
     from tenbin.client.client import Client
 
     client, stream, told = Client(home), "stderr" if error else "stdout", []
-    for job_id in select(client, [job]).ids:
+    ids = select(client, [job]).ids
+    for job_id in ids:
         if json:
-            whole = {name: b"".join(_output(client, job_id, name, follow)) for name in ("stdout", "stderr")}
+            whole = {name: b"".join(client.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
             told.append(
                 {"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()}
             )
             continue
-        for part in _output(client, job_id, stream, follow):
+        if len(ids) > 1:
+            typer.echo(f"==> job {label(client.job(job_id).info())} <==", err=True)
+        for part in client.job(job_id).output(stream, follow):
             sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
         _tell_failure(client, job_id, error)
@@ -171,25 +217,9 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     found = client.job(job_id).info()
     if not (error_shown or found["stdout"] == found["stderr"]) and last_error(client, found):
         reason = f": {found['trouble']}" if found["trouble"] else ""
-        where = f"it wrote to standard error: tenbin logs {job_id} --error"
-        typer.echo(printable(f"tenbin: job {job_id} {found['stage']}{reason}; {where}"), err=True)
-
-
-def _output(client: Client, job_id: int, stream: str, follow: bool) -> Iterator[bytes]:
-    """Read what a job has written; with ``follow`` until the job has ended."""
-    import time
-
-    from tenbin.client.futures import FINAL
-
-    start = 0
-    while True:
-        last = not follow or client.job(job_id).info()["stage"] in FINAL
-        while found := client.output(job_id, stream, start):
-            start += len(found)
-            yield found
-        if last:
-            return
-        time.sleep(0.2)
+        name = label(found)
+        where = f"it wrote to standard error: tenbin logs {name} --error"
+        typer.echo(printable(f"tenbin: job {name} {found['stage']}{reason}; {where}"), err=True)
 
 
 def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -205,6 +235,15 @@ def suspend(which: Which, home: HomeOption = None, json: JsonOption = False) -> 
 def resume(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
     """Let suspended jobs go on, as soon as there is room."""
     _change("resume", which, home, json)
+
+
+def retry(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+    """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those."""
+    found = _change("retry", which, home, json)
+    if not json:
+        count = len(found["ids"])
+        told = f"{count:,} job{'s' * (count != 1)} will run again"
+        typer.echo(f"{told}; jobs that were cancelled because of a failure stay so, unless named", err=True)
 
 
 def migrate(
@@ -246,13 +285,17 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
     from tenbin.text import say
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    code = 0
-    for job_id in ids:
+    code, ended = 0, dict[int, dict[str, Any]]()
+    for place, job_id in enumerate(ids):
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        if job_id not in ended:
+            ended = {job["id"]: job for job in client.ended(ids[place : place + TOGETHER], 0.0)}
+        if job_id in ended and ended[job_id]["stage"] == "done":
+            continue
         try:
             found = client.job(job_id).wait(left)
         except TimeoutError:
-            typer.echo(f"tenbin: job {job_id} has not ended", err=True)
+            typer.echo(f"tenbin: job {label(client.job(job_id).info())} has not ended", err=True)
             return 124
         if not quiet and (sentence := outcome(client, found)):
             say(sentence, error=True)
@@ -260,15 +303,16 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
     return code
 
 
-def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) -> None:
+def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges and ``all`` it concerns the jobs to which it applies."""
     from tenbin.client.client import Client
 
     client = Client(home)
-    chosen = select(client, which)
+    chosen = select(client, which, members=False)
     body = {"ids": chosen.named, "where_possible": chosen.among, **more}
-    found = client.call("POST", f"/{what}", body)
+    found: dict[str, Any] = client.call("POST", f"/{what}", body)
     if as_json:
         print_json(found)
     else:
         tell_left_out(found["left_out"])
+    return found

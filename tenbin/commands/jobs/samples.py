@@ -34,6 +34,26 @@ def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
     return made
 
 
+def used_now(samples: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return what a job uses, between its last two samples; None before the second.
+
+    Returns:
+        Cores in use, memory now and at most, rates of I/O in MB/s, power in W (None without a meter).
+    """
+    if len(samples) < 2:
+        return None
+    before, row = samples[-2:]
+    span = max(row["at_s"] - before["at_s"], 1e-9)
+    return {
+        "cores": (row["cpu_s"] - before["cpu_s"]) / span,
+        "memory_mb": row["memory_mb"],
+        "peak_memory_mb": max(each["memory_mb"] for each in samples),
+        "read_mb_s": (row["read_mb"] - before["read_mb"]) / span,
+        "written_mb_s": (row["written_mb"] - before["written_mb"]) / span,
+        "power_w": _power_w(before, row, span),
+    }
+
+
 def _from_start(samples: list[dict[str, Any]], start_s: float | None) -> list[dict[str, Any]]:
     """Add a row of nothing used at the job's start."""
     if start_s is None or not samples:

@@ -7,12 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from profiles.errors import BadInput
-
 if TYPE_CHECKING:
     from tenbin.client.client import Client
-
-MOST_DIGITS = 18  # of the number of a job
 
 
 class Chosen(NamedTuple):
@@ -32,52 +28,39 @@ class Chosen(NamedTuple):
         return list(dict.fromkeys((*self.named, *self.among)))
 
 
-def select(client: Client, which: Iterable[str]) -> Chosen:
-    """Find the numbers that selectors mean."""
-    chosen = Chosen([], [])
-    for word in which:
-        low, dash, high = word.partition("-")
-        if word == "all":
-            chosen.among.extend(job["id"] for job in client.call("GET", "/jobs"))
-        elif word == "last":
-            chosen.named.extend(_last(client))
-        elif not _is_number(low) or (dash and not _is_number(high)):
-            raise BadInput(f"{word!r} is no job", "give a number, 3-9, last or all")
-        elif dash:
-            chosen.among.extend(_range(client, int(low), int(high)))
-        else:
-            chosen.named.append(int(low))
-    return chosen
+def select(client: Client, which: Iterable[str], *, members: bool = True) -> Chosen:
+    """Find the numbers that selectors mean; the coordinator knows.
 
-
-def _is_number(word: str) -> bool:
-    return word.isdecimal() and len(word) <= MOST_DIGITS
-
-
-def _last(client: Client) -> list[int]:
-    """Return the number of the last job; empty before the first."""
-    return [job["id"] for job in client.call("GET", "/jobs?all=true&limit=1")][-1:]
-
-
-def _range(client: Client, low: int, high: int) -> range:
-    """Return the existing jobs from ``low`` to ``high``, and say which do not exist."""
-    if low > high:
-        raise BadInput(f"{low}-{high} has no jobs", f"write {high}-{low}")
-    last = max(_last(client), default=0)
-    if low > last or high < 1:
-        raise BadInput(f"there are no jobs {low}-{high}", "see: tenbin jobs --all")
-    if high > last:
-        print(f"tenbin: the last job is {last}", file=sys.stderr)
-    return range(max(low, 1), min(high, last) + 1)
+    Args:
+        members: give the members of an array in place of its number.
+    """
+    found = client.call("POST", "/select", {"words": list(which), "members": members})
+    for note in found["notes"]:
+        print(f"tenbin: {note}", file=sys.stderr)
+    return Chosen(found["named"], found["among"])
 
 
 def tell_left_out(left_out: Mapping[str, str]) -> None:
     """Say which jobs of ranges and ``all`` a change did not apply to; one line for each reason."""
-    reasons: dict[str, list[int]] = {}
-    for job, sentence in left_out.items():
-        reasons.setdefault(sentence.removeprefix(f"job {job} "), []).append(int(job))
-    for reason, ids in reasons.items():
-        print(f"tenbin: left out {ranges(ids)}: {reason}", file=sys.stderr)
+    reasons: dict[str, list[str]] = {}
+    for sentence in left_out.values():
+        what, label, reason = sentence.split(" ", 2)  # job 7[3] has ended
+        if what == "there":  # is no job 12
+            label, reason = sentence.rpartition(" ")[2], "there is no such job"
+        reasons.setdefault(reason, []).append(label)
+    for reason, labels in reasons.items():
+        print(f"tenbin: left out {job_ranges(labels)}: {reason}", file=sys.stderr)
+
+
+def job_ranges(labels: Iterable[str]) -> str:
+    """Write jobs as people do: ``1-3, 7, 9[2-5,8]``."""
+    arrays: dict[str, list[int]] = {}
+    for label in labels:
+        array, _, index = label.removesuffix("]").rpartition("[")
+        arrays.setdefault(array, []).append(int(index))
+    single = ranges(arrays.pop("", ()))
+    parts = [f"{array}[{ranges(found).replace(' ', '')}]" for array, found in arrays.items()]
+    return ", ".join([*([single] if single else []), *parts])
 
 
 def ranges(ids: Iterable[int]) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from tenbin.commands.jobs.jobs import complete_device
-from tenbin.commands.options import HomeOption, JsonOption, complete_job_profile
+from tenbin.commands.jobs.order import order_fields
+from tenbin.commands.jobs.scripts.command import ScriptBatch, SubmitCommand, batch_of
+from tenbin.commands.options import HomeOption, JsonOption, complete_device, complete_job_profile
 from tenbin.commands.quantities import (
     account_and_share,
-    array_indices,
+    array_and_limit,
     count_range,
     duration_s,
     expected,
@@ -23,6 +26,9 @@ from tenbin.commands.quantities import (
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
 OPTION = {"folder": "chdir"}
+
+
+CommandClass = SubmitCommand  # of ``tenbin.cli``
 
 
 class _Submission(NamedTuple):
@@ -37,7 +43,10 @@ class _Submission(NamedTuple):
 def submit(
     context: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
+        list[str] | None,
+        typer.Argument(
+            help="A script and its arguments; or any program, after --.", metavar="SCRIPT | -- CMD..."
+        ),
     ] = None,
     *,
     file: Annotated[
@@ -97,10 +106,47 @@ def submit(
         ),
     ] = None,
     after: Annotated[
-        list[int] | None, typer.Option(help="Start only after this job has succeeded; repeatable.")
+        list[int] | None,
+        typer.Option(help="Start only after this job, or all of this array, has succeeded; repeatable."),
+    ] = None,
+    after_any: Annotated[
+        list[int] | None, typer.Option(help="Start only after this job has ended, however; repeatable.")
+    ] = None,
+    after_not_ok: Annotated[
+        list[int] | None,
+        typer.Option(help="Start only after this job has ended without success; repeatable."),
+    ] = None,
+    after_corr: Annotated[
+        list[int] | None,
+        typer.Option(help="Of arrays: each member after that of the same index there; repeatable."),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(help="Do not start before: 16:00, now+1h, 2026-12-24T08:00.", metavar="TIME"),
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help="End it at this time if it has not ended, or cancel it.", metavar="TIME"),
+    ] = None,
+    retries: Annotated[
+        int, typer.Option(min=0, max=1000, help="Try it again so often if it fails by itself.")
+    ] = 0,
+    retry_on: Annotated[
+        str | None,
+        typer.Option(help="Only on these exit codes (128 + signal): 1,137.", metavar="CODES"),
+    ] = None,
+    retry_pause: Annotated[
+        str | None,
+        typer.Option(
+            help="First pause before that; each is twice the one before, an hour at most. (default: 10s)",
+            metavar="TIME",
+        ),
     ] = None,
     array: Annotated[
-        str | None, typer.Option(help="One job for each number: 1-10, 0-20:5; TENBIN_ARRAY_INDEX names it.")
+        str | None,
+        typer.Option(
+            help="One job for each number: 1-10, 0-20:5, 1-99%8 (at most 8 at once); see TENBIN_ARRAY_INDEX."
+        ),
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -114,6 +160,10 @@ def submit(
     requeue: Annotated[
         bool, typer.Option(help="Run the job again if it is lost with its supervisor.")
     ] = True,
+    ignore_sbatch: Annotated[
+        list[str] | None,
+        typer.Option(help="Options of #SBATCH lines to leave out: exclusive,constraint.", metavar="NAMES"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check, and print what would be submitted.")
     ] = False,
@@ -125,7 +175,12 @@ def submit(
 ) -> None:
     """Submit a job. When its number is printed it is safe: no crash loses it.
 
+    A script's lines [bold]#TENBIN -c 4 --time 10m[/bold] are options; its #SBATCH lines are Slurm's
+    (docs/scripts.md).
+
     [bold]Examples[/bold]
+
+      tenbin submit job.sh
 
       tenbin submit -c 4 --time 10m -- ./simulate --steps 1000
 
@@ -141,40 +196,59 @@ def submit(
         return
     if len(command) == 1 and command[0].endswith(".toml") and Path(command[0]).is_file():
         _refuse_job_file(command[0])
-    account, share = account_and_share(user_share) if user_share is not None else ("", None)
+    spec = spec_of(context.params, command)
+    indices, limit = (None, None) if array is None else array_and_limit(array)
+    if limit is not None:
+        spec["array_limit"] = limit
+    batch = batch_of(context, spec, indices, ignore_sbatch or [])
+    if batch is not None:
+        spec, indices = batch.spec, batch.array
+        how = how._replace(dry_run=dry_run or batch.dry_run, wait=wait or batch.wait)
+    _hand_over([spec], how, arrays={} if indices is None else {0: indices}, batch=batch)
+
+
+def spec_of(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
+    """Make the JobSpec that options ask for.
+
+    Args:
+        options: of ``tenbin submit``, by the names of its parameters, as ``typer.Context.params`` has them.
+
+    Raises:
+        BadInput: a value cannot be read.
+    """
+    asked = SimpleNamespace(**options)
+    account, share = account_and_share(asked.user_share) if asked.user_share is not None else ("", None)
     (least_tasks, most_tasks), (least_nodes, most_nodes) = (
-        count_range("--tasks", tasks),
-        count_range("--nodes", nodes),
+        count_range("--tasks", asked.tasks),
+        count_range("--nodes", asked.nodes),
     )
-    spec = {
+    return {
         "command": command,
-        "name": name,
+        "name": asked.name,
         "tasks": least_tasks,
         "max_tasks": most_tasks,
         "nodes": least_nodes,
         "max_nodes": most_nodes,
-        "speedup": speedups(speedup),
-        "load": load,
-        "cores": cores,
-        "mpi": mpi,
-        "memory_mb": size_mb(memory) if memory else None,
-        "time_s": duration_s(time) if time else None,
-        "device": device,
-        "expect_s": expected(expect),
-        "job_profile": job_profile,
-        "checkpoint_signal": int(signal.SIGURG) if checkpoint else None,
-        "priority": priority,
+        "speedup": speedups(asked.speedup),
+        "load": asked.load,
+        "cores": asked.cores,
+        "mpi": asked.mpi,
+        "memory_mb": size_mb(asked.memory) if asked.memory else None,
+        "time_s": duration_s(asked.time) if asked.time else None,
+        "device": asked.device,
+        "expect_s": expected(asked.expect),
+        "job_profile": asked.job_profile,
+        "checkpoint_signal": int(signal.SIGURG) if asked.checkpoint else None,
+        "priority": asked.priority,
         "account": account,
         "share": share,
-        "after": after or [],
-        "env": variables(env or []),
-        "folder": str((folder or Path.cwd()).absolute()),
-        "stdout": output,
-        "stderr": error,
-        "requeue": requeue,
+        **order_fields(options),
+        "env": variables(list(asked.env or ())),
+        "folder": str((Path(asked.folder) if asked.folder else Path.cwd()).absolute()),
+        "stdout": asked.output,
+        "stderr": asked.error,
+        "requeue": asked.requeue,
     }
-    specs = [spec] if array is None else [{**spec, "array_index": i} for i in array_indices(array)]
-    _hand_over(specs, {}, how)
 
 
 def _refuse_job_file(path: str) -> None:
@@ -201,12 +275,19 @@ def _submit_file(context: typer.Context, file: Path | None, how: _Submission) ->
             raise BadInput(f"{said} with --file: the file says what is run and how", "write it there")
     batch = read(file)
     try:
-        _hand_over(batch.specs, batch.waits_for, how)
+        _hand_over(batch.specs, how, arrays=batch.arrays, waits_for=batch.waits_for)
     except TenbinError as error:
         raise TenbinError(batch.explain(str(error)), error.exit_code) from error
 
 
-def _hand_over(specs: list[dict[str, Any]], waits_for: dict[int, list[int]], how: _Submission) -> None:
+def _hand_over(
+    specs: list[dict[str, Any]],
+    how: _Submission,
+    *,
+    arrays: Mapping[int, Sequence[int]],
+    waits_for: Mapping[int, Mapping[Any, Sequence[int]]] = MappingProxyType({}),
+    batch: ScriptBatch | None = None,
+) -> None:
     """Submit, or only show, and wait if asked to."""
     import json as json_
 
@@ -216,11 +297,19 @@ def _hand_over(specs: list[dict[str, Any]], waits_for: dict[int, list[int]], how
     if how.dry_run:
         from tenbin.commands.jobs.job_file import show
 
-        shown = show(specs, waits_for)  # checks them as well
-        print(json_.dumps({"specs": specs, "waits_for": waits_for}, indent=1) if how.json else shown)
+        shown = show(specs, waits_for, arrays)  # checks them as well
+        body = {"specs": specs, "waits_for": dict(waits_for), "arrays": dict(arrays)}
+        print(json_.dumps(body, indent=1) if how.json else shown)
         return
     client = Client(how.home)
-    ids = [job.id for job in client.submit_all(specs, waits_for=waits_for)]
-    print(json_.dumps({"ids": ids}) if how.json else "\n".join(map(str, ids)))
+    script, environment = (None, None) if batch is None else (batch.content, batch.environment)
+    told = client.hand_over(specs, environment, waits_for=waits_for, arrays=arrays, script=script)
+    if how.json:
+        print(json_.dumps(told))
+    else:
+        left, array = iter(told["ids"]), iter(told["arrays"])
+        for place in range(len(specs)):
+            members = [next(left) for _ in arrays.get(place, "-")]
+            print(next(array) if place in arrays else members[0])
     if how.wait:
-        raise typer.Exit(wait_for(client, ids, quiet=how.json))
+        raise typer.Exit(wait_for(client, told["ids"], quiet=how.json))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
+from profiles.errors import BadInput
 from tenbin.commands.files import ensure_writable, write_output
 from tenbin.commands.options import (
     JsonOption,
@@ -16,43 +16,19 @@ from tenbin.commands.options import (
     complete_policy,
     complete_selector,
 )
-from tenbin.terminal import SafeConsole, table
-from tenbin.text import duration, number, print_json
+from tenbin.terminal import SafeConsole
+from tenbin.text import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from rich.console import Console
+    from collections.abc import Sequence
 
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
-    from scheduler.simulator.metrics import Metrics
-    from scheduler.simulator.settings import SimulationSummary
-    from scheduler.simulator.trace import OutcomeRecorder, Sink
-    from scheduler.workloads import Workload
+    from scheduler.simulator.window import Cut, Window
     from scheduler.workloads.logs.estimates import Unstated
+    from tenbin.commands.simulate.run import PolicyComparison, PolicyResult, Setup
 
-# What the table shows: metric, what people call it, as a duration or as it is
-ROWS = (
-    ("jobs", "jobs", False),
-    ("mean_wait_s", "wait, mean", True),
-    ("p95_wait_s", "wait, 95 %", True),
-    ("p99_wait_s", "wait, 99 %", True),
-    ("max_wait_s", "wait, longest", True),
-    ("mean_turnaround_s", "turnaround, mean", True),
-    ("bsld_mean", "bounded slowdown, mean", False),
-    ("p95_slowdown", "slowdown, 95 %", False),
-    ("p99_slowdown", "slowdown, 99 %", False),
-    ("makespan_s", "makespan", True),
-    ("utilisation_ratio", "utilisation", False),
-    ("preemptions", "preemptions", False),
-    ("migrations", "migrations", False),
-    ("killed", "killed at their limit", False),
-    ("energy_j", "energy, J", False),
-    ("jobs_per_s", "simulated jobs/s", False),
-)
-MOST_REASONS = 6  # lines of jobs that are in no figure
-OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where any is not 0
+FEWEST_RESAMPLES = 10
 
 
 def complete_workload(incomplete: str) -> list[str]:
@@ -108,6 +84,36 @@ def simulate(
             "itself, or the same for all (30m).",
         ),
     ] = "unknown",
+    warm_up: Annotated[
+        str | None,
+        typer.Option(
+            metavar="10%|2d|500jobs",
+            help="Jobs submitted first are simulated, but in no figure: a share, a time or a number of jobs.",
+        ),
+    ] = None,
+    cool_down: Annotated[
+        str | None,
+        typer.Option(metavar="10%|2d|500jobs", help="The same at the end, where the machine drains."),
+    ] = None,
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Differences to the first policy with 95 % intervals, from so many workloads whose weeks "
+            "are drawn with replacement; for instance 40, at least 10.",
+        ),
+    ] = 0,
+    block: Annotated[
+        str, typer.Option(metavar="TIME", help="Draw blocks of this length in place of weeks.")
+    ] = "7d",
+    jobs_out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv|FILE.swf",
+            help="Write the result of each job; of several policies to FILE.POLICY.csv.",
+            dir_okay=False,
+        ),
+    ] = None,
     gantt: Annotated[
         Path | None, typer.Option(help="Draw who ran where and when into this HTML file.", dir_okay=False)
     ] = None,
@@ -122,66 +128,182 @@ def simulate(
       tenbin simulate -p easy -w generator:lublin,jobs=5000,load=0.9 -c 128 --gantt easy.html
 
       tenbin simulate -p easy -w trace.swf -c 16xgpu+64xcpu --profile gpu=node7 --profile cpu=last
+
+      tenbin simulate -p fcfs -p easy -w log.swf -c 100 --warm-up 5% --resamples 40 --jobs-out jobs.csv
     """
     from scheduler.model.clusters import parse_cluster
+    from tenbin.commands.simulate.run import Setup, compare
 
     machine = parse_cluster(cluster)
-    substitute = _substitute(without_estimate)
-    if gantt is not None:
-        ensure_writable("--gantt", gantt)
+    policies = list(dict.fromkeys(policy))
+    substitute, block_s = _substitute(without_estimate), _time_s("--block", block)
+    cuts = _cut("--warm-up", warm_up), _cut("--cool-down", cool_down)
+    if 0 < resamples < FEWEST_RESAMPLES or (resamples and len(policies) < 2):
+        raise BadInput(
+            f"--resamples {resamples} with {len(policies)} policies",
+            f"give at least two policies and {FEWEST_RESAMPLES} resamples",
+        )
+    files = _files(jobs_out, gantt, policies)
     taken = _measured(profile, machine, store) if profile else None
     if taken is not None:
         machine = taken.cluster
-    jobs = _Jobs(workload, machine, seed, limit, taken, substitute)
-    results, drawn = [], []
-    for text in dict.fromkeys(policy):
-        result, record, work = _run(text, jobs, SafeConsole(stderr=True), keep=gantt is not None)
-        results.append(result)
-        drawn.append((text, record.outcomes))
+    setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
+    window = setup.window()
+    results, unsuitable = _run_all(setup, policies, window, keep=bool(jobs_out or gantt))
+    comparison = None
+    if resamples and len(results) > 1:
+        figures = [result.figures for result in results]
+        comparison = compare(setup, figures, resamples, block_s, errors=SafeConsole(stderr=True))
+    _write(results, setup, window, files, gantt=gantt)
+    if json:
+        about = {"cluster": cluster, "workload": workload, "without_estimate": without_estimate, "seed": seed}
+        _print_json(about, results, taken, unsuitable, window=window, comparison=comparison)
+    else:
+        _print(results, without_estimate, taken, unsuitable, window=window, comparison=comparison)
+        for name, file in files.items():
+            if any(result.figures["policy"] == name for result in results):
+                print(f"jobs of {name}: {file}")
+        if gantt is not None:
+            print(f"picture: {gantt}")
+
+
+def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -> dict[str, Path]:
+    """Name the file of each policy's jobs, and see that all files could be written."""
+    files: dict[str, Path] = {}
+    if jobs_out is not None:
+        from tenbin.report.job_results import files_of
+
+        files = files_of(jobs_out, policies)
+    for file in files.values():
+        ensure_writable("--jobs-out", file)
+    if gantt is not None:
+        ensure_writable("--gantt", gantt)
+    return files
+
+
+def _run_all(
+    setup: Setup, policies: Sequence[str], window: Window | None, *, keep: bool
+) -> tuple[list[PolicyResult], dict[str, str]]:
+    """Run all policies; return results, and the reason of each that cannot run here.
+
+    Raises:
+        BadInput: none of them can.
+    """
+    from scheduler.policies.registry import create
+    from tenbin.commands.simulate.run import Unsuitable
+
+    for text in policies:
+        create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
+    errors, results = SafeConsole(stderr=True), []
+    unsuitable: dict[str, Unsuitable] = {}
+    for text in policies:
+        try:
+            results.append(setup.run(text, window, errors, keep=keep))
+        except Unsuitable as reason:
+            unsuitable[text] = reason
+    if not results:
+        alone = len(unsuitable) == 1
+        causes = [one.reason if alone else f"{text}: {one.reason}" for text, one in unsuitable.items()]
+        raise BadInput("; ".join(causes), next(iter(unsuitable.values())).remedy)
+    return results, {text: one.reason for text, one in unsuitable.items()}
+
+
+def _write(
+    results: Sequence[PolicyResult],
+    setup: Setup,
+    window: Window | None,
+    files: dict[str, Path],
+    *,
+    gantt: Path | None,
+) -> None:
+    """Write the jobs' results and the picture, where asked for."""
     if gantt is not None:
         from tenbin.report.schedule import page
 
-        write_output("--gantt", gantt, page(drawn, machine))
-    notes = taken.notes if taken is not None else None
-    if json:
-        head: dict[str, Any] = {
-            "cluster": cluster,
-            "workload": workload,
-            "source": work.source,
-            "note": work.note,
-        }
-        head |= {"without_estimate": without_estimate, "remarks": dict(work.remarks)}
-        head |= {} if notes is None else {"measured": list(notes)}
-        print_json({**head, "seed": seed, "results": results})
-    else:
-        told = _unstated(results[0], without_estimate) + _reasons("in the log", work.remarks)
-        _print_table(results, work, gantt, (*told, *(notes or ())))
+        drawn = [(result.figures["policy"], result.record.outcomes) for result in results]
+        write_output("--gantt", gantt, page(drawn, setup.machine))
+    if files:
+        from tenbin.report import job_results
+
+        for figures, record, work in results:
+            name = figures["policy"]
+            about = f"{work.source} under policy {name}, seed {setup.seed}"
+            text = job_results.text(files[name], record.outcomes, setup.machine, about, window=window)
+            write_output("--jobs-out", files[name], text)
+
+
+def _print(
+    results: Sequence[PolicyResult],
+    choice: str,
+    taken: MeasuredCluster | None,
+    unsuitable: dict[str, str],
+    *,
+    window: Window | None,
+    comparison: PolicyComparison | None,
+) -> None:
+    from tenbin.commands.simulate.run import reasons
+    from tenbin.commands.simulate.show import print_results, unstated, window_note
+
+    first = results[0].figures
+    notes = [f"{name} cannot run: {reason}" for name, reason in unsuitable.items()]
+    notes += window_note(first, window)
+    notes += unstated(first, choice) + reasons("in the log", results[0].work.remarks)
+    print_results(results, [*notes, *(taken.notes if taken else ())], comparison)
+
+
+def _print_json(
+    about: dict[str, Any],
+    results: Sequence[PolicyResult],
+    taken: MeasuredCluster | None,
+    unsuitable: dict[str, str],
+    *,
+    window: Window | None,
+    comparison: PolicyComparison | None,
+) -> None:
+    work = results[0].work
+    head = {**about, "source": work.source, "note": work.note, "remarks": dict(work.remarks)}
+    if taken is not None:
+        head["measured"] = list(taken.notes)
+    if window is not None:
+        to_s = window.to_s if window.to_s < float("inf") else None
+        head["window"] = {"from_s": window.from_s, "to_s": to_s}
+    head["unsuitable"] = unsuitable
+    if comparison is not None:
+        head["comparison"] = comparison.to_dict()
+    print_json({**head, "results": [result.figures for result in results]})
 
 
 def _substitute(text: str) -> Unstated:
     """Read ``--without-estimate``."""
-    from profiles.errors import BadInput
     from scheduler.workloads.logs.estimates import Unstated
-    from tenbin.commands.quantities import duration_s
 
     if text in ("unknown", "actual"):
         return Unstated(actual=text == "actual")
+    return Unstated(time_s=_time_s("--without-estimate", text, "unknown, actual, or for instance 30m"))
+
+
+def _time_s(option: str, text: str, examples: str = "for instance 12h or 7d") -> float:
+    """Read a time in seconds, above 0."""
+    from tenbin.commands.quantities import duration_s
+
     try:
-        return Unstated(time_s=duration_s(text))
+        return duration_s(text)
     except BadInput:
-        remedy = "write unknown, actual, or for instance 30m"
-        raise BadInput(f"--without-estimate {text!r} is none of its values", remedy) from None
+        raise BadInput(f"{option} {text!r} is none of its values", f"write {examples}") from None
 
 
-def _unstated(result: dict[str, Any], choice: str) -> list[str]:
-    """Say how many jobs state no run time, and what policies took; nothing where all state it."""
-    count, all_jobs = result["without_estimate"], result["jobs"] + result["refused"]
-    if not count:
-        return []
-    taken = {"unknown": "unknown (see --without-estimate)", "actual": "the run time itself"}.get(
-        choice, choice
-    )
-    return [f"{count:,} of {all_jobs:,} jobs state no run time; policies took: {taken}"]
+def _cut(option: str, text: str | None) -> Cut:
+    """Read ``10%``, ``500jobs`` or a time."""
+    from scheduler.simulator.window import NO_CUT, Cut
+
+    if text is None:
+        return NO_CUT
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text):
+        if float(found[1]) < 100:
+            return Cut(share=float(found[1]) / 100)
+    elif found := re.fullmatch(r"(\d{1,12})\s*jobs?", text):
+        return Cut(jobs=int(found[1]))
+    return Cut(seconds=_time_s(option, text, "a share below 100%, a time as 2d, or 500jobs"))
 
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> MeasuredCluster:
@@ -198,128 +320,3 @@ def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measure
             chosen.update({pool.name: text for pool in machine.pools if pool.name not in chosen})
     profiles = Store(store)
     return measured_cluster(machine, {name: profiles.load(selector) for name, selector in chosen.items()})
-
-
-class _Jobs(NamedTuple):
-    """The jobs to simulate, and the cluster; ``measured`` has its costs where a profile is given."""
-
-    workload: str
-    machine: Cluster
-    seed: int
-    limit: int | None
-    measured: MeasuredCluster | None
-    substitute: Unstated
-
-
-def _run(
-    text: str, jobs: _Jobs, errors: Console, *, keep: bool
-) -> tuple[dict[str, Any], OutcomeRecorder, Workload]:
-    """Run one policy on the whole workload; return its figures, and the outcomes if they are kept."""
-    from collections.abc import Iterable
-    from dataclasses import replace
-    from itertools import islice
-
-    from profiles.errors import BadInput
-    from scheduler.policies.registry import create
-    from scheduler.simulator.metrics import Accumulator
-    from scheduler.simulator.simulator import Simulator
-    from scheduler.simulator.trace import OutcomeRecorder
-    from scheduler.workloads import load
-
-    machine, seed, limit, substitute = jobs.machine, jobs.seed, jobs.limit, replace(jobs.substitute)
-    work = load(jobs.workload, machine, seed)
-    metrics, record = Accumulator(machine), OutcomeRecorder()
-    arrivals = work.arrivals
-    if limit is not None:
-        if not isinstance(arrivals, Iterable):
-            raise BadInput("--limit: this workload reacts to the schedule", "give its own parameter jobs=")
-        arrivals = islice(arrivals, limit)
-    if isinstance(arrivals, Iterable):
-        arrivals = substitute.filled(arrivals)
-    elif substitute.actual or substitute.time_s is not None:
-        raise BadInput("--without-estimate: this workload reacts to the schedule", "leave it out")
-    sinks: list[Sink] = [metrics, record] if keep else [metrics]
-    with _progress(text, errors) as progress:
-        settings = replace(work.settings, seed=seed)
-        if jobs.measured is not None:
-            settings = settings.with_measured(jobs.measured)
-        simulator = Simulator(machine, arrivals, create(text, seed), settings, sinks=sinks, progress=progress)
-        summary = simulator.run()
-    figures = {"policy": text, "without_estimate": substitute.jobs}
-    figures |= _figures(metrics.metrics(), summary, work)
-    if not figures["jobs"]:
-        reasons = "; ".join(_left_out([figures])) or "there is none"
-        what = f"workload {jobs.workload}: policy {text} has no job to run ({reasons})"
-        raise BadInput(what, "choose another workload, cluster or policy")
-    return figures, record, work
-
-
-def _figures(metrics: Metrics, summary: SimulationSummary, work: Workload) -> dict[str, Any]:
-    return {
-        **metrics.to_dict(),
-        "refused": sum(summary.refused.values()),
-        "refused_reasons": summary.refused,
-        "skipped": sum(work.skipped.values()),
-        "skipped_reasons": dict(work.skipped),
-        "decisions": summary.decisions,
-        "most_jobs_in_system": summary.most_in_system,
-        "wall_s": summary.wall_s,
-        "jobs_per_s": summary.jobs / summary.wall_s if summary.wall_s > 0 else None,
-    }
-
-
-@contextmanager
-def _progress(text: str, errors: Console) -> Iterator[Callable[[int, float], None] | None]:
-    """Show on a terminal how far the simulation is."""
-    if not errors.is_terminal:
-        yield None
-        return
-    with errors.status(f"{text}: reading") as status:
-        yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
-
-
-def _left_out(results: list[dict[str, Any]]) -> list[str]:
-    """Say how many jobs are in no figure, and why; policies are named where they refuse different ones."""
-    first, *others = results
-    lines = _reasons("skipped", first["skipped_reasons"])
-    if all(other["refused_reasons"] == first["refused_reasons"] for other in others):
-        return lines + _reasons("refused", first["refused_reasons"])
-    return lines + [
-        line
-        for result in results
-        for line in _reasons(f"refused by {result['policy']}", result["refused_reasons"])
-    ]
-
-
-def _reasons(what: str, counts: dict[str, int]) -> list[str]:
-    """Write a line for each of the most frequent reasons, and one for all others."""
-    ranked = sorted(counts.items(), key=lambda item: -item[1])
-    if len(ranked) > MOST_REASONS:
-        rest = ranked[MOST_REASONS - 1 :]
-        reason = f"{len(rest)} other reasons (--json names all)"
-        ranked[MOST_REASONS - 1 :] = [(reason, sum(count for _, count in rest))]
-    return [f"{what}: {count:,} job{'s' * (count != 1)}: {reason}" for reason, count in ranked]
-
-
-def _print_table(
-    results: list[dict[str, Any]], work: Workload, gantt: Path | None, taken: Sequence[str] = ()
-) -> None:
-    console = SafeConsole()
-    console.print(work.source, markup=False)
-    figures = table("")
-    for result in results:
-        figures.add_column(escape(result["policy"]), justify="right", overflow="fold")
-    for key, name, is_time in ROWS:
-        values = [result[key] for result in results]
-        if key in OPTIONAL and not any(values):
-            continue
-        shown = [
-            "-" if v is None else duration(v) if is_time else f"{v:,}" if isinstance(v, int) else number(v)
-            for v in values
-        ]
-        figures.add_row(name, *shown)
-    console.print(figures)
-    for note in (*_left_out(results), *filter(None, (work.note, *taken))):
-        console.print(note, markup=False, soft_wrap=True)
-    if gantt is not None:
-        console.print(f"picture: {gantt}", markup=False)

@@ -19,12 +19,11 @@ from agent.processes import control_groups
 from profiles.errors import BadInput, Busy
 from profiles.store import Store
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.engine import LocalEngine
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
-from tenbin.client.client import _arrays
 from tenbin.errors import TenbinError
 from tests.support.amounts import sweep
 from tests.support.components import require
@@ -449,10 +448,11 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
         ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
         (
             {"specs": [spec, {**spec, "cores": 99}], "arrays": {0: [1, 2]}},
-            "job 3 of 3: the job needs 99 cores",
+            "job 2 of 2: the job needs 99 cores",
         ),
         ({"specs": [spec], "arrays": {1: [1]}}, "arrays: of 1 specs the places are 0 to 0"),
         ({"specs": [spec], "arrays": {0: []}}, "arrays.0: List should have at least 1 item"),
+        ({"specs": [spec], "arrays": {0: [1, 2, 1]}}, "arrays: 0: an index stands there twice"),
         ({"specs": [spec], "arrays": {0: [-1]}}, "arrays.0.0: Input should be greater"),
         ({"specs": [spec] * 2, "arrays": {0: list(range(100_000))}}, "more than 100,000 jobs"),
     ]
@@ -465,25 +465,35 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
 
 
 def test_an_array_is_one_spec(up: Up) -> None:
-    """On the way to the coordinator; there each job has its number, and may be waited for by its place."""
+    """An array has a number of its own, by which others wait for all of it; each member has its own too."""
     up.start("--cores", "1")
     spec = {"command": ["sh", "-c", "exit $TENBIN_ARRAY_INDEX"], "folder": "/"}
-    specs = [
-        {"command": ["true"], "folder": "/"},
-        *({**spec, "array_index": i} for i in (0, 7, 0)),
-        {**spec, "name": "x"},
+    true = {"command": ["true"], "folder": "/"}
+    body = {"waits_for": {2: [1], 3: [1]}, "arrays": {1: [0, 7, 9]}}
+    bad = up.client.hand_over([true, spec, true, {**true, "after": []}], **body)
+    assert bad == {"ids": [1, 3, 4, 5, 6, 7], "arrays": [2]}
+    good = up.client.hand_over([true, true, true, true], **{**body, "arrays": {1: [0, 7, 9], 3: [1, 2]}})
+    assert good == {"ids": [8, 10, 11, 12, 13, 15, 16], "arrays": [9, 14]}
+    later = up.client.submit(["true"], after=[9, 14])
+    found = [up.client.job(job_id).wait(30) for job_id in (*bad["ids"], *good["ids"])]
+    of_arrays = [(job["id"], job["array"], job["array_index"]) for job in found if job["array"]]
+    assert of_arrays == [
+        (3, 2, 0),
+        (4, 2, 7),
+        (5, 2, 9),
+        (10, 9, 0),
+        (11, 9, 7),
+        (12, 9, 9),
+        (15, 14, 1),
+        (16, 14, 2),
     ]
-    body = {"specs": [specs[0], spec, specs[-1]], "waits_for": {4: [1, 2]}, "arrays": {1: [0, 7, 0]}}
-    for jobs in (
-        up.client.submit_all(specs, waits_for={4: [1, 2]}),
-        [up.client.job(job_id) for job_id in up.client.call("POST", "/jobs", body)["ids"]],
-    ):
-        found = [job.wait(30) for job in jobs]
-        assert [job["spec"]["array_index"] for job in found] == [None, 0, 7, 0, None]
-        assert [job["code"] for job in found] == [0, 0, 7, 0, None]
-        assert [job["stage"] for job in found] == ["done", "done", "failed", "done", "cancelled"]
-    whole, arrays = _arrays([{**spec, "array_index": i} for i in range(100_000)])
-    assert whole == [spec] and arrays == {0: list(range(100_000))}
+    assert [job["code"] for job in found] == [0, 0, 7, 9, None, None, *[0] * 7]
+    assert [job["stage"] for job in found[4:6]] == ["cancelled", "cancelled"]
+    assert later.wait(30)["stage"] == "done" and later.info()["spec"]["after"] == [9, 14]
+    up.kill(signal.SIGTERM)
+    up.start("--cores", "1")
+    assert up.client.submit(["true"], after=[9]).wait(30)["stage"] == "done"
+    assert up.client.submit(["true"], after=[2]).wait(30)["stage"] == "cancelled"
 
 
 def test_who_is_busy_is_not_said_to_be_absent(up: Up) -> None:
@@ -563,7 +573,7 @@ def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     spec = JobSpec(command=("a", "b c"), folder="/x", after=(1, 2), time_s=3.5)
     entry = Entry(
-        1, spec, journal.keep_environment({"A": "1"}), 5.0, Stage.RUNNING, 2, True,
+        1, spec, journal.keep_environment({"A": "1"}), 5.0, 7, 3, Stage.RUNNING, 2, True,
         Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), (0, 5), (1,), 7, "pause", True, 6.0, 6.5,
         0.5, 0.25, 0.1, 0.2, 1, 2, 3, None, None, None, "x", {"wall_s": 1.5},
     )  # fmt: skip
@@ -598,9 +608,9 @@ def test_command_line(up: Up, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (9, "1\n")
     assert up.run("logs", "last").stdout == f"{tmp_path}\n"
     done = up.run("submit", "--array", "1-2,7", "--json", "--", "sh", "-c", "echo $TENBIN_ARRAY_INDEX")
-    assert json.loads(done.stdout) == {"ids": [2, 3, 4]}
-    assert up.run("wait", "2-4").returncode == 0
-    assert [up.run("logs", str(job)).stdout for job in (2, 3, 4)] == ["1\n", "2\n", "7\n"]
+    assert json.loads(done.stdout) == {"ids": [3, 4, 5], "arrays": [2]}
+    assert up.run("wait", "3-5").returncode == 0
+    assert [up.run("logs", str(job)).stdout for job in (3, 4, 5)] == ["1\n", "2\n", "7\n"]
     assert "a b" in up.run("jobs", "--all").stdout and "exit code 9" in up.run("info", "1").stdout
     status = json.loads(up.run("status", "--json").stdout)
     assert up.process is not None and status["pid"] == up.process.pid

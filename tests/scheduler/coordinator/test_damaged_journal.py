@@ -21,10 +21,10 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
-from scheduler.coordinator.journal import Journal
-from scheduler.coordinator.journal_file import read_only
-from scheduler.coordinator.recovery import recover
-from scheduler.coordinator.tally import TallyFile, read_tally
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.journal_file import read_only
+from scheduler.coordinator.journal.recovery import recover
+from scheduler.coordinator.journal.tally import TallyFile, read_tally
 from scheduler.jobs.entry import Entry
 from scheduler.model.jobs import Cluster, Pool
 
@@ -34,11 +34,11 @@ SEED, DAMAGES = int(FULL or 20261123), 3000 if FULL else 150
 WRITER = """
 import random, sys
 from pathlib import Path
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Stage
 from scheduler.coordinator.job_table import JobTable
-from scheduler.coordinator.recovery import recover
-from scheduler.coordinator.tally import TallyFile, read_tally
+from scheduler.coordinator.journal.recovery import recover
+from scheduler.coordinator.journal.tally import TallyFile, read_tally
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
 

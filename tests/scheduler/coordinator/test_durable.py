@@ -18,8 +18,8 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal
-from scheduler.coordinator.recovery import check_folders, recover
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.local.engine import LocalEngine
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
@@ -54,7 +54,10 @@ def test_an_order_is_not_placed_where_another_job_has_run(tmp_path: Path) -> Non
         assert old.claim()
         before = (old.path / "order.json").read_bytes()
         touch = JobSpec(command=("touch", str(tmp_path / "ran")), folder="/")
-        job, second = coordinator.submit([touch, JobSpec(command=("true",), folder="/")], dict(os.environ))
+        job, second = (
+            job.id
+            for job in coordinator.submit([touch, JobSpec(command=("true",), folder="/")], dict(os.environ))
+        )
         deadline = time.monotonic() + 30
         while not coordinator.job_table.settled(second):
             assert time.monotonic() < deadline

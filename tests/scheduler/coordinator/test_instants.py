@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.local.engine import LocalEngine
 from scheduler.jobs.entry import Stage
@@ -63,7 +63,7 @@ def stage(coordinator: Coordinator, job_id: int) -> Stage | None:
 def test_a_waiting_job_is_cancelled_when_another_ends(make: Make, policy: str) -> None:
     """The policy begins anew without both, and is not told of an end that it has never heard of."""
     coordinator = make(policy, 1)
-    one, two, three = coordinator.submit([spec("true")] * 3, {"PATH": "/usr/bin:/bin"})
+    one, two, three = (job.id for job in coordinator.submit([spec("true")] * 3, {"PATH": "/usr/bin:/bin"}))
     until((attempt(coordinator, one) / "result.json").exists)
     coordinator.cancel([two])
     assert stage(coordinator, two) is Stage.CANCELLED
@@ -75,8 +75,10 @@ def test_a_waiting_job_is_cancelled_when_another_ends(make: Make, policy: str) -
 def test_a_job_ends_when_another_is_seen_to_have_started(make: Make, policy: str) -> None:
     """Policies that do not care for starts must not wait for one before they decide."""
     coordinator = make(policy, 2)
-    one, two = coordinator.submit([spec("true"), spec("sleep", "1")], {"PATH": "/usr/bin:/bin"})
-    (three,) = coordinator.submit([spec("sleep", "0.5")], {"PATH": "/usr/bin:/bin"})
+    one, two = (
+        job.id for job in coordinator.submit([spec("true"), spec("sleep", "1")], {"PATH": "/usr/bin:/bin"})
+    )
+    (three,) = (job.id for job in coordinator.submit([spec("sleep", "0.5")], {"PATH": "/usr/bin:/bin"}))
     until((attempt(coordinator, one) / "result.json").exists)
     until((attempt(coordinator, two) / "state.json").exists)
     until(lambda: coordinator.turn() or stage(coordinator, one) is Stage.DONE)  # type: ignore[func-returns-value]

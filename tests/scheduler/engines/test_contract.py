@@ -11,7 +11,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.options import Asked
@@ -127,7 +127,7 @@ def specs(scenario: str, folder: Path) -> list[JobSpec]:
 
 def check(coordinator: Coordinator, scenario: str, folder: Path) -> None:
     _, expected, stops = SCENARIOS[scenario]
-    ids = coordinator.submit(specs(scenario, folder), {"PATH": "/usr/bin:/bin"})
+    ids = [job.id for job in coordinator.submit(specs(scenario, folder), {"PATH": "/usr/bin:/bin"})]
     deadline = time.monotonic() + 90
     while not all(coordinator.job_table.settled(job) for job in ids):
         assert time.monotonic() < deadline, Scripted.told

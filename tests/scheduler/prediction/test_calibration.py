@@ -18,7 +18,7 @@ import pytest
 from profiles.errors import BadInput
 from profiles.refit import refitted
 from profiles.store import Store
-from scheduler.coordinator.journal import Journal, predictions_of
+from scheduler.coordinator.journal.journal import Journal, predictions_of
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.predictions import TrackedPrediction, samples, summary
 from scheduler.prediction.profiles import measured_cluster

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.journal import Journal, ended_jobs
+from scheduler.coordinator.journal.journal import Journal, ended_jobs
 from scheduler.engines.local.discovery import divide
 from scheduler.engines.local.engine import LocalEngine
 from scheduler.jobs.entry import Entry, Stage
@@ -27,7 +27,7 @@ DEVICES = Cluster((Pool("gpu-0", 1, kind="gpu"), Pool("pocl-0", 1, 1, kind="cpu"
 
 def ended(number: int, spec: JobSpec, seconds: float, **more: object) -> Entry:
     usage = {"running_s": seconds, "peak_memory_mb": 50.0}
-    return Entry(number, spec, "", 0.0, Stage.DONE, attempt=1, usage=usage, **more)  # type: ignore[arg-type]
+    return Entry(number, spec, "", 0.0, stage=Stage.DONE, attempt=1, usage=usage, **more)  # type: ignore[arg-type]
 
 
 def test_what_ran_before_is_what_is_expected(up: Up) -> None:

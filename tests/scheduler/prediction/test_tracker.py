@@ -13,7 +13,7 @@ import pytest
 from agent.attempts.phases import Phase, read
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import FREE, LinearCost, LinearCosts

@@ -68,7 +68,7 @@ def test_wait_and_as_completed(up: Up) -> None:
     assert list(tenbin.as_completed([])) == [] and tenbin.wait([]) == (set(), set())
     with pytest.raises(ValueError, match="SOMETIMES"):
         tenbin.wait([slow], return_when="SOMETIMES")
-    with pytest.raises(tenbin.TenbinError, match="no such job"):
+    with pytest.raises(tenbin.TenbinError, match="no job 99"):
         tenbin.wait([up.client.job(99)])
 
 

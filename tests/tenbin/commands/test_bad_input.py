@@ -52,6 +52,24 @@ def test_names_and_arguments_are_only_text(up: Up, tmp_path: Path) -> None:
     assert {path.name for path in (up.home / "jobs").iterdir()} == {str(n + 1) for n in range(len(NAMES))}
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("jobs --limit x", "--limit"),
+        ("jobs --stat x", "--state"),
+        ("submit --after x -- true", "--after"),
+        ("simulate --policy", "'--policy' requires an argument"),
+        ("info", "Missing argument"),
+        ("frob", "No such command 'frob'"),
+        ("--frob", "No such option: --frob"),
+    ],
+)
+def test_a_mistyped_command_is_one_line(words: str, said: str) -> None:
+    done = subprocess.run([*TENBIN, *words.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not done.stdout
+    assert said in done.stderr and "--help" in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"specs": 3}', b"\xff\xfe", b"[" * 5000])
 def test_a_malformed_call_is_refused_in_one_line(up: Up, body: bytes) -> None:
     up.start("--cores", "1")
@@ -98,7 +116,7 @@ def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:
         (("--error", "sub/x"), f"error {Path.cwd() / 'sub' / 'x'}: No such file"),
         (("--output", str(tmp_path)), f"output {tmp_path}: Is a directory"),
         (("--output", str(tmp_path / ("x" * 300))), "File name too long"),
-        (("--array", "1-3", "--chdir", "/no/such"), "job 1 of 3: working directory /no/such"),
+        (("--array", "1-3", "--chdir", "/no/such"), "working directory /no/such"),
     )
     for options, words in cases:
         done = up.run("submit", *options, "--", "true")

@@ -48,16 +48,20 @@ def test_a_file_of_jobs_that_wait_for_each_other(up: Up, tmp_path: Path) -> None
     path = tmp_path / "some jobs.toml"
     path.write_text(FILE)
     shown = up.run("submit", "--file", str(path), "--dry-run")  # needs no coordinator
-    assert shown.returncode == 0 and len(shown.stdout.splitlines()) == 4
-    assert "after 2, 3, 4 of these" in shown.stdout and "memory_mb=500.0" in shown.stdout
+    assert shown.returncode == 0 and len(shown.stdout.splitlines()) == 3
+    assert (
+        "after 2, 3 of these" in shown.stdout
+        and "array of 2: 3, 5" in shown.stdout
+        and "memory_mb=500.0" in shown.stdout
+    )
     up.start("--cores", "2")
     earlier = up.client.submit(["true"])
     done = up.run("submit", "-f", str(path), "--wait", "--json")
-    assert done.returncode == 0 and json.loads(done.stdout) == {"ids": [2, 3, 4, 5]}
+    assert done.returncode == 0 and json.loads(done.stdout) == {"ids": [2, 4, 5, 6], "arrays": [3]}
     assert (tmp_path / "last").read_text() == "all line\nall's\nall's\n"
-    last, first = up.client.job(2).info(), up.client.job(5).info()
-    assert last["spec"]["after"] == [3, 4, 5] and first["spec"]["time_s"] == 600
-    assert [up.client.job(i).info()["spec"]["array_index"] for i in (3, 4)] == [3, 5]
+    last, first = up.client.job(2).info(), up.client.job(6).info()
+    assert last["spec"]["after"] == [3, 6] and first["spec"]["time_s"] == 600
+    assert [up.client.job(i).info()["array_index"] for i in (4, 5)] == [3, 5]
     assert earlier.result(30) == 0
     path.write_text(
         '[[job]]\ncommand = ["true"]\nafter = 1\n[[job]]\ncommand = ["true"]\nname = "b"\ncores = 99'
@@ -164,8 +168,12 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
     example = page[page.index("    [defaults]") : page.index("    tenbin submit --file")]
     (tmp_path / "jobs.toml").write_text("\n".join(line[4:] for line in example.splitlines()))
     batch = read(tmp_path / "jobs.toml")
-    assert len(batch.specs) == 22 and batch.waits_for[21] == list(range(1, 21))
-    assert batch.specs[21]["after"] == [17] and batch.specs[5]["command"] == [
+    assert (
+        len(batch.specs) == 3
+        and batch.waits_for[2] == {"after": [1]}
+        and batch.arrays == {1: list(range(1, 21))}
+    )
+    assert batch.specs[2]["after"] == [17] and batch.specs[1]["command"] == [
         "./solve", "--case", "$TENBIN_ARRAY_INDEX",
     ]  # fmt: skip
 
@@ -173,7 +181,7 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 def test_a_crash_before_the_first_decision_lets_no_job_pass(tmp_path: Path) -> None:
     """The disk holds what a crash after the numbers leaves: a job that waits for another is held."""
     from scheduler.coordinator.job_table import JobTable
-    from scheduler.coordinator.journal import Journal
+    from scheduler.coordinator.journal.journal import Journal
     from scheduler.engines.local.discovery import divide
     from scheduler.engines.local.engine import LocalEngine
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import time
+from getpass import getuser
 
 import pytest
 
@@ -27,6 +31,79 @@ def test_a_limit_hides_no_job_that_runs(up: Up) -> None:
     running.cancel()
     up.client.ended(range(1, 62), 60, all=True)
     assert "and 11 more: tenbin jobs --all --limit 61" in up.run("jobs", "--all").stdout
+
+
+def test_an_array_is_one_row(up: Up) -> None:
+    """With how many members are in each stage; programs, and --members, get the members."""
+    up.start("--cores", "1")
+    script = ["sh", "-c", "[ $TENBIN_ARRAY_INDEX != 3 ] || exec sleep 60; exit $TENBIN_ARRAY_INDEX"]
+    up.client.submit_all([{"command": script, "folder": "/"}], arrays={0: [0, 2, 3, 4, 5]})
+    later = up.client.submit(["true"])
+    up.until(lambda: up.client.job(4).info()["stage"] == "running")
+    whole, single = up.client.call("GET", "/jobs?members=false")
+    assert whole["stages"] == {"running": 1, "waiting": 2, "done": 1, "failed": 1}
+    assert whole["members"] == 5 and whole["trouble"] == "1 of 5 did not succeed" and single["id"] == 7
+    assert "running 1, waiting 2, done 1, failed 1" in up.run("jobs").stdout
+    members = [line.split()[0] for line in up.run("jobs", "--members").stdout.splitlines()[1:]]
+    assert members == ["1[3]", "1[4]", "1[5]", "7"]
+    assert [job["id"] for job in json.loads(up.run("jobs", "--json").stdout)] == [4, 5, 6, 7]
+    up.run("cancel", "1")
+    assert later.wait(30)["stage"] == "done" and up.run("jobs").stdout.count("\n") == 1
+    assert "and 1 more: tenbin jobs --all --limit 2" in up.run("jobs", "--all", "--limit", "1").stdout
+    whole = [line.split() for line in up.run("jobs", "--all").stdout.splitlines()[1:]]
+    assert [line[0] for line in whole] == ["1", "7"] and "cancelled" in whole[0]
+    up.kill()
+    up.start("--cores", "1")
+    again = [line.split() for line in up.run("jobs", "--all").stdout.splitlines()[1:]]
+    assert [line[:3] for line in again] == [line[:3] for line in whole]
+    assert up.client.call("GET", "/jobs/count?all=true&members=false") == {"count": 2}
+
+
+def test_filters_and_columns(up: Up) -> None:
+    """Running jobs come first; an array is a row if one of its members is meant."""
+    up.start("--cores", "1")
+    first = up.client.submit(["sh", "-c", "exit 3"], name="bad")
+    script = ["sh", "-c", "exit $TENBIN_ARRAY_INDEX"]
+    array = up.client.call(
+        "POST", "/jobs", {"specs": [{"command": script, "folder": "/"}], "arrays": {0: [0, 1]}}
+    )["arrays"][0]
+    up.client.ended([first.id, array], 60, all=True)
+    held = up.client.submit(["true"], name="later", begin_s=time.time() + 3600)
+    running = up.client.submit(["sleep", "60"], name="fit one")
+    waiting = up.client.submit(["sleep", "60"], name="fit two")
+    up.until(lambda: running.info()["stage"] == "running")
+
+    def ids(*options: str) -> list[int]:
+        """Return the numbers of the rows."""
+        table = up.run("jobs", "--columns", "id,stage", *options).stdout.splitlines()[1:]
+        return [int(line.split()[0]) for line in table]
+
+    assert ids() == [running.id, held.id, waiting.id]
+    assert ids("--all") == [running.id, first.id, array, held.id, waiting.id]
+    assert ids("--since", "1h") == ids("--all") and ids("--since", "2126-01-01") == ids()
+    assert ids("--state", "failed") == [first.id, array] and ids("--state", "done") == [array]
+    assert ids("--state", "held,running") == [running.id, held.id]
+    assert ids("--name", "fit*") == [running.id, waiting.id] and ids("--name", "sh", "--all") == [array]
+    assert ids("--user", "nobody-of-this-name") == [] and len(ids("--user", getuser())) == 3
+    place = json.loads(up.run("jobs", "--json").stdout)[0]["place"]
+    assert ids("--place", place) == [running.id] and ids("--place", "nowhere", "--all") == []
+    assert ids("--place", place, "--all") == [running.id, first.id, array]
+    assert "at most 1 are shown; more: --limit" in up.run("jobs", "--state", "waiting", "--limit", "1").stdout
+
+    written = up.run("jobs", "--csv", "--columns", "id,name,array_index", "--state", "failed").stdout
+    assert list(csv.reader(io.StringIO(written))) == [
+        ["id", "name", "array_index"],
+        [str(first.id), "bad", ""],
+        [str(array + 2), "sh", "1"],
+    ]
+    assert json.loads(up.run("jobs", "--json", "--columns", "id,name").stdout)[0] == {
+        "id": running.id,
+        "name": "fit one",
+    }
+    assert "since_s" in up.run("jobs", "--columns", "help").stdout.split()
+    for options in (["--state", "odd"], ["--columns", "odd"], ["--since", "odd"], ["--csv", "--json"]):
+        said = up.run("jobs", *options)
+        assert said.returncode == 2 and len(said.stderr.splitlines()) == 1 and not said.stdout
 
 
 def test_a_suspended_job_is_suspended_everywhere(up: Up) -> None:

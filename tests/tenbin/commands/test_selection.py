@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tenbin.commands.jobs.selection import ranges
+from tenbin.commands.jobs.selection import job_ranges, ranges
 from tests.support.coordinator import Up
 
 
@@ -67,3 +67,62 @@ def test_words_that_select_no_job(up: Up) -> None:
 
 def test_numbers_as_ranges() -> None:
     assert ranges([3, 1, 2, 7, 9, 8]) == "1-3, 7-9" and ranges([5]) == "5"
+    assert job_ranges(["9[2]", "3", "9[3]", "1", "2", "9[8]"]) == "1-3, 9[2-3,8]"
+
+
+def test_an_array_is_selected_as_a_whole_and_in_parts(up: Up) -> None:
+    """By its number, ``last`` and ranges that its number lies in; members by their indices."""
+    up.start("--cores", "2")
+    up.client.submit(["true"]).result(60)
+    body = "echo $TENBIN_ARRAY_INDEX; exit $((TENBIN_ARRAY_INDEX % 2))"
+    assert up.run("submit", "--array", "10-12,20", "--", "sh", "-c", body).stdout == "2\n"
+    done = up.run("wait", "last")
+    assert done.returncode == 1 and done.stderr == "job 2[11]: failed: exit code 1\n"
+    for word, indices in (("2", [10, 11, 12, 20]), ("2[11-20]", [11, 12, 20]), ("2[20,10]", [20, 10])):
+        logs = up.run("logs", word)
+        assert logs.stdout.split() == list(map(str, indices))
+        assert logs.stderr.split("\n")[:-1] == [f"==> job 2[{index}] <==" for index in indices]
+    assert up.run("logs", "2[12]").stdout == "12\n" and up.run("logs", "2[12]").stderr == ""
+    told = up.run("info", "2").stdout
+    assert "array 2: 4 jobs: done 3, failed 1" in told and "failed: 2[11]" in told
+    assert "job 2[11]: failed" in up.run("info", "2[11]").stdout
+    summary = json.loads(up.run("info", "last", "--json").stdout)
+    assert summary["members"] == 4 and summary["stages"] == {"done": 3, "failed": 1}
+    assert [job["id"] for job in json.loads(up.run("wait", "1-2", "--json").stdout)] == [1, 3, 4, 5, 6]
+    words = {
+        "2[13]": "array 2 has no index 13",
+        "2[13-19]": "no index 13-19",
+        "1[3]": "a job and no array",
+        "9[3]": "there is no array 9",
+    }
+    for word, sentence in words.items():
+        done = up.run("cancel", word)
+        assert done.returncode == 2 and sentence in done.stderr, done.stderr
+    done = up.run("cancel", "2")
+    assert done.returncode == 2 and "array 2 has ended (failed)" in done.stderr
+    done = up.run("cancel", "2[11]")
+    assert done.returncode == 2 and "job 2[11] has ended (failed)" in done.stderr
+
+
+def test_changes_of_arrays(up: Up) -> None:
+    """An array stands for its members that have not ended; those that have are not named."""
+    up.start("--cores", "1")
+    assert up.run(
+        "submit", "--array", "1-5", "--", "sh", "-c", "[ $TENBIN_ARRAY_INDEX = 1 ] || sleep 60"
+    ).stdout
+    up.until(lambda: up.client.job(2).info()["stage"] == "done")
+    assert up.run("suspend", "1[4-5]", "1[2]").returncode == 0
+    stages = [up.client.job(job_id).info()["stage"] for job_id in range(2, 7)]
+    assert [stages[place] for place in (0, 1, 3, 4)] == ["done", "suspended", "suspended", "suspended"]
+    done = up.run("suspend", "1")
+    assert done.returncode == 0 and done.stderr == "tenbin: left out 1[2,4-5]: is suspended already\n"
+    done = up.run("resume", "1[4]", "1[5]")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not up.client.job(1).done()
+    done = up.run("cancel", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = up.client.job(1).wait(30)
+    assert found["stages"] == {"done": 1, "cancelled": 4} and found["trouble"] == "4 of 5 did not succeed"
+    assert up.client.submit(["true"]).result(30) == 0
+    done = up.run("cancel", "1-7")
+    assert done.returncode == 0 and "left out 1: has ended (failed)" in done.stderr

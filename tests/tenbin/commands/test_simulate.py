@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create
+from tenbin.client import simulation as client
 from tenbin.commands.simulate.simulate import complete_workload
+from tenbin.report.job_results import files_of
 from tenbin.report.schedule import figures, lanes, means, page
 from tests.support import programs
 from tests.support.random_policy import Chaos
@@ -62,6 +65,26 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
         (("-p", "easy", "-w", WORKLOAD, "-c", "16x"), "'16x' is not understood"),
         (("-p", "regions", "-w", WORKLOAD, "-c", "16xa+16xb"), "schedules one class of units"),
         (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--gantt", "/nowhere/x.html"), "--gantt /nowhere/x.html"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--jobs-out", "x.txt"), "neither .csv nor .swf"),
+        (
+            ("-p", "easy", "-w", WORKLOAD, "-c", "16", "--jobs-out", "/nowhere/x.csv"),
+            "--jobs-out /nowhere/x.csv",
+        ),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--warm-up", "100%"), "--warm-up '100%' is none of its"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--warm-up", "x"), "a share below 100%, a time as 2d"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--warm-up", "900d"), "leave none of 200 jobs"),
+        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--resamples", "20"), "at least two policies"),
+        (
+            ("-p", "easy", "-p", "fcfs", "-w", WORKLOAD, "-c", "16", "--resamples", "20", "--block", "90d"),
+            "0 whole blocks of 90 days",
+        ),
+        (
+            (
+                *("-p", "las", "-w", "generator:multiresource,jobs=50,closed_load=1"),
+                *("-c", "4xnode[cpu=1,memory=1]", "--warm-up", "5%"),
+            ),
+            "reacts to the schedule",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
@@ -148,6 +171,109 @@ def test_many_reasons_are_few_lines(tmp_path: Path) -> None:
     ]
     assert len(lines) == 6 and lines[0] == "refused: 2 jobs: it needs 99 units, node has 16"
     assert lines[-1] == "refused: 6 jobs: 6 other reasons (--json names all)"
+
+
+# The hand-worked schedule of tests/scheduler/simulator/test_window.py
+WORKED = "1 0 -1 10 2 -1 -1 2 20\n2 5 -1 10 1 -1 -1 1 20\n3 6 -1 10 2 -1 -1 2 20\n4 30 -1 4 1 -1 -1 1 20\n"
+
+
+@pytest.fixture
+def worked(tmp_path: Path) -> Path:
+    path = tmp_path / "worked.swf"
+    path.write_text(WORKED)
+    return path
+
+
+def test_jobs_are_written_as_csv(worked: Path, tmp_path: Path) -> None:
+    out = tmp_path / "jobs.csv"
+    done = tenbin(
+        "-p",
+        "fcfs",
+        "-w",
+        str(worked),
+        "-c",
+        "2",
+        "--jobs-out",
+        str(out),
+        "--warm-up",
+        "1job",
+        "--cool-down",
+        "25%",
+    )
+    assert done.returncode == 0 and f"jobs of fcfs: {out}" in done.stdout, done.stderr
+    assert "counted: 2 of 4 jobs, submitted from 5 s before 30 s" in done.stdout
+    with out.open(newline="") as lines:
+        found = list(csv.DictReader(lines))
+    columns = ("job", "start_s", "end_s", "wait_s", "turnaround_s", "bounded_slowdown", "how", "counted")
+    assert [tuple(row[column] for column in columns) for row in found] == [
+        ("1", "0.0", "10.0", "0.0", "10.0", "1.0", "done", "no"),
+        ("2", "10.0", "20.0", "5.0", "15.0", "1.5", "done", "yes"),
+        ("3", "20.0", "30.0", "14.0", "24.0", "2.4", "done", "yes"),
+        ("4", "30.0", "34.0", "0.0", "4.0", "1.0", "done", "no"),
+    ]
+
+
+def test_jobs_of_several_policies_go_to_a_file_each(worked: Path, tmp_path: Path) -> None:
+    policies = ("-p", "fcfs", "-p", "regions,bounds=1/2,sizes=1/2", "-p", "regions,bounds=1-2,sizes=1/2")
+    assert tenbin(*policies[:2], "-w", str(worked), "-c", "2", "--jobs-out", "jobs.txt").returncode == 2
+    done = tenbin(*policies[:4], "-w", str(worked), "-c", "3", "--jobs-out", str(tmp_path / "jobs.swf"))
+    assert done.returncode == 0, done.stderr
+    first = (tmp_path / "jobs.fcfs.swf").read_text().splitlines()
+    assert first[-1] == "4 30 0 4 1 -1 -1 1 20 -1 1 -1 -1 -1 -1 1 -1 -1"
+    assert (tmp_path / "jobs.regions-bounds=1-2-sizes=1-2.swf").exists() and not (
+        tmp_path / "jobs.swf"
+    ).exists()
+    names = list(files_of(Path("jobs.csv"), policies[1::2]).values())
+    assert names[1:] == [Path(f"jobs.regions-bounds=1-2-sizes=1-2{more}.csv") for more in ("", "-2")]
+
+
+def test_an_own_log_of_results_gives_the_same_schedule(worked: Path, tmp_path: Path) -> None:
+    first, again = tmp_path / "first.swf", tmp_path / "again.swf"
+    assert tenbin("-p", "fcfs", "-w", str(worked), "-c", "2", "--jobs-out", str(first)).returncode == 0
+    assert tenbin("-p", "fcfs", "-w", str(first), "-c", "2", "--jobs-out", str(again)).returncode == 0
+    jobs = [[row for row in file.read_text().splitlines() if row[0] != ";"] for file in (first, again)]
+    assert jobs[0] == jobs[1] and len(jobs[0]) == 4
+
+
+def test_differences_have_intervals() -> None:
+    arguments = ("-p", "fcfs", "-p", "easy", "-w", "generator:lublin,jobs=600,load=0.9", "-c", "128")
+    arguments += ("--resamples", "10", "--block", "1d")
+    done = tenbin(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "easy less fcfs" in done.stdout and "intervals: 10 resampled workloads" in done.stdout
+    found = json.loads(tenbin(*arguments, "--json").stdout)
+    first, second = found["results"]
+    assert found["comparison"]["against"] == "fcfs"
+    for one in found["comparison"]["differences"]["easy"]:
+        assert one["difference"] == pytest.approx(second[one["metric"]] - first[one["metric"]])
+        assert one["low"] <= one["difference"] <= one["high"]
+        certain = one["low"] > 0 or one["high"] < 0
+        assert certain == (one["verdict"] in ("better", "worse"))
+
+
+def test_a_policy_that_does_not_suit_the_cluster_is_named_and_the_others_go_on() -> None:
+    arguments = ("-p", "regions", "-p", "easy", "-p", "mct", "-w", WORKLOAD, "-c", "64xa+64xb")
+    done = tenbin(*arguments)
+    assert done.returncode == 0 and re.search(r"easy +mct", done.stdout), done.stderr
+    assert "regions cannot run: policy regions schedules one class of units" in done.stdout
+    found = json.loads(tenbin(*arguments, "--json").stdout)
+    assert [result["policy"] for result in found["results"]] == ["easy", "mct"]
+    assert list(found["unsuitable"]) == ["regions"]
+
+
+def test_users_programs_are_warned_of_a_policy_that_does_not_suit() -> None:
+    with pytest.warns(UserWarning, match="policy regions is left out: policy regions schedules one class"):
+        (found,) = client.simulate(
+            ["regions", "easy"], WORKLOAD, "64xa+64xb", warm_up="50jobs", cool_down="10%"
+        )
+    assert found["policy"] == "easy" and (found["jobs"], found["not_counted"]) == (130, 70)
+
+
+def test_those_that_suit_are_named_where_none_does() -> None:
+    done = tenbin("-p", "las", "-p", "pair", "-w", WORKLOAD, "-c", "64xa+64xb")
+    assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1
+    assert "las: policies that look at nodes" in done.stderr and "pair: jobs can share" in done.stderr
+    assert "policies for this cluster: fcfs, first-fit, easy" in done.stderr
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)

@@ -16,7 +16,7 @@ import numpy as np
 
 from probes.mpi.runner import run_ranks
 from probes.network.probe import GRACE_S, SIZES, Listener
-from probes.network.rank import AllToAllPlan
+from probes.network.rank import MessagePlan
 from probes.run import Event, Run
 from profiles.errors import Unavailable, UserError
 from profiles.records import Settings
@@ -114,7 +114,7 @@ class NodeNetwork:
         run.progress(what)
         listener = Listener(run, what, ranks=len(nodes), hosts=names, library=self.library)
         limit_s = budget_s + GRACE_S
-        plan = AllToAllPlan(
+        plan = MessagePlan(
             ranks=len(nodes),
             sizes=SIZES,
             budget_s=budget_s,

@@ -70,17 +70,17 @@ class BatchWriter:
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
         return Batch(
-            script,
-            job.spec.name or f"tenbin-{job.id}",
-            attempt.comment,
-            attempt.partition,
-            tuple(attempt.cpus),
-            most // each * len(attempt.cpus),
-            each,
-            self._memory_mb(job, memory_mb),
-            None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
-            folder / LOG,
-            "" if self.devices is None else self.devices.gres(job.devices),
+            script=script,
+            name=job.spec.name or f"tenbin-{job.id}",
+            comment=attempt.comment,
+            partition=attempt.partition,
+            nodes=tuple(attempt.cpus),
+            tasks=most // each * len(attempt.cpus),
+            cpus=each,
+            memory_mb=self._memory_mb(job, memory_mb),
+            time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
+            output=folder / LOG,
+            gres="" if self.devices is None else self.devices.gres(job.devices),
         )
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:

@@ -183,9 +183,15 @@ class AttemptDriver:
     def _view(self) -> ClusterView:
         nodes = self.nodes
         put_back = self.external.put_back if self.external else {}
-        times = time.monotonic(), time.time()
         return ClusterView(
-            self._snapshot, *times, self.site.lease_s, nodes.away, nodes.lost, nodes.mute, put_back
+            number=self._snapshot,
+            now=time.monotonic(),
+            time_s=time.time(),
+            lease_s=self.site.lease_s,
+            away=nodes.away,
+            lost=nodes.lost,
+            mute=nodes.mute,
+            put_back=put_back,
         )
 
     # -- effects ---------------------------------------------------------------------------------------

@@ -171,18 +171,18 @@ def _node(line: str) -> SlurmNode:
     said = re.search(r" Reason=(.*?)(?: \[[^\]]*\])?\s*$", line)
     states = re.sub(r"[*~#!%$@^-]", lambda mark: FLAGS.get(mark[0], ""), words["State"])
     return SlurmNode(
-        words["NodeName"],
-        frozenset(states.upper().split("+")),
-        int(words["CPUTot"]),
-        int(words["CPUAlloc"]),
-        float(words["RealMemory"]) * MIB,
-        tuple(words.get("Partitions", "").split(",")) if words.get("Partitions") else (),
-        said[1] if said else "",
-        int(words.get("ThreadsPerCore") or 1),
-        words.get("AvailableFeatures", ""),
-        words.get("NodeAddr", ""),
-        int(words.get("Port") or 0),
-        gpus(words.get("Gres", "")),
+        name=words["NodeName"],
+        states=frozenset(states.upper().split("+")),
+        cpus=int(words["CPUTot"]),
+        cpus_used=int(words["CPUAlloc"]),
+        memory_mb=float(words["RealMemory"]) * MIB,
+        partitions=tuple(words.get("Partitions", "").split(",")) if words.get("Partitions") else (),
+        reason=said[1] if said else "",
+        threads=int(words.get("ThreadsPerCore") or 1),
+        features=words.get("AvailableFeatures", ""),
+        address=words.get("NodeAddr", ""),
+        port=int(words.get("Port") or 0),
+        gpus=gpus(words.get("Gres", "")),
     )
 
 

@@ -82,14 +82,14 @@ class SlurmExternalJobs:
         numbers = [self.inventory.number.get(name) for name in job.nodes]
         known = tuple(number for number in numbers if number is not None)
         return ExternalJob(
-            job.key,
-            "waiting" if job.pending else "ended" if job.final else "running",
-            job.submitted_s,
-            job.restarts,
-            job.blocked(now),
-            job.limit_s,
-            seen.needs,
-            self._refused.get(job.key, seen.unclear) if job.pending else "",
-            known if known and len(known) == len(numbers) else None,
-            result_of(job, now) if job.final else None,
+            key=job.key,
+            state="waiting" if job.pending else "ended" if job.final else "running",
+            submitted_s=job.submitted_s,
+            restarts=job.restarts,
+            blocked=job.blocked(now),
+            limit_s=job.limit_s,
+            needs=seen.needs,
+            unclear=self._refused.get(job.key, seen.unclear) if job.pending else "",
+            nodes=known if known and len(known) == len(numbers) else None,
+            result=result_of(job, now) if job.final else None,
         )

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler.coordinator.handlers import MOST_FAILURES
-from scheduler.coordinator.journal import Journal
+from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
@@ -88,6 +88,7 @@ class Kind(NamedTuple):
     code: int = 0
     ranks: int = 0
     keeps: bool = False
+    retries: int = 0
 
     def result(self) -> int:
         x, factor = 1, sum(range(1, self.ranks + 1)) or 1
@@ -128,20 +129,21 @@ class Drill:
     # -- jobs -----------------------------------------------------------------------------------------
 
     def submit(self) -> None:
-        """One, or an array of some."""
+        """One, or an array of some, one member at a time."""
         chance = self.chance
         sort = chance.choices(("ranks", "short", "steps", "keeps", "array"), (15, 30, 25, 20, 10))[0]
         if sort == "ranks":
             kind = Kind(chance.randint(1, 20), 0, chance.choice((2, 3, 4)))
         else:
             steps = chance.randint(0, 2) if sort in ("short", "array") else chance.randint(3, 40)
-            kind = Kind(steps, chance.choice((0, 0, 0, 3)), 0, sort == "keeps")
+            code = chance.choice((0, 0, 0, 3))
+            kind = Kind(steps, code, 0, sort == "keeps", chance.choice((0, 2)) if code else 0)
         spec = self._spec(kind)
-        specs = [spec]
-        if sort == "array":
-            specs = [spec | {"array_index": index} for index in range(chance.randint(2, 5))]
+        arrays = {0: range(chance.randint(2, 5))} if sort == "array" else {}
+        if arrays:
+            spec["array_limit"] = 1
         environment = {**os.environ, "LOG": str(self.log)}
-        for job in self.up.client.submit_all(specs, environment):
+        for job in self.up.client.submit_all([spec], environment, arrays=arrays):
             self.kinds[job.id] = kind
 
     def _spec(self, kind: Kind) -> dict[str, Any]:
@@ -152,6 +154,8 @@ class Drill:
             # With as many cores for each as a node has, every rank is on a node of its own.
             cores = 1 if kind.ranks > 2 else 2
             return spec | {"command": command, "mpi": True, "tasks": kind.ranks, "cores": cores}
+        if kind.retries:
+            spec |= {"retries": kind.retries, "retry_pause_s": 0.5}
         if kind.keeps:
             spec["checkpoint_signal"] = int(CHECKPOINT)
         return spec | {"command": ["bash", "-c", STEPS]}
@@ -304,6 +308,7 @@ def check(drill: Drill) -> None:
         else:
             check_end(drill, entries[job], kind, signs[job])
     assert given_up <= len(drill.kinds) // 20
+    check_arrays(entries, signs)
     again = Counter(entry.attempt for entry in entries.values())
     print(
         f"drill: jobs by attempts: {dict(again)}, lost attempts: {sum(e.failures for e in entries.values())}"
@@ -333,4 +338,17 @@ def check_end(drill: Drill, entry: Entry, kind: Kind, signs: list[Sign]) -> None
     assert set(results) == {str(kind.result())}, (entry, results)
     ends = sum(sign.what == "end" for sign in signs) / max(kind.ranks, 1)
     # What was lost between its last step and the note of its result has run to its end once more.
-    assert 1 <= ends <= 1 + entry.failures
+    assert entry.retried == kind.retries
+    assert 1 <= ends - entry.retried <= 1 + entry.failures
+
+
+def check_arrays(entries: dict[int, Entry], signs: dict[int, list[Sign]]) -> None:
+    """Of each array one member ran at a time."""
+    arrays: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for job, found in signs.items():
+        array = entries[job].array
+        for attempt in {sign.attempt for sign in found} if array is not None else ():
+            times = [sign.at_s for sign in found if sign.attempt == attempt]
+            arrays[array].append((min(times), max(times)))
+    for array, spans in arrays.items():
+        assert all(one[1] <= other[0] for one, other in pairwise(sorted(spans))), array

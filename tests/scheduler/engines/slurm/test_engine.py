@@ -50,11 +50,11 @@ def test_jobs_run_on_nodes_of_the_cluster(up: Up, lab: SlurmLab, tmp_path: Path)
         "-c",
         "hostname >&2; echo $SLURM_JOB_ID $TENBIN_TASKS",
     )
-    assert [up.client.job(n).result(60) for n in range(1, 8)] == [1, 2, 3, 4, 5, 6, 0]
-    where = [up.client.output(n).decode().strip() for n in range(1, 7)]
+    assert [up.client.job(n).result(60) for n in range(2, 9)] == [1, 2, 3, 4, 5, 6, 0]
+    where = [up.client.output(n).decode().strip() for n in range(2, 8)]
     assert set(where) == set(lab.nodes)
-    assert [up.client.job(n).info()["hosts"] for n in range(1, 7)] == [[name] for name in where]
-    slurm, tasks = up.client.output(7).decode().split()
+    assert [up.client.job(n).info()["hosts"] for n in range(2, 8)] == [[name] for name in where]
+    slurm, tasks = up.client.output(8).decode().split()
     assert tasks == "1" and "tenbin:" in lab.call("scontrol", "show", "job", slurm)
 
 

@@ -441,7 +441,24 @@ def test_outcomes(attempt: SlurmAttempt, outcome: tuple[Any, ...], effects: list
 # -- external jobs --------------------------------------------------------------------------------
 
 PENDING = SbatchJob(
-    *("12", "12", "PENDING", "BeginTime", 9e9, 0.0, 0.0, 1.0, 0, (), "", 2, 600.0, 0, "", False, "eve", ()),
+    key="12",
+    number="12",
+    state="PENDING",
+    reason="BeginTime",
+    eligible_s=9e9,
+    start_s=0.0,
+    end_s=0.0,
+    submitted_s=1.0,
+    status=0,
+    asked=(),
+    required="",
+    cpus=2,
+    limit_s=600.0,
+    restarts=0,
+    dependency="",
+    held=False,
+    user="eve",
+    nodes=(),
     begin_s=0.0,
 )
 RUNNING = PENDING._replace(state="RUNNING", nodes=("n1",), start_s=4000.0)

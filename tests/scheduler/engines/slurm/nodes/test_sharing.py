@@ -14,7 +14,7 @@ from agent.processes.binding import cpus_of
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.job_store import JobStore
-from scheduler.coordinator.journal import read_predictions
+from scheduler.coordinator.journal.journal import read_predictions
 from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from tenbin.errors import TenbinError
 from tests.support.components import require

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from agent.attempts.folder import Attempt
 from profiles.errors import BadInput, UserError
 from profiles.files import sync
-from scheduler.coordinator import journal_file, rows
-from scheduler.coordinator.jobs_on_disk import attempts_of, job_folders
-from scheduler.coordinator.journal import LAYOUT, Journal
-from scheduler.coordinator.tally import FILE as TALLY
-from scheduler.coordinator.tally import read_tally
+from scheduler.coordinator.journal import journal_file, rows
+from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
+from scheduler.coordinator.journal.journal import LAYOUT, Journal
+from scheduler.coordinator.journal.tally import FILE as TALLY
+from scheduler.coordinator.journal.tally import read_tally
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.rows import CHOICE, COLUMNS, entry_of
 from scheduler.jobs.specs import JobSpec
@@ -207,7 +207,8 @@ def _from_folder(number: int, folder: Path, last: int) -> tuple[Entry, dict[str,
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
         spec = JobSpec(command=("unknown",), folder="/")
         at = folder.stat().st_mtime
-        return Entry(number, spec, "", at, Stage.FAILED, last, end_s=at, trouble=UNKNOWN), {}
+        lost = Entry(number, spec, "", at, stage=Stage.FAILED, attempt=last, end_s=at, trouble=UNKNOWN)
+        return lost, {}
     entry.id, entry.attempt, entry.alive = number, last, True
     if not _runs(attempt, entry):
         entry.stage, entry.held_by_user = Stage.HELD, True
@@ -284,7 +285,8 @@ def _told(store: Path, found: Found, aside: Path) -> str:
         f"the journal is made anew: {kept} of its jobs could be read, {len(told)} are as their folders tell"
     ]
     if found.jobs > len(found.entries):
-        numbers = [number for number in range(1, found.last + 1) if number not in found.entries]
+        known = found.entries.keys() | {entry.array for entry in found.entries.values()}
+        numbers = [number for number in range(1, found.last + 1) if number not in known]
         words.append(f"lost, because no folder tells of them: {spans(numbers)}")
     if held:
         words.append(f"nobody knows how far {spans(held)} came: held, until you say tenbin resume, or cancel")

@@ -2,7 +2,7 @@
 
 SQLite takes much for whole that is not: it drops what follows a damaged place of its log in silence, and has
 no checksums of what is in the file itself. So each row of a job has two, and the tally beside the file says
-how much there must be (``scheduler.coordinator.tally``).
+how much there must be (``scheduler.coordinator.journal.tally``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from profiles.errors import BadInput, Busy
-from scheduler.coordinator.tally import FILE as TALLY
-from scheduler.coordinator.tally import Tally, read_tally
+from scheduler.coordinator.journal.tally import FILE as TALLY
+from scheduler.coordinator.journal.tally import Tally, read_tally
 from scheduler.jobs.rows import CHOICE
 from scheduler.prediction.predictions import UNITS
 

@@ -13,23 +13,27 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from heapq import merge
 from pathlib import Path
 from typing import Any
 
 from profiles.errors import BadInput
-from scheduler.coordinator import journal_file as file
-from scheduler.coordinator.jobs_on_disk import job_folders
-from scheduler.coordinator.rows import INSERT_PREDICTION, prediction_row, read_predictions, thaw
-from scheduler.coordinator.tally import Tally, TallyFile
-from scheduler.jobs.entry import FINAL, Entry
-from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of
+from scheduler.coordinator.journal import journal_file as file
+from scheduler.coordinator.journal.jobs_on_disk import job_folders
+from scheduler.coordinator.journal.rows import INSERT_PREDICTION, prediction_row, read_predictions, thaw
+from scheduler.coordinator.journal.tally import Tally, TallyFile
+from scheduler.jobs.entry import FINAL, Entry, Stage
+from scheduler.jobs.filters import JobFilter
+from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows
 from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
-VERSION = (
-    6  # 1 no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums
-)
+# 1 had no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums,
+# 6 no arrays.
+VERSION = 7
+MARKS = ", ".join("?" * len(FINAL))
 BUSY_MS = 5000  # to wait for somebody who reads
+LARGEST = (1 << 63) - 1  # number that SQLite knows
 CHECKPOINT_S = 30.0  # so long what is committed may be in the log only
 
 
@@ -38,6 +42,7 @@ CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, {", ".join(c for c in C
     asked, sum);
 CREATE TABLE IF NOT EXISTS tally (commits INTEGER, jobs INTEGER, last INTEGER);
 CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
+CREATE INDEX IF NOT EXISTS by_array ON jobs (array, array_index, stage) WHERE array IS NOT NULL;
 CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, variables TEXT);
 CREATE TABLE IF NOT EXISTS events
     (number INTEGER PRIMARY KEY, at_s REAL, job INTEGER, kind TEXT, detail TEXT);
@@ -123,7 +128,7 @@ class Journal:
         tally = Tally(self._tally.commits + 1, self._tally.jobs + len(new), last)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany(ADD, [_whole_row(entry) for entry in new])
+            self._db.executemany(ADD, _whole_rows(new))
             self._db.executemany(CHANGE, [_changed_row(entry) for entry in changed])
             self._db.execute("UPDATE tally SET commits = ?, jobs = ?, last = ?", tally)
             self._db.executemany("INSERT INTO events (at_s, job, kind, detail) VALUES (?, ?, ?, ?)", events)
@@ -168,10 +173,44 @@ class Journal:
     def entry(self, job_id: int) -> Entry | None:
         return next(self._select("WHERE id = ?", (job_id,)), None)
 
+    def stage(self, job_id: int) -> Stage | None:
+        """Return the stage of a job, without the rest of it."""
+        found = self._db.execute("SELECT stage FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return None if found is None else Stage(found[0])
+
+    def numbers(self, array: int) -> dict[int, int]:
+        """Return the number of each member of an array, by its index."""
+        return dict(self._db.execute("SELECT array_index, id FROM jobs WHERE array = ?", (array,)).fetchall())
+
     def entries(self, limit: int | None = None) -> list[Entry]:
         """Return the last jobs (all), in the order of their numbers."""
         found = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
         return found[::-1]
+
+    def count_single_jobs(self) -> int:
+        """Count the jobs that belong to no array, ended or not."""
+        members = self._db.execute("SELECT count(*) FROM jobs WHERE array IS NOT NULL").fetchone()[0]
+        return self.count() - int(members)
+
+    def ended(self, wanted: JobFilter, user: str) -> Iterator[Entry]:
+        """Yield jobs that have ended, the last ones first; of ``wanted`` only what is cheap is looked at.
+
+        Args:
+            user: whose jobs those are that name nobody.
+        """
+        if wanted.ids is not None:
+            given = "(SELECT value FROM json_each(?))"
+            where = f"WHERE (id IN {given} OR array IN {given}) AND stage IN ({MARKS}) ORDER BY id DESC"
+            ids = json.dumps(list(wanted.ids))
+            yield from self._select(where, (ids, ids, *FINAL))
+            return
+        checks = wanted.conditions(user)
+        where = "".join(f" AND {text}" for text in checks)
+        index = "by_array" if wanted.array is not None else "by_stage"
+        text = f"INDEXED BY {index} WHERE stage = ?{where} ORDER BY id DESC"
+        stages = [stage for stage in FINAL if not wanted.stages or stage in wanted.stages]
+        parts = [self._select(text, (stage, *checks.values())) for stage in stages]
+        yield from merge(*parts, key=lambda entry: entry.id, reverse=True)
 
     def count(self) -> int:
         """Count the jobs, ended or not."""
@@ -199,6 +238,34 @@ class Journal:
         marks = ", ".join("?" * len(FINAL))
         query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({marks}) GROUP BY stage"
         return {stage.value: 0 for stage in FINAL} | dict(self._db.execute(query, FINAL).fetchall())
+
+    def count_members(self) -> list[tuple[int, str, int]]:
+        """Count the members of each array, by stage: (array, stage, count)."""
+        query = "SELECT array, stage, count(*) FROM jobs WHERE array IS NOT NULL GROUP BY array, stage"
+        return self._db.execute(query).fetchall()
+
+    def members(self, array: int, low: int = 0, high: int = LARGEST) -> list[int]:
+        """Return the numbers of an array's members whose indices lie in a range, in the order of these."""
+        query = "SELECT id FROM jobs WHERE array = ? AND array_index BETWEEN ? AND ? ORDER BY array_index"
+        return [number for (number,) in self._db.execute(query, (array, low, high))]
+
+    def failed_members(self, array: int) -> list[int]:
+        """Return the indices of the members that failed or were killed, in their order."""
+        where = "WHERE array = ? AND stage IN ('failed', 'killed')"
+        query = f"SELECT array_index FROM jobs {where} ORDER BY array_index"
+        return [index for (index,) in self._db.execute(query, (array,))]
+
+    def unsuccessful_members(self, array: int) -> list[Entry]:
+        """Return the members that have ended without success, in the order of their numbers."""
+        stages = tuple(stage for stage in FINAL if stage is not Stage.DONE)
+        marks = ", ".join("?" * len(stages))
+        return list(self._select(f"WHERE array = ? AND stage IN ({marks}) ORDER BY id", (array, *stages)))
+
+    def index_range(self, array: int) -> tuple[int, int]:
+        """Return the least and the largest index of an array."""
+        query = "SELECT min(array_index), max(array_index) FROM jobs WHERE array = ?"
+        least, most = self._db.execute(query, (array,)).fetchone()
+        return int(least), int(most)
 
     def regions(self) -> dict[str, tuple[Region, ...]]:
         """Return the regions of each pool that is divided."""
@@ -271,9 +338,9 @@ def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
         raise BadInput(f"{path}: {file.in_a_line(error)}", "start its coordinator: tenbin up") from error
 
 
-def _whole_row(entry: Entry) -> list[Any]:
-    values = as_row(entry, COLUMNS)
-    return [*values, *file.sums(values, LAYOUT)]
+def _whole_rows(entries: Iterable[Entry]) -> Iterator[list[Any]]:
+    for row in new_rows(entries):
+        yield [*row, *file.sums(row, LAYOUT)]
 
 
 def _changed_row(entry: Entry) -> list[Any]:

@@ -1,0 +1,34 @@
+"""The jobs whose time has come: to begin, to be tried again, or to be ended at their deadline."""
+
+from __future__ import annotations
+
+from scheduler.coordinator import events as ev
+from scheduler.coordinator.handlers import Handlers
+from scheduler.coordinator.outcomes import DEADLINE
+from scheduler.jobs.entry import Entry, Stage
+
+
+class Alarms:
+    """Looks at each job that has an alarm (``Holds``) when its time has come."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self.handlers, self.holds, self.state = handlers, handlers.holds, handlers.state
+
+    def look(self) -> None:
+        """Look at the jobs whose time has come."""
+        for entry in self.holds.due(self.state.now):
+            deadline_s = entry.spec.deadline_s
+            if deadline_s is not None and deadline_s <= self.state.now:
+                self._end(entry)
+            elif entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
+                self.handlers.admit(entry)
+
+    def _end(self, entry: Entry) -> None:
+        """End a job at its deadline, whether it runs or waits."""
+        if not entry.alive:
+            trouble = f"its deadline passed before it could {'go on' if entry.attempt else 'start'}"
+            self.handlers.queue.put(ev.Ended(entry, Stage.CANCELLED, trouble))
+        elif entry.want != "end":
+            entry.trouble = DEADLINE
+            self.handlers.job_table.record(entry, self.state.now, "deadline")
+            self.handlers.dispatcher.request(entry, "end")

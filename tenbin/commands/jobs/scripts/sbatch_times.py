@@ -1,0 +1,100 @@
+"""Times as sbatch takes them: limits (``--time``), and instants (``--begin``, ``--deadline``)."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta
+from datetime import time as clock_time
+
+UNLIMITED = {"-1", "0", "infinite", "unlimited"}
+WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
+UNITS_S = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+NOW = re.compile(r"now(?:\s*\+\s*(\d+)\s*(second|minute|hour|day|week|)s?)?\s*", re.IGNORECASE)
+TOKENS = re.compile(
+    r"""(?P<word>midnight|noon|fika|teatime) | (?P<day>today|tomorrow)
+    | (?P<year>\d{4})-(?P<month>\d{2})-(?P<date>\d{2})(?:T(?=\d))?
+    | (?P<m>\d{1,2})(?P<by>[/.])(?P<d>\d{1,2})(?:(?P=by)(?P<y>\d{2}))?-?
+    | (?P<clock>\d{1,2}:\d{2}(?::\d{2})?)\s*(?P<half>[AaPp][Mm])?
+    | (?P<digits>\d{4}(?:\d{2})?)(?![\d:])""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def limit_s(text: str) -> float | None:
+    """Read a limit (``30`` are minutes); None: unlimited. Seconds are rounded up to minutes, as sbatch does.
+
+    Raises:
+        ValueError: the text is no limit.
+    """
+    if text.lower() in UNLIMITED:
+        return None
+    if found := re.fullmatch(r"(\d+)-(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    elif found := re.fullmatch(r"(?:(?:(\d+):)?(\d+):(\d+)|(\d+))", text):
+        hours, minutes, seconds, alone = (int(part or 0) for part in found.groups())
+        days, minutes = 0, minutes + alone
+    else:
+        raise ValueError(
+            "write minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds"
+        )
+    whole = math.ceil(((days * 24 + hours) * 60 + minutes) + seconds / 60)
+    return whole * 60.0 or None
+
+
+def instant_s(text: str, now: datetime) -> float | None:
+    """Read an instant in local time as seconds since 1970; None: it is now or has passed.
+
+    Raises:
+        ValueError: the text is no instant.
+    """
+    if found := NOW.fullmatch(text.strip()):
+        count = int(found[1] or 0) * UNITS_S[(found[2] or "").lower()]
+        return math.floor(now.timestamp()) + count if count else None
+    at = _date_and_time(text.strip(), now)
+    return at.timestamp() if at > now else None
+
+
+def _date_and_time(text: str, now: datetime) -> datetime:
+    """Put together the parts of an instant, which may come in any order."""
+    hour: clock_time | None = None
+    date = None
+    yearless = False
+    while text:
+        found = TOKENS.match(text)
+        if not found:
+            raise ValueError("write for instance 16:00, now+1hour, 2030-01-20T12:34:00 or tomorrow")
+        text = text[found.end() :].lstrip()
+        if found["word"]:
+            hour = clock_time(WORDS[found["word"].lower()])
+        elif found["clock"]:
+            hour = _clock(found["clock"], (found["half"] or "").lower())
+        elif found["day"]:
+            date = now.date() + timedelta(days=found["day"].lower() == "tomorrow")
+        elif found["year"]:
+            date = datetime(int(found["year"]), int(found["month"]), int(found["date"])).date()
+        else:
+            month, day, year = _month_and_day(found)
+            yearless = year is None
+            date = datetime(now.year if year is None else year, month, day).date()
+    if date is None:
+        at = datetime.combine(now.date(), hour or clock_time())
+        return at if at > now else at + timedelta(days=1)
+    at = datetime.combine(date, hour or clock_time())
+    return at.replace(year=at.year + 1) if yearless and at <= now else at
+
+
+def _month_and_day(found: re.Match[str]) -> tuple[int, int, int | None]:
+    parts = [found["m"], found["d"], found["y"] or ""]
+    if digits := found["digits"]:
+        parts = [digits[:2], digits[2:4], digits[4:]]
+    return int(parts[0]), int(parts[1]), 2000 + int(parts[2]) if parts[2] else None
+
+
+def _clock(text: str, half: str) -> clock_time:
+    hours, minutes, seconds = (*map(int, text.split(":")), 0)[:3]
+    if half and not 1 <= hours <= 12:
+        raise ValueError(f"{text} {half}: there is no such hour")
+    if half:
+        hours = hours % 12 + (12 if half == "pm" else 0)
+    return clock_time(hours, minutes, seconds)

@@ -1,0 +1,255 @@
+"""Simulations of policies on one workload, and on resampled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from profiles.errors import BadInput
+from scheduler.model.jobs import Cluster
+from scheduler.policies.registry import create
+from scheduler.simulator.comparison import PolicyDifference, differences
+from scheduler.simulator.metrics import Accumulator, Metrics
+from scheduler.simulator.settings import SimulationSettings, SimulationSummary
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.suitability import objection, suitable
+from scheduler.simulator.trace import Arrival, ClosedLoop, OutcomeRecorder, Sink
+from scheduler.simulator.window import NO_CUT, Cut, Window, counted_window, submissions
+from scheduler.workloads import Workload, load
+from scheduler.workloads.generators.blocks import Blocks
+from scheduler.workloads.logs.estimates import Unstated
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from scheduler.prediction.profiles import MeasuredCluster
+
+
+class Unsuitable(Exception):
+    """A policy that cannot schedule the cluster, or has no job to run there.
+
+    Args:
+        reason: for people. remedy: the next step if it is the only policy.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The jobs to simulate and the cluster; ``measured`` has its costs where a profile is given.
+
+    Attributes:
+        limit: so many jobs; None: all. warm_up, cool_down: parts that do not count.
+    """
+
+    workload: str
+    machine: Cluster
+    seed: int
+    limit: int | None
+    measured: MeasuredCluster | None
+    substitute: Unstated
+    warm_up: Cut = NO_CUT
+    cool_down: Cut = NO_CUT
+
+    def read(self) -> SimulatedJobs:
+        """Open the workload.
+
+        Raises:
+            BadInput: there is none, or an option does not fit it.
+        """
+        work = load(self.workload, self.machine, self.seed)
+        substitute, arrivals = replace(self.substitute), work.arrivals
+        if isinstance(arrivals, Iterable):
+            arrivals = substitute.filled(islice(arrivals, self.limit))
+        elif self.limit is not None:
+            raise BadInput("--limit: this workload reacts to the schedule", "give its own parameter jobs=")
+        elif substitute.actual or substitute.time_s is not None:
+            raise BadInput("--without-estimate: this workload reacts to the schedule", "leave it out")
+        settings = replace(work.settings, seed=self.seed)
+        if self.measured is not None:
+            settings = settings.with_measured(self.measured)
+        return SimulatedJobs(work, arrivals, settings, substitute)
+
+    def window(self) -> Window | None:
+        """Return the counted window, from a first reading of the workload; None where nothing is cut off.
+
+        Raises:
+            BadInput: nothing is left, or the workload reacts to the schedule.
+        """
+        if self.warm_up == self.cool_down == NO_CUT:
+            return None
+        arrivals = self.read().arrivals
+        if isinstance(arrivals, Iterable):
+            return counted_window(submissions(arrivals), self.warm_up, self.cool_down)
+        if self.cool_down != NO_CUT or not self.warm_up.is_time:
+            raise BadInput(
+                "--warm-up and --cool-down: this workload reacts to the schedule",
+                "give a time of warm-up, for instance --warm-up 2h",
+            )
+        return Window(self.warm_up.seconds)
+
+    def _check(self, text: str, settings: SimulationSettings) -> None:
+        """Raise Unsuitable if the policy cannot schedule the cluster."""
+        against = objection(create(text, self.seed), self.machine, settings)
+        if against is not None:
+            others = ", ".join(suitable(self.machine, settings))
+            remedy = f"policies for this cluster: {others}" if others else against.remedy
+            raise Unsuitable(against.what, remedy)
+
+    def run(self, text: str, window: Window | None, errors: Console, *, keep: bool) -> PolicyResult:
+        """Run a policy on the whole workload; outcomes are kept on request.
+
+        Raises:
+            Unsuitable: the policy cannot schedule the cluster, or has no job to run.
+            BadInput: there is no such policy or workload.
+        """
+        jobs = self.read()
+        self._check(text, jobs.settings)
+        metrics, record = Accumulator(self.machine, window), OutcomeRecorder()
+        sinks: list[Sink] = [metrics, record] if keep else [metrics]
+        with progress(text, errors) as show:
+            policy = create(text, self.seed)
+            summary = Simulator(
+                self.machine, jobs.arrivals, policy, jobs.settings, sinks=sinks, progress=show
+            ).run()
+        figures = {"policy": text, "without_estimate": jobs.substitute.jobs}
+        figures |= _figures(metrics.metrics(), summary, jobs.work)
+        if not figures["jobs"]:
+            reasons = "; ".join(left_out([figures])) or "there is none"
+            what = f"workload {self.workload}: policy {text} has no job to run ({reasons})"
+            raise Unsuitable(what, "choose another workload, cluster or policy")
+        return PolicyResult(figures, record, jobs.work)
+
+
+class SimulatedJobs(NamedTuple):
+    """An opened workload; ``substitute`` counts the jobs that state no run time."""
+
+    work: Workload
+    arrivals: Iterable[Arrival] | ClosedLoop
+    settings: SimulationSettings
+    substitute: Unstated
+
+
+class PolicyResult(NamedTuple):
+    """Figures of one policy, its outcomes if they were kept, and the workload."""
+
+    figures: dict[str, Any]
+    record: OutcomeRecorder
+    work: Workload
+
+
+class PolicyComparison(NamedTuple):
+    """Differences of each further policy against the first, from so many resampled workloads.
+
+    Attributes:
+        blocks, length_s: number and length of the blocks that were drawn from. left_out: jobs after the last.
+    """
+
+    against: str
+    differences: dict[str, list[PolicyDifference]]
+    resamples: int
+    blocks: int
+    length_s: float
+    left_out: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, the differences as dictionaries."""
+        found = {name: [one.to_dict() for one in each] for name, each in self.differences.items()}
+        return {**self._asdict(), "differences": found}
+
+
+def compare(
+    setup: Setup, results: Sequence[dict[str, Any]], resamples: int, block_s: float, *, errors: Console
+) -> PolicyComparison:
+    """Run the policies on resampled workloads, and compare each with the first.
+
+    Raises:
+        BadInput: the workload is too short, or reacts to the schedule.
+    """
+    jobs = setup.read()
+    if not isinstance(jobs.arrivals, Iterable):
+        raise BadInput("--resamples: this workload reacts to the schedule", "give a log or a trace")
+    blocks = Blocks(list(jobs.arrivals), block_s)
+    policies = [result["policy"] for result in results]
+    drawn: dict[str, list[dict[str, Any]]] = {text: [] for text in policies}
+    with progress("resampled workloads", errors) as show:
+        for number in range(resamples):
+            arrivals = blocks.drawn(np.random.default_rng([setup.seed, number]))
+            window = None
+            if not setup.warm_up == setup.cool_down == NO_CUT:
+                window = counted_window(submissions(arrivals), setup.warm_up, setup.cool_down)
+            for text in policies:
+                metrics = Accumulator(setup.machine, window)
+                policy = create(text, setup.seed)
+                Simulator(
+                    setup.machine, arrivals, policy, jobs.settings, sinks=[metrics], progress=show
+                ).run()
+                drawn[text].append(metrics.metrics().to_dict())
+    first, *others = results
+    found = {
+        other["policy"]: differences(
+            (other, first),
+            list(zip(drawn[other["policy"]], drawn[first["policy"]], strict=True)),
+            blocks.count,
+        )
+        for other in others
+    }
+    return PolicyComparison(first["policy"], found, resamples, blocks.count, block_s, blocks.left_out)
+
+
+def _figures(metrics: Metrics, summary: SimulationSummary, work: Workload) -> dict[str, Any]:
+    return {
+        **metrics.to_dict(),
+        "refused": sum(summary.refused.values()),
+        "refused_reasons": summary.refused,
+        "skipped": sum(work.skipped.values()),
+        "skipped_reasons": dict(work.skipped),
+        "decisions": summary.decisions,
+        "most_jobs_in_system": summary.most_in_system,
+        "wall_s": summary.wall_s,
+        "jobs_per_s": summary.jobs / summary.wall_s if summary.wall_s > 0 else None,
+    }
+
+
+@contextmanager
+def progress(text: str, errors: Console) -> Iterator[Callable[[int, float], None] | None]:
+    """Show on a terminal how far the simulation is."""
+    if not errors.is_terminal:
+        yield None
+        return
+    with errors.status(f"{text}: reading") as status:
+        yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
+
+
+MOST_REASONS = 6  # lines of jobs that are in no figure
+
+
+def left_out(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Say how many jobs are in no figure, and why; policies are named where they refuse different ones."""
+    first, *others = results
+    lines = reasons("skipped", first["skipped_reasons"])
+    if all(other["refused_reasons"] == first["refused_reasons"] for other in others):
+        return lines + reasons("refused", first["refused_reasons"])
+    return lines + [
+        line
+        for result in results
+        for line in reasons(f"refused by {result['policy']}", result["refused_reasons"])
+    ]
+
+
+def reasons(what: str, counts: dict[str, int]) -> list[str]:
+    """Write a line for each of the most frequent reasons, and one for all others."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    if len(ranked) > MOST_REASONS:
+        rest = ranked[MOST_REASONS - 1 :]
+        reason = f"{len(rest)} other reasons (--json names all)"
+        ranked[MOST_REASONS - 1 :] = [(reason, sum(count for _, count in rest))]
+    return [f"{what}: {count:,} job{'s' * (count != 1)}: {reason}" for reason, count in ranked]

@@ -1,0 +1,35 @@
+"""Arguments that are no fields of a job, and fields that the client must know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tenbin
+from scheduler.jobs.specs import JobSpec
+from tenbin.client.fields import FIELDS
+
+
+def test_the_client_knows_the_fields_of_a_job() -> None:
+    assert set(JobSpec.model_fields) - {"command", "slurm"} == FIELDS
+
+
+def test_a_misspelt_argument_names_the_near_ones(tmp_path: Path) -> None:
+    client = tenbin.Client(tmp_path)  # nobody answers there: the arguments are looked at first
+    for call in (
+        lambda: client.submit(["true"], core=2),
+        lambda: tenbin.submit(["true"], core=2),
+        lambda: tenbin.Executor(home=tmp_path, core=2),
+    ):
+        with pytest.raises(TypeError, match=r"no argument 'core'; did you mean .*cores") as found:
+            call()
+        assert isinstance(found.value, tenbin.TenbinError) and found.value.exit_code == 2
+    with pytest.raises(TypeError, match="did you mean max_workers"):
+        tenbin.Executor(home=tmp_path, max_worker=2)
+    with pytest.raises(TypeError, match=r"no argument 'zzzzz'; there are: account, "):
+        client.submit(["true"], zzzzz=1)
+    for name in ("mpi", "array_index"):  # which make no sense for a function
+        with pytest.raises(TypeError, match=f"Executor has no argument '{name}'"):
+            tenbin.Executor(home=tmp_path, **{name: 1})
+    assert not any(tmp_path.iterdir())

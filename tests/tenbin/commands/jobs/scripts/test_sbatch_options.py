@@ -1,0 +1,208 @@
+"""Options of sbatch: every spelling of the same options reads the same; what sbatch refuses is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import BadInput
+from tenbin.commands.jobs.scripts.needs import needs_of
+from tenbin.commands.jobs.scripts.sbatch_options import (
+    KINDS,
+    LEFT_OUT,
+    REFUSED,
+    SAME,
+    SHORT,
+    SILENT,
+    TAKEN,
+    Given,
+    options,
+)
+from tenbin.commands.jobs.scripts.script import SBATCH, read_script
+from tests.support.amounts import examples
+
+SPEC = {"tasks": 1, "cores": 1, "nodes": None, "env": {}}
+VALUES = {
+    "job-name": st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12),
+    "ntasks": st.integers(1, 999).map(str),
+    "cpus-per-task": st.integers(1, 99).map(str),
+    "mem": st.tuples(st.integers(1, 9999), st.sampled_from(["", "M", "G", "GB", "k"])).map(
+        lambda pair: f"{pair[0]}{pair[1]}"
+    ),
+    "time": st.sampled_from(["30", "1:30", "2:00:00", "1-12", "1-0:30", "0"]),
+    "array": st.sampled_from(["1-3", "0-20:5", "7", "1,3,5-7"]),
+    "output": st.text("abc%j_x/ #'\"", min_size=1, max_size=9),
+    "partition": st.sampled_from(["gpu", "a,b"]),
+    "requeue": st.none(),
+    "nice": st.one_of(st.none(), st.integers(-9, 9).map(str)),
+}
+OF_NAME = {name: short for short, name in SHORT.items()}
+ASKED = st.lists(
+    st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.just(name), VALUES[name])), max_size=7
+)
+
+
+def unique_beginnings(name: str) -> list[str]:
+    """Return the shortest beginning that no other option has, and longer ones."""
+    others = [other for other in KINDS if other != name and SAME.get(other, other) != name]
+    found = [name[:end] for end in range(1, len(name) + 1)]
+    return [each for each in found if not any(other.startswith(each) for other in others)] or [name]
+
+
+@st.composite
+def spelt(draw: st.DrawFn, name: str, value: str | None) -> str:
+    """Write an option in one of the ways that sbatch takes, quoted in one of the ways of its lines."""
+    if value is not None:
+        value = draw(quoted(value))
+    long = "--" + draw(st.sampled_from(unique_beginnings(name)))
+    ways = [long if value is None else f"{long}={value}"]
+    if value is not None and KINDS[name] == "needed":
+        ways.append(f"{long} {value}")
+        if name in OF_NAME:
+            ways += [f"-{OF_NAME[name]} {value}", f"-{OF_NAME[name]}{value}"]
+    return draw(st.sampled_from(ways))
+
+
+@st.composite
+def quoted(draw: st.DrawFn, value: str) -> str:
+    """Write a value so that sbatch reads it whole."""
+    ways = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"']
+    ways.append("'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'")
+    if not any(letter.isspace() for letter in value):
+        ways.append("".join(f"\\{letter}" if letter in "\\#'\"" else letter for letter in value))
+    return draw(st.sampled_from(ways))
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(asked=ASKED, data=st.data())
+def test_every_spelling_reads_the_same(
+    asked: list[tuple[str, str | None]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Options in any spelling, on one line or several, with comments and empty lines between."""
+    lines = ["#!/bin/sh"]
+    left = [data.draw(spelt(name, value)) for name, value in asked]
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        comment = data.draw(st.sampled_from(["", "  # -n 9 'x", " #"]))
+        lines.append(f"#SBATCH {'  '.join(left[:count])}{comment}")
+        left = left[count:]
+        lines += data.draw(
+            st.sampled_from([[], [""], ["##SBATCH -n 7"], [" #SBATCH -n 7"], ["# SBATCH -n 7"]])
+        )
+    lines += ["true", "#SBATCH --no-such-option"]
+    path = tmp_path_factory.getbasetemp() / "spelt.sh"
+    path.write_text("\n".join(lines))
+    script = read_script(str(path))
+    read = itertools.chain.from_iterable(
+        options(directive.words, script.at(directive.line)) for directive in script.of(SBATCH)
+    )
+    assert [(each.name, each.value) for each in read] == asked
+
+
+def needs(tmp_path: Path, *lines: str, overruled: frozenset[str] = frozenset()):  # type: ignore[no-untyped-def]
+    path = tmp_path / "job.sh"
+    path.write_text("\n".join(["#!/bin/sh", *lines, "true"]))
+    return needs_of(read_script(str(path)), overruled=overruled, ignored=())
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [  # each is refused by sbatch 22.05 too, seen there
+        (["#SBATCH foo"], "'foo' is no option"),
+        (["#SBATCHx"], "'x' is no option"),
+        (["#SBATCH -J a\\ b"], "'b' is no option"),
+        (["#SBATCH -J 'a"], "is not closed"),
+        (["#SBATCH : -n 1"], "a colon"),
+        (["#SBATCH -n"], "--ntasks needs a value"),
+        (["#SBATCH -J ''"], "--job-name needs a value"),
+        (["#SBATCH --requeue=1"], "takes no value"),
+        (["#SBATCH --nice 50"], "'50' is no option"),
+        (["#SBATCH --job-name = x"], "'x' is no option"),
+        (["#SBATCH --ntas=4"], "may be --ntasks, --ntasks-per-core"),
+        (["#SBATCH --cpus=4"], "may be --cpus-per-gpu, --cpus-per-task"),
+        (["#SBATCH --cpu-per-task=4"], "did you mean cpus-per-task"),
+        (["#SBATCH -n=4"], "a whole number"),
+        (["#SBATCH -n 4-8"], "a whole number"),
+        (["#SBATCH -n 0"], "a whole number"),
+        (["#SBATCH -c 0x3"], "a whole number"),
+        (["#SBATCH --mem=1.5G"], "K, M, G or T"),
+        (["#SBATCH --mem=1GiB"], "K, M, G or T"),
+        (["#SBATCH --mem=1000B"], "K, M, G or T"),
+        (["#SBATCH --mem=2G", "#SBATCH --mem-per-cpu=1G"], "line 3: #SBATCH --mem-per-cpu=1G: with --mem"),
+        (["#SBATCH -t 90s"], "write minutes"),
+        (["#SBATCH -t 1:2:3:4"], "write minutes"),
+        (["#SBATCH -t 1-:30"], "write minutes"),
+        (["#SBATCH -a 7-3"], "--array=7-3"),
+        (["#SBATCH -a 1-10:0"], "--array"),
+        (["#SBATCH -a -1"], "--array"),
+        (["#SBATCH -d afterok:1,"], "--dependency"),
+        (["#SBATCH -d afterok"], "--dependency"),
+        (["#SBATCH -d afterok:1x"], "is no number of a job"),
+    ],
+)  # fmt: skip
+def test_what_sbatch_refuses_is_refused_by_line(tmp_path: Path, lines: list[str], words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        needs(tmp_path, *lines).sized(SPEC)
+    assert words in str(error.value) and "job.sh, line " in str(error.value) and error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["#SBATCH hetjob"], "several components"),
+        (["#PBS -l nodes=1", "#SBATCH -n 1"], "sbatch would read this line too"),
+        (["#SBATCH -N 2"], "2 nodes"),
+        (["#SBATCH -n 6 --ntasks-per-node=2"], "3 nodes"),
+        (["#SBATCH --mem=0"], "all memory of a node"),
+        (["#SBATCH -d singleton"], "singleton: tenbin does not order jobs by their names"),
+        (["#SBATCH -d after:3"], "not for their start"),
+        (["#SBATCH -d afterok:1?afterany:2"], "not for any of them"),
+        (["#SBATCH -d afterok:1_2"], "by its own number"),
+        (["#SBATCH --gres=gpu:v100:1"], "not by type"),
+        (["#SBATCH --gres=shard:1"], "GPUs only"),
+        (["#SBATCH --gres=gpu:2"], "2 GPUs for 1 tasks"),
+        (["#SBATCH --kill-on-invalid-dep=no"], "is cancelled"),
+        (["#SBATCH -i data.txt"], "redirect"),
+    ],
+)
+def test_what_tenbin_cannot_do_is_refused_by_line(tmp_path: Path, lines: list[str], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        needs(tmp_path, *lines).sized(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("lines", "size"),
+    [  # tasks, cores and memory in MiB, as scontrol shows them of the same lines in Slurm 22.05
+        ([], (1, 1, None)),
+        (["#SBATCH -n4 -c 2"], (4, 2, None)),
+        (["#SBATCH -n 2", "#SBATCH -n 3"], (3, 1, None)),
+        (["#SBATCH --ntasks-per-node=4"], (1, 4, None)),
+        (["#SBATCH --tasks-per-node=4 -c 2 -N 1"], (1, 8, None)),
+        (["#SBATCH -N 2 -n 1"], (1, 1, None)),
+        (["#SBATCH -N 1-4 -c 2"], (1, 2, None)),
+        (["#SBATCH -N 1 -n 4 --mem=1000000K"], (1, 4, 977)),
+        (["#SBATCH -n 4 --mem=1000"], (4, 1, 250)),
+        (["#SBATCH --mem-per-cpu=100 -c 3 -n 2"], (2, 3, 300)),
+        (["#SBATCH --mem-per-cpu=100 -c 3 -N 1 -n 2"], (1, 6, 600)),
+        (["#SBATCH --gres=gpu:4 -N 1 -n 4 --mem=1g"], (4, 1, 256)),
+    ],
+)
+def test_size(tmp_path: Path, lines: list[str], size: tuple[int, int, float | None]) -> None:
+    found = needs(tmp_path, *lines).sized(SPEC)
+    memory = found.get("memory_mb")
+    assert found.get("tasks", 1) == size[0] and found.get("cores", 1) == size[1]
+    assert memory == (None if size[2] is None else pytest.approx(size[2] * 2**20 / 1e6))
+
+
+def test_every_option_has_one_place_and_one_short_name() -> None:
+    tables = (set(TAKEN), set(LEFT_OUT), set(REFUSED), set(SILENT))
+    assert sum(map(len, tables)) == len(set.union(*tables))
+    shorts = [
+        entry[0] for table in (TAKEN, LEFT_OUT, REFUSED, SILENT) for entry in table.values() if entry[0]
+    ]
+    assert len(shorts) == len(set(shorts))
+    assert str(Given("mem", "4G", "x")) == "--mem=4G"
