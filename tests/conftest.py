@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # PoCL fails if two build one kernel at once
     os.environ["POCL_CACHE_DIR"] = f"{tempfile.gettempdir()}/pocl-{os.getuid()}-{worker}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Say how a worker ended that was not to end yet: its signal, as a negative number, tells who did it."""
+    if error:
+        status = node.gateway._io.popen.wait(timeout=10)
+        print(f"\n{node.gateway.id} ended with {status}")
 
 
 @pytest.hookimpl(tryfirst=True)
