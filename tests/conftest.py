@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from probes.mpi.detection import find_mpi
@@ -32,7 +33,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     """Say how a worker ended that was not to end yet: its signal, as a negative number, tells who did it."""
     if error:
         status = node.gateway._io.popen.wait(timeout=10)
-        print(f"\n{node.gateway.id} ended with {status}")
+        free_mb = psutil.virtual_memory().available // 10**6
+        print(f"\n{node.gateway.id} ended with {status}; {free_mb} MB of memory are free")
 
 
 @pytest.hookimpl(tryfirst=True)
