@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from profiles.errors import BadInput
 
 if TYPE_CHECKING:  # numpy only once a load is wanted: its threads are limited by the environment before that
-    from probes.loads.common import Comm, Kernel
+    from probes.loads.common import Comm, Kernel, Work
 
 LOADS = ("ep", "cg", "ft", "mg", "lu")
 SINGLE_THREAD = {  # for the environment of a process, before its libraries are loaded
@@ -45,6 +45,13 @@ def most_ranks(load: str, size: str) -> int:
     """Tell the largest number of ranks that a load of this size can be split over."""
     most: int = _module(load).most_ranks(size)
     return most
+
+
+def work(load: str, size: str) -> Work:
+    """Count the operations of one run on one core, and its bytes between processor and memory."""
+    module = _module(load)
+    counted: Work = module.work(module.SIZES[size])
+    return counted
 
 
 def prepare(load: str, size: str, comm: Comm | None = None) -> Kernel:

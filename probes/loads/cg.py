@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from probes.loads.common import Comm, Floats, bounds, uniform
+from probes.loads.common import Comm, Floats, Work, bounds, uniform
 
 SEED = 314159265
 RCOND = 0.1
@@ -43,7 +43,7 @@ class Cg:
 
     def __init__(self, size: CgSize, comm: Comm) -> None:
         self.size, self.comm = size, comm
-        self.operations = operations(size)
+        self.operations = work(size).operations
         self.verification = "npb" if size.zeta else "own"
         edges = bounds(size.rows, comm.size)
         self.counts = [end - begin for begin, end in pairwise(edges)]
@@ -138,10 +138,11 @@ def random_vectors(size: CgSize) -> sparse.csr_array:
     return sparse.csr_array((np.array(values), index, np.array(starts)), shape=(size.rows, size.rows))
 
 
-def operations(size: CgSize) -> float:
-    """Count floating-point operations as NPB does."""
+def work(size: CgSize) -> Work:
+    """Count operations as NPB does; each product reads the matrix, 12 bytes an element."""
     z = size.nonzeros * (size.nonzeros + 1)
-    return 2.0 * size.steps * size.rows * (3 + z + CG_STEPS * (5 + z) + 3)
+    operations = 2.0 * size.steps * size.rows * (3 + z + CG_STEPS * (5 + z) + 3)
+    return Work(operations, 12.0 * size.steps * (CG_STEPS + 1) * size.rows * z)
 
 
 def most_ranks(size: str) -> int:

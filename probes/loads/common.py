@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,16 @@ Complexes = NDArray[np.complex128]
 MULTIPLIER = 5**13
 MODULUS = 2**46
 _BLOCK = 1 << 15
+
+
+class Work(NamedTuple):
+    """Floating-point operations of one run on one core, and the least bytes that pass between it and memory.
+
+    The bytes are those of arrays too large for the caches, once for each pass over them.
+    """
+
+    operations: float
+    traffic_bytes: float
 
 
 class Kernel(Protocol):

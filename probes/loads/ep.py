@@ -10,11 +10,13 @@ import math
 import numpy as np
 from scipy.special import erf
 
-from probes.loads.common import Comm, Floats, uniform
+from probes.loads.common import Comm, Floats, Work, uniform
 
 SIZES = {"20": 20, "22": 22, "S": 24, "W": 25, "26": 26, "A": 28}  # log2 of the pairs
 SEED = 271828183
 RINGS = 10
+# Two numbers: scaled and shifted (6), squared and added (3). Of pi/4 of them: factor, deviates, two sums (8).
+PAIR_OPERATIONS = 9 + 8 * math.pi / 4
 BLOCK = 1 << 14  # pairs at a time: the arrays stay in the cache
 
 # Sums of the x and y deviates (NPB 3.4, ep.f90).
@@ -78,6 +80,11 @@ def gaussian(pairs: int, sums: Floats, counts: Floats) -> bool:
         and np.all(np.abs(sums) <= 6 * math.sqrt(accepted))
         and np.all(np.abs(counts - expected) <= 6 * np.sqrt(expected + 1))
     )
+
+
+def work(log2_pairs: int) -> Work:
+    """Count logarithm and root as one operation each; the blocks stay in the caches."""
+    return Work(PAIR_OPERATIONS * 2**log2_pairs, 0.0)
 
 
 def most_ranks(size: str) -> int:

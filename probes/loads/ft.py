@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import fft
 
-from probes.loads.common import Comm, Complexes, Floats, bounds, uniform
+from probes.loads.common import Comm, Complexes, Floats, Work, bounds, uniform
 
 SEED = 314159265
 ALPHA = 1e-6
@@ -68,7 +68,7 @@ class Ft:
 
     def __init__(self, size: FtSize, comm: Comm) -> None:
         self.size, self.comm = size, comm
-        self.operations = operations(size)
+        self.operations = work(size).operations
         self.verification = "npb" if size in PUBLISHED else "own"
         self.z = bounds(size.nz, comm.size)
         self.y = bounds(size.ny, comm.size)
@@ -144,10 +144,15 @@ def decay(size: FtSize, rows: slice) -> Floats:
     )
 
 
-def operations(size: FtSize) -> float:
-    """Count floating-point operations as NPB does."""
+def work(size: FtSize) -> Work:
+    """Count operations as NPB does.
+
+    Each pass reads and writes 16 bytes a point: one for each axis and one to turn the slabs, in the first
+    transform and in each step. Each step also multiplies by the decay (8 bytes).
+    """
     n = size.nx * size.ny * size.nz
-    return float(n * (14.8157 + 7.19641 * np.log(n) + (5.23518 + 7.21113 * np.log(n)) * STEPS))
+    operations = n * (14.8157 + 7.19641 * np.log(n) + (5.23518 + 7.21113 * np.log(n)) * STEPS)
+    return Work(float(operations), float(n * (4 * 32 + STEPS * (5 * 32 + 8))))
 
 
 def most_ranks(size: str) -> int:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from probes.loads.common import Comm, Floats, bounds
+from probes.loads.common import Comm, Floats, Work, bounds
 
 SIZES = {"32": 32, "S": 64, "128": 128, "W": 256, "A": 512}
 DEPTH = 32
@@ -30,7 +30,7 @@ class Lu:
 
     def __init__(self, n: int, comm: Comm) -> None:
         self.n, self.comm = n, comm
-        self.operations = 2.0 * SWEEPS * 6 * n * n * DEPTH
+        self.operations = work(n).operations
         self.verification = "own"
         edges = bounds(n, comm.size)
         self.columns = slice(edges[comm.rank], edges[comm.rank + 1])
@@ -97,6 +97,12 @@ class Lu:
         error = np.abs(self.u - self.exact)[inner].max(axis=(0, 1))
         excess = float((error - (q ** (2 * SWEEPS) + 1e-13)).max())  # the exact solution is at most 1
         return self.comm.largest(excess) <= 0.0
+
+
+def work(n: int) -> Work:
+    """Count six operations a point and pass, which reads f and u and writes u."""
+    points = 2.0 * SWEEPS * n * n * DEPTH
+    return Work(6 * points, 3 * 8 * points)
 
 
 def most_ranks(size: str) -> int:

@@ -1,13 +1,14 @@
-"""Pictures of arithmetic: speed and clock over cores, and the roofline with memprobe's bandwidth."""
+"""Pictures of arithmetic: speed and clock over cores, and the roofline with the built-in loads on it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from probes.loads import work
 from profiles.fits.compute import LOADS, windows
 from profiles.records import Model
 from profiles.stats import median_interval
@@ -22,9 +23,11 @@ EXPLANATION = (
     "additions, of which a core does one a cycle: by itself, and in short pieces between products and "
     "vector loops, so under their load. Interrupts and other guests of a hypervisor make it read too low, "
     "never too high. The windows are short: a long run that power or heat limits is slower. The roofline "
-    "puts the speeds beside memprobe's bandwidth: left of the corner a program that does so many "
-    "operations for a byte is bound by memory, right of it by arithmetic. memprobe writes; a program that "
-    "only reads memory may get up to twice its bandwidth."
+    "puts the speeds beside the bandwidth of STREAM's triad (memprobe's, where streams were not measured): "
+    "left of the corner a program that does so many operations for a byte is bound by memory, right of it "
+    "by arithmetic. The built-in loads stand at the operations for each byte that their passes over memory "
+    "must move. A load whose arrays fit into the caches may stand above the slope. EP stays in the caches "
+    "and stands at the right edge."
 )
 NAMES = {"blas": "matrix products", "vector": "vector loop"}
 BUSY = {"add": "additions only", "vector": "vector loop, double", "blas": "matrix products, double"}
@@ -46,7 +49,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
 
 
 def figures_across(models: Sequence[Model]) -> list[go.Figure]:
-    """Draw the roofline of one core and of all, from the ``models`` of this probe and of memprobe."""
+    """Draw the roofline of one core and of all with the built-in loads, from the ``models`` of all probes."""
     found = [*_roofs(models)]
     if not found:
         return []
@@ -67,10 +70,24 @@ def figures_across(models: Sequence[Model]) -> list[go.Figure]:
             showlegend=False,
             legendgroup=str(i),
         )
+    for name, intensity, gflops in _loads(models):
+        fig.add_scatter(
+            x=[intensity], y=[gflops], mode="markers", name=name, marker={"size": 7, "symbol": "x"}
+        )
     fig.update_xaxes(type="log", dtick=1)
     fig.update_yaxes(type="log", dtick=1)
     _legend_beside(fig)
     return [fig]
+
+
+def _loads(models: Sequence[Model]) -> Iterator[tuple[str, float, float]]:
+    """Name each built-in load on one core, with its operations a byte and its GFLOP/s."""
+    for model in models:
+        if model.probe == "scaling" and model.quantity == "run_s":
+            load, size = model.labels["load"], model.labels["size"]
+            operations, traffic_bytes = work(load, size)
+            intensity = operations / traffic_bytes if traffic_bytes else float(INTENSITIES[-1])
+            yield f"{load.upper()} {size}, 1 core", intensity, operations / model["T1"].value / 1e9
 
 
 def _roofs(models: Sequence[Model]) -> list[tuple[str, str, float, float]]:
@@ -83,12 +100,18 @@ def _roofs(models: Sequence[Model]) -> list[tuple[str, str, float, float]]:
             key = int(model.labels["cores"]), model.labels["precision"]
             peaks[key] = max(value, peaks.get(key, 0.0))
         elif model.quantity == "memory_bandwidth_gbs" and model.labels["numa"] == "local":
+            bandwidths.setdefault(int(model.labels["cores"]), value)
+        elif model.quantity == "stream_bandwidth_gbs" and _is_local_triad(model):
             bandwidths[int(model.labels["cores"])] = value
     return [
         (f"{cores} core{'s' * (cores > 1)}", precision, peak, bandwidths[cores])
         for (cores, precision), peak in sorted(peaks.items())
         if cores in bandwidths
     ]
+
+
+def _is_local_triad(model: Model) -> bool:
+    return model.labels["kernel"] == "triad" and model.labels["numa"] == "local"
 
 
 def _speed_figure(found: pd.DataFrame, suffix: str) -> go.Figure:

@@ -18,6 +18,7 @@ from probes.compute.kernels import TYPES, Kernels, build
 from probes.compute.pool import overlap
 from probes.compute.probe import plan
 from probes.compute.worker import Computed, products, vector_loop
+from probes.loads import work
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
 from profiles.fits.compute import windows
@@ -274,3 +275,20 @@ def test_the_roof_is_bandwidth_up_to_the_corner_and_then_the_peak() -> None:
     assert roof.y[0] == pytest.approx(20 * roof.x[0])
     assert roof.y[-1] == pytest.approx(0.9 * 4 * 90, rel=0.01)  # the vector loop, which is above the products
     assert "corner at 16.2" in roof.name
+
+
+def test_the_triad_is_the_slope_and_loads_stand_on_the_roof() -> None:
+    """An LU of a quarter of an operation a byte, whose run takes what its bytes take, is on the slope."""
+    models = fit_samples("compute", made_up())
+    labels = {"kernel": "triad", "cores": "1", "numa": "local"}
+    quantity = {"probe": "streams", "quantity": "stream_bandwidth_gbs", "name": "bandwidth", "unit": "GB/s"}
+    models.append(constant.fit([8.0, 8.0], labels=labels, **quantity))
+    one_s = work("lu", "A").traffic_bytes / 8e9
+    runs = [
+        {"load": "lu", "size": "A", "cores": n, "run_s": one_s / n, "emulated": False}
+        for n in (1, 1, 1, 2, 2, 2)
+    ]
+    models += fit_samples("scaling", pd.DataFrame(runs))
+    (fig,) = figures_across(models)
+    (lu,) = [trace for trace in fig.data if trace.name == "LU A, 1 core"]
+    assert lu.x[0] == 0.25 and lu.y[0] == pytest.approx(0.25 * 8.0, rel=1e-6)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.loads import LOADS, cg, common, ft, lu, most_ranks, prepare, sizes
+from probes.loads import LOADS, cg, common, ft, lu, most_ranks, prepare, sizes, work
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import run_ranks
 from profiles.errors import BadInput
@@ -234,3 +235,20 @@ def test_bad_names_are_one_line(wanted: str) -> None:
 def test_a_slow_machine_gets_a_smaller_size() -> None:
     done = subprocess.run([*RUN, "ep:22", "--at-most-s", "1e-9"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["class"] == "20"
+
+
+def test_work_of_cg_is_that_of_its_matrix() -> None:
+    """NPB's count of elements is an upper bound: vectors meet, and random places coincide."""
+    size = cg.SIZES["S"]
+    products = size.steps * (cg.CG_STEPS + 1)
+    elements = work("cg", "S").traffic_bytes / 12 / products
+    assert 0.95 * elements <= cg.matrix(size, slice(0, size.rows)).nnz <= elements + size.rows
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_work_grows_with_the_size(load: str) -> None:
+    counted = [work(load, size) for size in sizes(load)]
+    assert all(a.operations < b.operations for a, b in pairwise(counted))
+    assert all(a.traffic_bytes < b.traffic_bytes for a, b in pairwise(counted)) or load == "ep"
+    if load != "ep":
+        assert prepare(load, sizes(load)[0]).operations == counted[0].operations
