@@ -285,7 +285,7 @@ def test_the_triad_is_the_slope_and_loads_stand_on_the_roof() -> None:
     models.append(constant.fit([8.0, 8.0], labels=labels, **quantity))
     one_s = work("lu", "A").traffic_bytes / 8e9
     runs = [
-        {"load": "lu", "size": "A", "cores": n, "run_s": one_s / n, "emulated": False}
+        {"load": "lu", "size": "A", "cores": n, "run_s": one_s / n, "emulated": False, "round": 0}
         for n in (1, 1, 1, 2, 2, 2)
     ]
     models += fit_samples("scaling", pd.DataFrame(runs))
