@@ -291,4 +291,4 @@ def test_the_triad_is_the_slope_and_loads_stand_on_the_roof() -> None:
     models += fit_samples("scaling", pd.DataFrame(runs))
     (fig,) = figures_across(models)
     (lu,) = [trace for trace in fig.data if trace.name == "LU A, 1 core"]
-    assert lu.x[0] == 0.25 and lu.y[0] == pytest.approx(0.25 * 8.0, rel=1e-6)
+    assert lu.x[0] == 0.25 and lu.y[0] == pytest.approx(0.25 * 8.0, rel=1e-3)
