@@ -8,6 +8,7 @@ from statistics import median
 import plotly.graph_objects as go
 
 from profiles.clusters import BETWEEN, Between, Survey
+from profiles.quantities import Better, better
 from profiles.siblings import Odd, Value, none_odd
 from tenbin.report.html import write
 from tenbin.report.pictures.picture import picture
@@ -17,7 +18,6 @@ from tenbin.text import number
 # Diverging and colour-blind safe: blue is better, orange is worse, white is as the siblings.
 SCALE = [[0.0, "#0072B2"], [0.5, "#FFFFFF"], [1.0, "#D55E00"]]
 REACH = 30.0  # per cent off the median at which a colour is full
-HIGHER_IS_BETTER = ("_gbs", "speed_ratio")
 ROW_PX = 26
 
 
@@ -85,9 +85,12 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
 
 
 def _worse(v: Value, middle: float) -> float:
-    """Return by how many per cent the value is worse than the median; negative: better."""
+    """Return by how many per cent the value is worse than the median; negative: better.
+
+    Of a quantity of which neither is better (power), more counts as worse.
+    """
     change = 100 * (v.value / middle - 1) if middle else 0.0
-    return -change if v.quantity.endswith(HIGHER_IS_BETTER) else change
+    return -change if better(v.quantity, v.subject.partition(" ")[0]) is Better.HIGHER else change
 
 
 def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
@@ -103,7 +106,7 @@ def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
         x=nodes,
         y=nodes,
         texttemplate="%{z:.3g}" if len(nodes) <= 16 else None,
-        colorscale="Cividis" if of.quantity.endswith(HIGHER_IS_BETTER) else "Cividis_r",
+        colorscale="Cividis" if better(of.quantity) is Better.HIGHER else "Cividis_r",
         colorbar={"title": of.unit},
         hovertemplate="%{x} and %{y}: %{z:.3g} " + of.unit + "<extra></extra>",
     )

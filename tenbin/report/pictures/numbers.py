@@ -23,7 +23,8 @@ def table(traces: Sequence[Any], plot: Plot, titles: tuple[str, str]) -> str:
     if traces and traces[0].type == "heatmap":
         (head, rows) = _fields(traces[0])
     else:
-        head = ("series", titles[0] or "at", titles[1] or "value", "interval or range", "n")
+        at, of = titles[::-1] if plot.y.names else titles
+        head = ("series", at or "at", of or "value", "interval or range", "n")
         rows = [row for trace in traces for row in _rows(trace, plot)]
     cut = f" (the first {MOST_ROWS} of {len(rows)})" if len(rows) > MOST_ROWS else ""
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}' for cell in row)}" for row in rows[:MOST_ROWS])
@@ -42,12 +43,12 @@ def _rows(trace: Any, plot: Plot) -> Iterator[Row]:
         return  # the lower end of a band
     places: dict[str, list[int]] = {}
     x, y = listed(trace.x), listed(trace.y)
-    flat = trace.type == "bar" and trace.orientation == "h"
+    flat = bool(plot.y.names) or (trace.type == "bar" and trace.orientation == "h")
     along, lengths = (y, x) if flat else (x, y)
     of = plot.y if flat else plot.x
     for i, value in enumerate(along):
         places.setdefault(of.label(value, snap=not drawn), []).append(i)
-    intervals = errors(trace.error_y, y)
+    intervals = errors(trace.error_x if flat else trace.error_y, lengths)
     shown = list(places.items())
     if drawn and len(shown) > MOST_OF_LINE:
         shown = [shown[i] for i in np.linspace(0, len(shown) - 1, MOST_OF_LINE).round().astype(int)]
