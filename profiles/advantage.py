@@ -103,6 +103,11 @@ class Row(NamedTuple):
     b: CardFigure
     advantage: Advantage
 
+    @property
+    def name(self) -> str:
+        """The figure's name as a part of a sentence."""
+        return self.a.name.replace(",", "")
+
 
 def judge(direction: Better, a: Bounded, b: Bounded) -> Advantage:
     """Judge two values of a quantity, of which ``direction`` is better."""
@@ -169,7 +174,7 @@ def _best(rows: Sequence[Row], side: str) -> str:
     """Name the figures at which one side is surely better, the largest difference first."""
     won = [row for row in rows if row.advantage.of == side and row.advantage.certainty is Certainty.SURELY]
     won.sort(key=lambda row: -row.advantage.size)
-    named = [" ".join((row.a.name, row.advantage.degree)) for row in won[:MOST_NAMED]]
+    named = [" ".join((row.name, row.advantage.degree)) for row in won[:MOST_NAMED]]
     return _listed(named, len(won)) if won else "none of the main figures"
 
 
@@ -184,11 +189,11 @@ def _rest(rows: Sequence[Row], in_one: Sequence[str]) -> str:
     sure, perhaps, untold = (
         [row for row in rows if row.advantage.certainty is certainty] for certainty in Certainty
     )
-    maybe = [f"{row.advantage.of} at {row.a.name}" for row in perhaps if row.advantage.of]
-    neutral = [f"{row.a.name} ({row.advantage.words})" for row in [*sure, *perhaps] if not row.advantage.of]
+    maybe = [f"{row.advantage.of} at {row.name}" for row in perhaps if row.advantage.of]
+    neutral = [f"{row.name} ({row.advantage.words})" for row in [*sure, *perhaps] if not row.advantage.of]
     parts = (
         ("perhaps better is", maybe),
-        ("not to tell:", [row.a.name for row in untold]),
+        ("not to tell:", [row.name for row in untold]),
         ("different, and a matter of what one wants:", neutral),
         ("known well enough in one profile only:", in_one),
     )

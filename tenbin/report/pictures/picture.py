@@ -33,6 +33,7 @@ WIDTH, HEIGHT = 560.0, 260.0
 WIDE = 1000.0  # of bars and heat maps, which have long names at their side
 MARGINS = 160  # of the height that a figure asks for, not of its area
 LETTER, LINE = 9.0, 18.0  # room of a letter and of a line, in the larger type of small screens
+WIDE_LETTER, MOST_LETTERS = 7.2, 48  # of a wide picture, which is not enlarged there; beside the picture
 TOP, RIGHT = 10.0, 14.0
 
 
@@ -60,7 +61,7 @@ def _titles(layout: Any) -> tuple[str, str]:
     return layout.xaxis.title.text or "", layout.yaxis.title.text or ""
 
 
-def _plot(fig: go.Figure) -> tuple[Plot, dict[int, list[Bar]]]:
+def _plot(fig: go.Figure) -> tuple[Plot, list[list[Bar]]]:
     """Make the axes around all that is drawn; place the bars."""
     layout, traces = fig.layout, list(fig.data)
     columns = [[listed(getattr(trace, name)) for trace in traces] for name in ("x", "y")]
@@ -89,7 +90,7 @@ def _plot(fig: go.Figure) -> tuple[Plot, dict[int, list[Bar]]]:
     heat = any(trace.type == "heatmap" for trace in traces)
     wide = heat or flat or layout.meta == "wide"
     height = layout.height - MARGINS if heat or flat else HEIGHT
-    return Plot(x, y, WIDE if wide else WIDTH, height), dict(enumerate(placed))
+    return Plot(x, y, WIDE if wide else WIDTH, height), placed
 
 
 def _lines_across(layout: Any, name: str) -> list[Any]:
@@ -97,9 +98,11 @@ def _lines_across(layout: Any, name: str) -> list[Any]:
     return [one for one in layout.shapes if one[f"{name}ref"] in (name, None)]
 
 
-def _svg(fig: go.Figure, plot: Plot, placed: dict[int, list[Bar]]) -> str:
+def _svg(fig: go.Figure, plot: Plot, placed: Sequence[Sequence[Bar]]) -> str:
     """Draw axes and marks; the text beside the axes is outside the area of the marks."""
-    left = 10 + LETTER * max((len(line) for _, text in plot.y.ticks for line in text.split("\n")), default=1)
+    letter = LETTER if plot.width == WIDTH else WIDE_LETTER
+    longest = max((len(line) for _, text in plot.y.ticks for line in text.split("\n")), default=1)
+    left = 10 + letter * min(longest, MOST_LETTERS)
     lines = max((text.count("\n") + 1 for _, text in plot.x.ticks), default=1)
     whole_width, whole_height = plot.width, plot.height + TOP + LINE * lines + 4
     area = Plot(plot.x, plot.y, whole_width - left - RIGHT, plot.height)
@@ -113,15 +116,14 @@ def _svg(fig: go.Figure, plot: Plot, placed: dict[int, list[Bar]]) -> str:
     return "".join(parts)
 
 
-def _marks(fig: go.Figure, area: Plot, placed: dict[int, list[Bar]]) -> list[str]:
-    parts, before, barred = [], None, 0
+def _marks(fig: go.Figure, area: Plot, placed: Sequence[Sequence[Bar]]) -> list[str]:
+    parts, before, unused = [], None, iter(placed)
     for place, trace in enumerate(fig.data):
         tone = colour(trace, place) if trace.type != "heatmap" else ""
         if trace.type == "heatmap":
             parts.append(heatmap(trace, area))
         elif trace.type == "bar":
-            parts.append(bars(trace, placed[barred], area, tone))
-            barred += 1
+            parts.append(bars(trace, next(unused), area, tone))
         else:
             parts.append(scatter(trace, area, tone, before))
             before = trace
@@ -169,10 +171,15 @@ def _grid(area: Plot) -> str:
             low = at - LINE * len(lines) / 2
             first = at + 5 - LINE * (len(lines) - 1) / 2
             parts += [
-                f'<text text-anchor="end" x="-7" y="{first + LINE * i:.1f}">{escape(line)}</text>'
+                f'<text text-anchor="end" x="-7" y="{first + LINE * i:.1f}">{escape(_short(line))}</text>'
                 for i, line in enumerate(lines)
             ]
     return "".join(parts)
+
+
+def _short(text: str) -> str:
+    """Cut a long name; the table has all of it."""
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 
 def _inside(of: Axis) -> list[tuple[float, str]]:
