@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from math import exp, hypot, inf, log
+from math import exp, hypot, log
 from typing import NamedTuple
 
 from profiles.card import CardFigure, main_figures
@@ -43,8 +43,8 @@ class Advantage(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The distance by which differences are sorted, as a logarithm."""
-        return inf if self.ratio is None else log(self.ratio)
+        """The distance by which differences are sorted, as a logarithm; 0 where it is not known."""
+        return 0.0 if self.ratio is None else log(self.ratio)
 
     @property
     def words(self) -> str:

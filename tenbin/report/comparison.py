@@ -95,6 +95,8 @@ def _forest(rows: Sequence[Row]) -> go.Figure:
     fig = figure("Main figures: how many times as good B is as A", "left of 1: A is better; right: B", "")
     for side, colour in (("A", COLOURS[1]), ("B", COLOURS[0])):
         told = [row for row in rows if row.advantage.of == side and row.advantage.low and row.advantage.high]
+        if not told:
+            continue
         ratios = [[row.advantage.ratio, row.advantage.low, row.advantage.high] for row in told]
         times = [[r if side == "B" else 1 / r for r in three if r] for three in ratios]
         fig.add_scatter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tenbin.text import number
 WANTED_TICKS = 6
 FEW_DECADES = 2.0  # at most so many decades have ticks at 2 and 5 too
 LEAST_DECADES = 0.7  # less than that has the ticks of a linear axis
+MOST_REACH = 3.0  # of an interval beyond all values, in spans of the values
 FREE = 0.04  # of an axis, beyond the first and the last value
 
 
@@ -40,8 +41,8 @@ class Axis:
     def label(self, value: Any, *, snap: bool) -> str:
         """Write a value; ``snap``: by the nearest tick, because dots stand beside each other there."""
         place = float(self.scaled([value])[0])
-        if len(self.ticks) > 1 and snap and math.isfinite(place):
-            apart = min(abs(b[0] - a[0]) for a, b in zip(self.ticks, self.ticks[1:], strict=False))
+        if self.ticks and snap and math.isfinite(place):
+            apart = min((abs(b[0] - a[0]) for a, b in pairwise(self.ticks)), default=1.0)
             nearest, name = min(self.ticks, key=lambda tick: abs(tick[0] - place))
             if abs(nearest - place) <= 0.5 * apart:
                 return name.replace("\n", ", ")
@@ -67,6 +68,17 @@ def categories(layout: Any, columns: Sequence[Sequence[Any]]) -> tuple[str, ...]
         return ()
     order = tuple(layout.categoryarray) if layout.categoryarray is not None else ()
     return (*order, *(name for name in found if name not in order))
+
+
+def within_reach(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Cut ends of intervals that are so far from all values that these would become a line."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return ends
+    low, high = float(known.min()), float(known.max())
+    reach = MOST_REACH * max(high - low, abs(high), 1e-300)
+    cut: np.ndarray = np.clip(ends, low - reach, high + reach)
+    return cut
 
 
 def axis(layout: Any, names: tuple[str, ...], extents: Sequence[np.ndarray], *, from_zero: bool) -> Axis:

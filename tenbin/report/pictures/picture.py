@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
-from tenbin.report.pictures.axes import Axis, axis, categories, scaled
+from tenbin.report.pictures.axes import Axis, axis, categories, scaled, within_reach
 from tenbin.report.pictures.marks import (
     DASHES,
     Bar,
@@ -77,8 +77,9 @@ def _plot(fig: go.Figure) -> tuple[Plot, list[list[Bar]]]:
                 trace.type == "bar" and name == "y" and trace.error_y.array is not None
             ):
                 ends = errors(trace[f"error_{name}"], listed(trace[name]))
-                every = [*listed(trace[name]), *chain(*filter(None, ends))]
-                extents[i].append(scaled(every, names[i], log))
+                values = scaled(listed(trace[name]), names[i], log)
+                reached = scaled(chain(*filter(None, ends)), names[i], log)
+                extents[i] += [values, within_reach(values, reached)]
         extents[i] += [scaled([line[f"{name}0"]], names[i], log) for line in _lines_across(layout, name)]
         for bar in chain(*placed):
             along = i == int(flat)

@@ -90,6 +90,13 @@ def test_an_axis_holds_intervals_and_lines() -> None:
     assert 0.4 < low < high < 0.65  # of 5 and 6 between -3 and 15
 
 
+def test_one_wild_interval_does_not_flatten_the_rest() -> None:
+    fig = figure("t", "x", "y")
+    fig.add_scatter(x=[1, 2], y=[5, 6], mode="markers", error_y={"array": [1e6, 1], "arrayminus": [1, 1]})
+    fig.update_yaxes(rangemode="tozero")
+    assert min(y for _, y in points(svg(fig), "dots")) > 0.15
+
+
 def test_text_from_elsewhere_stays_text() -> None:
     dots, heat = figure(NASTY, NASTY, NASTY), figure(NASTY, NASTY, NASTY)
     dots.add_scatter(x=[NASTY, "b"], y=[1, 2], name=NASTY, text=[NASTY, NASTY], mode="markers")
