@@ -26,6 +26,8 @@ class CardFigure(NamedTuple):
         value, low, high: in ``unit``; the limits of the 95 % interval, None where that is open or unknown.
         quality: of the coefficient; "" where the figure is a prediction.
         emulated: it comes from emulated hardware.
+        quantity, coefficient: of the model that it is from.
+        subject: what it was measured on, as far as the name does not say it ("cores=16").
     """
 
     name: str
@@ -36,6 +38,9 @@ class CardFigure(NamedTuple):
     quality: str
     meaning: str
     emulated: bool
+    quantity: str
+    coefficient: str
+    subject: str
 
 
 @dataclass(frozen=True)
@@ -128,10 +133,14 @@ _WANTED = (
 
 def card(profile: Profile) -> Card:
     """Choose the main figures of a profile, and say what is unusual and what to do next."""
-    wanted = [figure for one in _WANTED if (figure := _figure(profile, one)) is not None]
-    figures = [*wanted[: MOST_FIGURES - 1], *_checkpoint(profile), *wanted[MOST_FIGURES - 1 :]]
     steps = tuple(_next_steps(profile))[:MOST_STEPS]
-    return Card(tuple(figures[:MOST_FIGURES]), tuple(_unusual(profile)), steps)
+    return Card(main_figures(profile)[:MOST_FIGURES], tuple(_unusual(profile)), steps)
+
+
+def main_figures(profile: Profile) -> tuple[CardFigure, ...]:
+    """List all figures that a card may have, most important first."""
+    wanted = [figure for one in _WANTED if (figure := _figure(profile, one)) is not None]
+    return (*wanted[: MOST_FIGURES - 1], *_checkpoint(profile), *wanted[MOST_FIGURES - 1 :])
 
 
 def _model(profile: Profile, quantity: str, labels: Mapping[str, str], cores: str = "most") -> Model | None:
@@ -152,8 +161,20 @@ def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
         return None
     low, high = (None if limit is None else wanted.scale * limit for limit in (chosen.low, chosen.high))
     unit = wanted.unit or ("times" if chosen.unit in ("", "1", "ratio") else chosen.unit)
-    value, quality = wanted.scale * chosen.value, str(chosen.quality)
-    return CardFigure(wanted.name, value, low, high, unit, quality, wanted.meaning, model.emulated)
+    subject = {key: label for key, label in model.labels.items() if key not in wanted.labels}
+    return CardFigure(
+        name=wanted.name,
+        value=wanted.scale * chosen.value,
+        low=low,
+        high=high,
+        unit=unit,
+        quality=str(chosen.quality),
+        meaning=wanted.meaning,
+        emulated=model.emulated,
+        quantity=model.quantity,
+        coefficient=chosen.name,
+        subject=" ".join(f"{key}={label}" for key, label in subject.items()),
+    )
 
 
 def _checkpoint(profile: Profile) -> Iterator[CardFigure]:
@@ -163,7 +184,17 @@ def _checkpoint(profile: Profile) -> Iterator[CardFigure]:
         value, low, high = predict(model, CHECKPOINT_MB)
         where = " to ".join(model.labels.values())
         yield CardFigure(
-            "checkpoint of 1 GB", value, max(low, 0.0), high, "s", "", f"predicted, {where}", model.emulated
+            name="checkpoint of 1 GB",
+            value=value,
+            low=max(low, 0.0),
+            high=high,
+            unit="s",
+            quality="",
+            meaning=f"predicted, {where}",
+            emulated=model.emulated,
+            quantity=model.quantity,
+            coefficient="",
+            subject=where,
         )
 
 

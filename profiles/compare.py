@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import hypot
+from typing import Protocol
 
 from pydantic import Field
 
 from profiles.records import Coefficient, Model, Profile, Quality, Record
 from profiles.trust import mean
+
+
+class Bounded(Protocol):
+    """A number with its 95 % interval and its quality: a coefficient, or a figure of a card."""
+
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def low(self) -> float | None: ...
+
+    @property
+    def high(self) -> float | None: ...
+
+    @property
+    def quality(self) -> str: ...
 
 
 class Verdict(StrEnum):
@@ -27,6 +44,7 @@ class Difference(Record):
 
     model: str
     probe: str
+    quantity: str
     coefficient: str
     unit: str
     a: float | None
@@ -50,12 +68,12 @@ def compare(a: Profile, b: Profile) -> list[Difference]:
     return [_difference(key[-1], in_a.get(key), in_b.get(key)) for key in {**in_b, **in_a}]
 
 
-def overlap(a: Coefficient, b: Coefficient) -> bool:
+def overlap(a: Bounded, b: Bounded) -> bool:
     """Tell whether the 95 % intervals share a point; an open side reaches to infinity."""
     return _low(a) <= _high(b) and _low(b) <= _high(a)
 
 
-def difference_interval(a: Coefficient, b: Coefficient) -> tuple[float, float] | None:
+def difference_interval(a: Bounded, b: Bounded) -> tuple[float, float] | None:
     """Compute the 95 % interval of the difference b - a; None where a side is open.
 
     Method of variance estimates recovery (Zou and Donner 2008): asymmetric intervals stay asymmetric.
@@ -102,6 +120,7 @@ def _difference(
     low, high = limits or (None, None)
     return Difference(
         probe=model.probe,
+        quantity=model.quantity,
         model=model.title,
         coefficient=name,
         unit=some.unit,
@@ -109,14 +128,14 @@ def _difference(
         b=b.value if b else None,
         low=low,
         high=high,
-        verdict=_verdict(a, b, limits) if a and b else alone,
+        verdict=verdict(a, b, limits) if a and b else alone,
         intervals_overlap=overlap(a, b) if a and b else None,
         of_a=a,
         of_b=b,
     )
 
 
-def _verdict(a: Coefficient, b: Coefficient, limits: tuple[float, float] | None) -> Verdict:
+def verdict(a: Bounded, b: Bounded, limits: tuple[float, float] | None) -> Verdict:
     """Judge by the ``limits`` of the difference b - a; without limits, by whether the intervals are apart."""
     low, high = limits or (_low(b) - _high(a), _high(b) - _low(a))
     if low > 0:
@@ -127,9 +146,9 @@ def _verdict(a: Coefficient, b: Coefficient, limits: tuple[float, float] | None)
     return Verdict.SAME if known else Verdict.UNKNOWN
 
 
-def _low(coefficient: Coefficient) -> float:
-    return float("-inf") if coefficient.low is None else coefficient.low
+def _low(number: Bounded) -> float:
+    return float("-inf") if number.low is None else number.low
 
 
-def _high(coefficient: Coefficient) -> float:
-    return float("inf") if coefficient.high is None else coefficient.high
+def _high(number: Bounded) -> float:
+    return float("inf") if number.high is None else number.high

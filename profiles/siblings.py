@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from profiles.clusters import Survey
+from profiles.quantities import QUANTITIES
 from profiles.records import Coefficient, Profile, Quality
 from profiles.stats import MAD_TO_SD, median_interval
 
@@ -29,21 +30,6 @@ UNTOLD = {
     "storage_random_write_p99_s",
     "storage_fsync_p99_s",
     "cache_size_kib",
-}
-
-# Words for a node whose value is higher, and lower.
-SAYINGS = {
-    "reference_s": ("computes {} slower", "computes {} faster"),
-    "memory_bandwidth_gbs": ("writes memory {} faster", "writes memory {} slower"),
-    "stream_bandwidth_gbs": ("streams through memory {} faster", "streams through memory {} slower"),
-    "access_latency_ns": ("reaches memory {} later", "reaches memory {} sooner"),
-    "memory_slowdown_ratio": ("suffers {} more from a neighbour in memory", "suffers {} less from one"),
-    "network_bandwidth_gbs": ("moves large messages {} faster", "moves large messages {} slower"),
-    "network_latency_s": ("takes {} longer for small messages", "takes {} less for small messages"),
-    "storage_write_mbs": ("writes files {} faster", "writes files {} slower"),
-    "storage_read_mbs": ("reads files {} faster", "reads files {} slower"),
-    "W_base": ("draws {} more power at rest", "draws {} less power at rest"),
-    "power_w": ("draws {} more power under load", "draws {} less power under load"),
 }
 
 
@@ -90,7 +76,9 @@ class Odd:
         degree = f"{abs(self.ratio - 1):.0%}".replace("%", " %")
         verb, more = ("takes", "longer in") if v.quantity.endswith("_s") else ("has", "more")
         generic = (f"{verb} {{}} {more} {v.quantity}", f"{verb} {{}} less {v.quantity}")
-        saying = SAYINGS.get(v.quantity, generic)[0 if higher else 1].format(degree)
+        known = QUANTITIES.get(v.quantity)
+        words = (known.more, known.less) if known and known.more else generic
+        saying = words[0 if higher else 1].format(degree)
         subject = f" ({v.subject})" if v.subject else ""
         also = f", and {self.also} more of the kind" if self.also else ""
         return f"{v.node} {saying} than its siblings{subject}{also}"

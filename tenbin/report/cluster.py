@@ -6,51 +6,45 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import plotly.graph_objects as go
-from jinja2 import Template
-from plotly.offline import get_plotlyjs
 
 from profiles.clusters import BETWEEN, Between, Survey
+from profiles.quantities import Better, better
 from profiles.siblings import Odd, Value, none_odd
-from tenbin.report.style import figure, html
+from tenbin.report.html import write
+from tenbin.report.pictures.picture import picture
+from tenbin.report.style import figure
 from tenbin.text import number
 
 # Diverging and colour-blind safe: blue is better, orange is worse, white is as the siblings.
 SCALE = [[0.0, "#0072B2"], [0.5, "#FFFFFF"], [1.0, "#D55E00"]]
 REACH = 30.0  # per cent off the median at which a colour is full
-HIGHER_IS_BETTER = ("_gbs", "speed_ratio")
 ROW_PX = 26
 
-PAGE = Template(
-    """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tenbin: {{ title | e }}</title>
-<style>body{font-family:system-ui,sans-serif;max-width:1300px;margin:1rem auto;padding:0 1rem;color:#1b2733}
-td,th{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid #dfe5ea}.soft{color:#5b6b7a}</style>
-<script>{{ plotly }}</script></head><body><h1>{{ title | e }}</h1><p class="soft">{{ subtitle | e }}</p>
-<h2>Odd nodes</h2>{% if odd %}<ul>{% for one in odd %}<li>{{ one | e }}</li>{% endfor %}</ul>
-{% else %}<p>{{ none | e }}</p>{% endif %}
-{% for drawing in figures %}{{ drawing }}{% endfor %}
-{% if rows %}<h2>Not measured</h2><table><tr><th>what</th><th>why</th><th>what to do</th></tr>
-{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell | e }}</td>{% endfor %}</tr>
-{% endfor %}</table>{% endif %}</body></html>"""
-)
 
-
-def page(survey: Survey, values: Sequence[Value], odd: Sequence[Odd], kinds: Mapping[str, str]) -> str:
+def page(
+    survey: Survey,
+    values: Sequence[Value],
+    odd: Sequence[Odd],
+    kinds: Mapping[str, str],
+    *,
+    interactive: bool = False,
+) -> str:
     """Write one self-contained HTML page; ``kinds`` has the kind of each node."""
     squares = (pairs_figure(survey, of) for of in BETWEEN)
     drawn = [nodes_figure(values, kinds), *(square for square in squares if square)]
     rows = [(f"node {one.node}", one.reason, one.remedy) for one in survey.refused]
     rows += [(one.what, one.reason, one.remedy) for one in survey.absent]
     emulated = " (EMULATED)" if survey.emulated else ""
-    text: str = PAGE.render(
-        plotly=get_plotlyjs(),
+    return write(
+        "cluster.html",
+        interactive=interactive,
         title=f"Cluster {survey.cluster}{emulated}",
         subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
         odd=[str(one) for one in odd],
         none=none_odd(len(survey.nodes)),
-        figures=[html(fig) for fig in drawn],
+        figures=[picture(fig, interactive=interactive) for fig in drawn],
         rows=rows,
     )
-    return text
 
 
 def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure:
@@ -91,9 +85,12 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
 
 
 def _worse(v: Value, middle: float) -> float:
-    """Return by how many per cent the value is worse than the median; negative: better."""
+    """Return by how many per cent the value is worse than the median; negative: better.
+
+    Of a quantity of which neither is better (power), more counts as worse.
+    """
     change = 100 * (v.value / middle - 1) if middle else 0.0
-    return -change if v.quantity.endswith(HIGHER_IS_BETTER) else change
+    return -change if better(v.quantity, v.subject.partition(" ")[0]) is Better.HIGHER else change
 
 
 def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
@@ -109,7 +106,7 @@ def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
         x=nodes,
         y=nodes,
         texttemplate="%{z:.3g}" if len(nodes) <= 16 else None,
-        colorscale="Cividis" if of.quantity.endswith(HIGHER_IS_BETTER) else "Cividis_r",
+        colorscale="Cividis" if better(of.quantity) is Better.HIGHER else "Cividis_r",
         colorbar={"title": of.unit},
         hovertemplate="%{x} and %{y}: %{z:.3g} " + of.unit + "<extra></extra>",
     )

@@ -85,15 +85,12 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def page(evaluation: Evaluation) -> str:
     """Write one self-contained HTML page with the pictures."""
-    from plotly.offline import get_plotlyjs
+    from tenbin.report.html import write
+    from tenbin.report.pictures.picture import picture
 
-    from tenbin.report.schedule import PAGE
-    from tenbin.report.style import html
-
-    drawn = [html(draw(picture)) for picture in evaluation.pictures]
+    drawn = [picture(draw(one)) for one in evaluation.pictures]
     note = " ".join(evaluation.assumptions)
-    text: str = PAGE.render(plotly=get_plotlyjs(), parts=[(evaluation.paper, note, drawn)])
-    return text
+    return write("parts.html", title="evaluation", parts=[(evaluation.paper, note, drawn)])
 
 
 def draw(picture: Picture) -> Any:

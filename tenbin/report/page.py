@@ -11,9 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from agent.node_profile.node_kind import node_kind
 from probes.registry import PROBES
@@ -28,13 +25,16 @@ from profiles.records import Profile
 from profiles.store import load, samples
 from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, trust
 from tenbin import text
-from tenbin.report.style import html
+from tenbin.report.html import write
+from tenbin.report.pictures.picture import picture
 
 
-def write_report(path: Path, output: Path) -> None:
-    """Draw the profile stored at ``path`` into the HTML file ``output``."""
+def write_report(path: Path, output: Path, *, interactive: bool = False) -> None:
+    """Draw the profile stored at ``path`` into the HTML file ``output``; ``interactive``: see ``write``."""
     profile = load(path)
-    page = render(profile, samples(path), previous(path, profile), jobs_beside(path, profile))
+    page = render(
+        profile, samples(path), previous(path, profile), jobs_beside(path, profile), interactive=interactive
+    )
     try:
         write_whole(output, page)
     except OSError as error:
@@ -71,42 +71,34 @@ def render(
     tables: dict[str, pd.DataFrame],
     older: Profile | None,
     jobs: Sequence[JobProfile] = (),
+    *,
+    interactive: bool = False,
 ) -> str:
     """Write the page as one string."""
-    environment = Environment(
-        loader=PackageLoader("tenbin.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=text.number,
-        limits=text.limits,
-        bounded=text.bounded,
-        value=text.value_with_unit,
-        interval=text.interval,
-        duration=text.duration,
-    )
     common = _common(older, profile)
-    return environment.get_template("page.html").render(
+    return write(
+        "page.html",
+        interactive=interactive,
         profile=profile,
         headline=text.headline(profile),
         trust=trust(profile),
         card=card(profile),
         meanings=MEANINGS | {ROUNDS_DIFFER: ROUNDS_MEANING},
         machine=text.machine_lines(profile.inventory),
-        sections=[_section(name, profile, tables) for name in PROBES if _has(name, profile, tables)],
-        jobs=_jobs(jobs),
+        sections=[
+            _section(name, profile, tables, interactive=interactive)
+            for name in PROBES
+            if _has(name, profile, tables)
+        ],
+        jobs=_jobs(jobs, interactive=interactive),
         older=older,
         common=common,
         changed=[d for d in common if not d.intervals_overlap],
         drift=explain_drift(older, profile) if older else [],
-        plotly=Markup(get_plotlyjs()),
     )
 
 
-def _jobs(jobs: Sequence[JobProfile]) -> dict[str, Any] | None:
+def _jobs(jobs: Sequence[JobProfile], *, interactive: bool) -> dict[str, Any] | None:
     """Return explanation, pictures and a table of the job profiles; None without any."""
     if not jobs:
         return None
@@ -114,7 +106,7 @@ def _jobs(jobs: Sequence[JobProfile]) -> dict[str, Any] | None:
 
     return {
         "explanation": drawing.EXPLANATION,
-        "figures": [_html(figure) for figure in drawing.figures(jobs)],
+        "figures": [picture(figure, interactive=interactive) for figure in drawing.figures(jobs)],
         "columns": drawing.COLUMNS,
         "rows": drawing.table(jobs),
     }
@@ -128,7 +120,9 @@ def _has(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> bool:
     return name in tables or any(m.probe == name for m in profile.models)
 
 
-def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+def _section(
+    name: str, profile: Profile, tables: dict[str, pd.DataFrame], *, interactive: bool
+) -> dict[str, Any]:
     """Return explanation, pictures and coefficients of one probe."""
     models = [m for m in profile.models if m.probe == name]
     drawing = _drawing(name)
@@ -143,7 +137,7 @@ def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> di
         "name": name,
         "title": PROBES[name].title,
         "explanation": drawing.EXPLANATION if drawing else "",
-        "figures": [_html(figure) for figure in figures],
+        "figures": [picture(figure, interactive=interactive) for figure in figures],
         "models": models,
         "emulated": any(m.emulated for m in models),
         "rows": len(tables[name]) if name in tables else 0,
@@ -153,7 +147,3 @@ def _section(name: str, profile: Profile, tables: dict[str, pd.DataFrame]) -> di
 def _drawing(name: str) -> ModuleType | None:
     module = f"tenbin.report.{name}"
     return import_module(module) if find_spec(module) else None
-
-
-def _html(figure: Any) -> Markup:
-    return Markup(html(figure, config={"displaylogo": False, "displayModeBar": "hover", "responsive": True}))

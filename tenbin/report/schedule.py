@@ -9,25 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from jinja2 import Template
-from plotly.offline import get_plotlyjs
 
 from scheduler.model.jobs import Cluster, Placement, Pool
 from scheduler.simulator.trace import Outcome, Segment
-from tenbin.report.style import COLOURS, figure, html
+from tenbin.report.html import write
+from tenbin.report.pictures.picture import picture
+from tenbin.report.style import COLOURS, figure
 
 MOST_BARS = 5000
 MOST_POINTS = 2000
 DAY_S = 86400.0
 OVERHEAD_COLOUR = "#444444"
-
-PAGE = Template(
-    """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tenbin simulate</title>
-<style>body{font-family:system-ui,sans-serif;max-width:1300px;margin:1rem auto;padding:0 1rem}</style>
-<script>{{ plotly }}</script></head><body>
-{% for title, note, figures in parts %}<h1>{{ title | e }}</h1><p>{{ note | e }}</p>
-{% for figure in figures %}{{ figure }}{% endfor %}{% endfor %}</body></html>"""
-)
 
 Bar = tuple[Outcome, Segment, int, int]  # on units from (inclusive) to (exclusive)
 
@@ -45,13 +37,12 @@ class TimeAxis(NamedTuple):
 
 
 def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -> str:
-    """Write one self-contained HTML page with the pictures of each (policy, outcomes)."""
+    """Write one self-contained HTML page with the pictures of each (policy, outcomes), to be enlarged."""
     parts = []
     for title, outcomes in schedules:
-        drawn = [html(fig) for fig in figures(outcomes, cluster)]
+        drawn = [picture(fig, interactive=True) for fig in figures(outcomes, cluster)]
         parts.append((title, f"{len(outcomes):,} jobs. {EXPLANATION}", drawn))
-    text: str = PAGE.render(plotly=get_plotlyjs(), parts=parts)
-    return text
+    return write("parts.html", interactive=True, title="simulate", parts=parts)
 
 
 EXPLANATION = (
@@ -177,6 +168,7 @@ def _utilisation(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) 
         times, values = means(changes)
         fig.add_scatter(x=time.at(times), y=values / pool.units, name=pool.name, line_shape="hv")
     fig.update_yaxes(range=[0, 1.05])
+    fig.update_layout(meta="wide")
     return fig
 
 
@@ -196,6 +188,7 @@ def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> go.
     ]
     times, values = means(changes)
     fig.add_scatter(x=time.at(times), y=values, line_shape="hv", name="power")
+    fig.update_layout(meta="wide")
     if cluster.budget_w is not None:
         fig.add_hline(y=cluster.budget_w, line={"dash": "dot"}, annotation_text="budget")
     return fig

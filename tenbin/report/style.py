@@ -32,12 +32,6 @@ def figure(title: str, x: str, y: str) -> go.Figure:
     return fig
 
 
-def html(fig: go.Figure, **config: Any) -> str:
-    """Write a figure as a part of a page that has plotly already."""
-    text: str = fig.to_html(full_html=False, include_plotlyjs=False, **config)
-    return text
-
-
 def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look: Mapping[str, Any]) -> None:
     """Draw a line with its band; ``look`` has ``colour`` and ``name``, which is the legend's group too."""
     common = {"showlegend": False, "legendgroup": look["name"]}

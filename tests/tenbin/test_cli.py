@@ -122,11 +122,18 @@ def test_list_names_a_damaged_profile_and_shows_the_others(store: Store) -> None
     assert len(listed["profiles"]) == 1 and len(listed["damaged"]) == 1
 
 
-def test_compare_tells_which_differences_are_real(store: Store) -> None:
+def test_compare_tells_which_differences_are_real(store: Store, tmp_path: Path) -> None:
     done = tenbin("compare", "20260101", "last", "--json", store=store)
-    (difference,) = json.loads(done.stdout)["differences"]
+    told = json.loads(done.stdout)
+    (difference,) = told["differences"]
     assert difference["verdict"] == "higher" and difference["ratio"] == pytest.approx(1.2)
-    assert "higher" in tenbin("compare", "20260101", "last", store=store, COLUMNS="200").stdout
+    assert (difference["better"], difference["certainty"]) == ("B", "surely")
+    page = tmp_path / "both.html"
+    wide = tenbin("compare", "20260101", "last", "--report", str(page), store=store, COLUMNS="200").stdout
+    assert "higher" in wide and wide.splitlines()[2] == told["summary"][0] and "B is surely better" in wide
+    assert told["summary"][0] in page.read_text()
+    nowhere = tenbin("compare", "20260101", "last", "--report", str(tmp_path / "no/x.html"), store=store)
+    assert nowhere.returncode == 2 and "--report" in nowhere.stderr
     narrow = tenbin("compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
     assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
     assert max(map(len, narrow[:5])) <= 80

@@ -95,11 +95,13 @@ def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], l
     return every, odd_ones(every, kinds), kinds
 
 
-def write_cluster_report(survey: Survey, profiles: dict[str, Profile], output: Path) -> None:
+def write_cluster_report(
+    survey: Survey, profiles: dict[str, Profile], output: Path, *, interactive: bool = False
+) -> None:
     """Write the page of a cluster."""
     from tenbin.report.cluster import page
 
-    write_output("report", output, page(survey, *judged(survey, profiles)))
+    write_output("report", output, page(survey, *judged(survey, profiles), interactive=interactive))
 
 
 def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> None:

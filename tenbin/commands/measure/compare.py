@@ -1,19 +1,19 @@
-"""``tenbin compare``: which differences between two profiles are real."""
+"""``tenbin compare``: two profiles side by side, and which of their differences are real."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from profiles.errors import BadInput
+from tenbin.commands.files import write_output
 from tenbin.commands.options import JsonOption, StoreOption, complete_selector
 from tenbin.terminal import SafeConsole
-from tenbin.text import headline, number, print_json, value
+from tenbin.text import headline, number, print_json, say, value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from profiles.compare import Difference
@@ -32,20 +32,27 @@ def compare(
     everything: Annotated[
         bool, typer.Option("--all", help="Also the coefficients that do not differ, or are not known.")
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", help="Also write both profiles side by side to this HTML file."),
+    ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare profile A with profile B: a difference is real where its 95 % interval excludes 0.
+    """Compare profile A with profile B: which is better at what, by how much, and how surely.
 
-    "same" says that the intervals explain the difference; "unknown" that a value is poor, or known on one
-    side only, so that nothing can be said.
+    A difference is sure where its 95 % interval excludes 0. In the table "same" says that the intervals
+    explain the difference; "unknown" that a value is poor, or known on one side only, so that nothing can
+    be said.
 
     [bold]Examples[/bold]
 
       tenbin compare previous last
       tenbin compare node1 node2 --all
+      tenbin compare node1 node2 --report both.html
     """
     from profiles import compare as comparing
+    from profiles.advantage import sentences
     from profiles.store import Store, load
 
     in_store = Store(store)
@@ -54,13 +61,21 @@ def compare(
     first, second = map(load, paths)
     differences = comparing.compare(first, second)
     drift = comparing.explain_drift(first, second)
+    summary = sentences(first, second)
+    if report:
+        from tenbin.report.comparison import page
+
+        write_output("--report", report, page(first, second))
     if json:
-        rows = [{**d.model_dump(mode="json"), "ratio": d.ratio} for d in differences]
-        print_json({"a": first.id, "b": second.id, "differences": rows, "drift": drift})
+        rows = [_as_json(d) for d in differences]
+        told = {"a": first.id, "b": second.id, "summary": summary, "differences": rows, "drift": drift}
+        print_json(told)
         return
 
     console = SafeConsole()
     console.print(f"A: {headline(first)}\nB: {headline(second)}", markup=False)
+    for sentence in summary:
+        console.print(sentence, style="bold", markup=False)
     if first.fingerprint != second.fingerprint:
         from agent.node_profile.fingerprint import explain
 
@@ -70,6 +85,17 @@ def compare(
     _print_differences(console, differences, everything)
     for sentence in drift:
         console.print(f"While measuring: {sentence}.", markup=False)
+    if report:
+        say(f"The report is in {report}")
+
+
+def _as_json(difference: Difference) -> dict[str, object]:
+    """Add to a difference which is better; null in one profile only, or where neither is better (power)."""
+    from profiles.advantage import judge_difference
+
+    found = judge_difference(difference)
+    judged = {"better": (found and found.of) or None, "certainty": found and str(found.certainty)}
+    return {**difference.model_dump(mode="json"), "ratio": difference.ratio, **judged}
 
 
 def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:

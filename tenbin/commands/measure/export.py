@@ -110,19 +110,24 @@ def report(
             "--output", "-o", help="The HTML file; default: <node>-<id>.html here.", show_default=False
         ),
     ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", help="Pictures that can be enlarged and zoomed: 2 MB more."),
+    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write a profile as one self-contained HTML page, with pictures of samples and fits.
 
-    With --cluster: heat maps of a cluster's nodes and of the pairs of them (tenbin profile --nodes).
+    The page needs no network and no script. With --cluster: heat maps of a cluster's nodes and of the pairs
+    of them (tenbin profile --nodes).
     """
     if cluster:
         from tenbin.commands.measure.cluster import known, write_cluster_report
 
         survey, profiles = known("" if which == "last" else which, store)
         output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
-        write_cluster_report(survey, profiles, output)
+        write_cluster_report(survey, profiles, output, interactive=interactive)
         _told(output, survey.id, json)
         return
     from profiles.store import Store
@@ -131,7 +136,7 @@ def report(
     path = Store(store).find(which)
     profile = Store(store).load(str(path))
     output = output or Path(_file_name(f"{profile.node}-{profile.id}.html"))
-    write_report(path, output)
+    write_report(path, output, interactive=interactive)
     _told(output, profile.id, json)
 
 

@@ -107,18 +107,37 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         write_report(_saved(Store(tmp_path)), tmp_path / "nowhere" / "page.html")
 
 
-def test_a_browser_draws_every_figure_without_an_error(tmp_path: Path) -> None:
+def test_the_page_is_light_and_has_no_script(tmp_path: Path) -> None:
+    saved = _saved(Store(tmp_path))
+    write_report(saved, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert len(page) < 100_000 and "<script" not in page
+    write_report(saved, tmp_path / "page.html", interactive=True)
+    heavy = (tmp_path / "page.html").read_text()
+    assert 1_000_000 < len(heavy) < 2_500_000 and not re.findall(r'(?:src|href)="(?!#)', _words(heavy))
+
+
+def _browse(tmp_path: Path, page: Path) -> str:
+    """Load a page without a network; return what the browser made of it, if there was no error."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     require(browser, "no Chromium to draw the page: apt install chromium")
-    _page(tmp_path)
     quiet = ("no-sandbox", "disable-gpu", "no-first-run", "disable-sync", "enable-logging=stderr")
-    quiet += ("disable-background-networking", "disable-component-update", "virtual-time-budget=10000")
+    quiet += ("disable-background-networking", "disable-component-update", "virtual-time-budget=20000")
     command = [str(browser), "--headless", "--dump-dom", f"--user-data-dir={tmp_path / 'browser'}"]
-    command += [*(f"--{flag}" for flag in quiet), f"file://{tmp_path / 'page.html'}"]
+    command += [*(f"--{flag}" for flag in quiet), f"file://{page}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    drawn = len(re.findall(r'class="js-plotly-plot"|class="plotly-graph-div js-plotly-plot"', done.stdout))
-    assert drawn >= 1 and "main-svg" in done.stdout
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line and "Uncaught" in line]
+    return done.stdout
+
+
+def test_a_browser_enlarges_a_picture(tmp_path: Path) -> None:
+    write_report(_saved(Store(tmp_path)), tmp_path / "page.html", interactive=True)
+    pressed = "<script>document.querySelector('figure button').click()</script></body>"
+    page = (tmp_path / "page.html").read_text()
+    assert "js-plotly-plot" not in _words(_browse(tmp_path, tmp_path / "page.html"))
+    (tmp_path / "page.html").write_text(page.replace("</body>", pressed))
+    drawn = _words(_browse(tmp_path, tmp_path / "page.html"))
+    assert drawn.count("js-plotly-plot") == 1 and "main-svg" in drawn and "cannot be enlarged" not in drawn
 
 
 def test_a_damaged_neighbour_costs_the_comparison_only(tmp_path: Path) -> None:

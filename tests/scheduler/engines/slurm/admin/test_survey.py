@@ -120,8 +120,8 @@ def test_a_cluster_with_a_drained_node_is_measured_shown_drawn_and_told_to_slurm
 
     shown = tenbin("show", "--cluster", store=store).stdout
     assert "node1" in shown and "a fan is loud" in shown and "latency between pairs" in shown
-    drawn = re.sub(r"<script.*?</script>", "", page.read_text(), count=1, flags=re.DOTALL)
-    assert "a fan is loud" in drawn and drawn.count("plotly-graph-div") >= 2
+    drawn = page.read_text()
+    assert "a fan is loud" in drawn and drawn.count('<figure class="picture') >= 2
 
     told_to = tenbin("slurm-config", "tenbinlab", "-o", str(tmp_path / "etc"), store=store)
     assert told_to.returncode == 0, told_to.stderr

@@ -1,0 +1,77 @@
+"""Facts about quantities that their numbers do not tell: which way is better, and words for more and less."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Better(StrEnum):
+    """The direction in which a quantity is better."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"  # depends on what one wants (power), or is about the fit and not about the machine
+
+
+class Quantity(NamedTuple):
+    """A direction; words of its own for a node whose value is higher, and lower (``{}``: by how much)."""
+
+    better: Better
+    more: str = ""
+    less: str = ""
+
+
+_FAST, _COST, _NEUTRAL = Quantity(Better.HIGHER), Quantity(Better.LOWER), Quantity(Better.NEITHER)
+
+# Of a model, or of one of its coefficients ("run_s.A").
+QUANTITIES = {
+    "reference_s": Quantity(Better.LOWER, "computes {} slower", "computes {} faster"),
+    "memory_bandwidth_gbs": Quantity(Better.HIGHER, "writes memory {} faster", "writes memory {} slower"),
+    "memory_slowdown_ratio": Quantity(
+        Better.LOWER, "suffers {} more from a neighbour in memory", "suffers {} less from one"
+    ),
+    "stream_bandwidth_gbs": Quantity(
+        Better.HIGHER, "streams through memory {} faster", "streams through memory {} slower"
+    ),
+    "access_latency_ns": Quantity(Better.LOWER, "reaches memory {} later", "reaches memory {} sooner"),
+    "cache_size_kib": _FAST,
+    "compute_gflops": _FAST,
+    "compute_clock_ghz": _FAST,
+    "compute_share_ratio": _FAST,
+    "compute_clock_ratio": _FAST,
+    "network_bandwidth_gbs": Quantity(
+        Better.HIGHER, "moves large messages {} faster", "moves large messages {} slower"
+    ),
+    "network_latency_s": Quantity(
+        Better.LOWER, "takes {} longer for small messages", "takes {} less for small messages"
+    ),
+    "network_jitter_ratio": _COST,
+    "message_bandwidth_gbs": _FAST,
+    "message_latency_s": _COST,
+    "storage_write_mbs": Quantity(Better.HIGHER, "writes files {} faster", "writes files {} slower"),
+    "storage_read_mbs": Quantity(Better.HIGHER, "reads files {} faster", "reads files {} slower"),
+    **{
+        f"storage_{kind}_{figure}": direction
+        for kind in ("random_read", "random_write", "fsync")
+        for figure, direction in (("p50_s", _COST), ("p99_s", _COST), ("iops", _FAST))
+    },
+    **{f"{part}_s": _COST for part in ("copy_out", "copy_in", "copy_new", "write", "read", "compile")},
+    **{f"{part}_s": _COST for part in ("context", "checkpoint", "restart", "drain", "migration")},
+    "migration_error_ratio": _NEUTRAL,
+    "W_base": Quantity(Better.NEITHER, "draws {} more power at rest", "draws {} less power at rest"),
+    "beside_packages_w": _NEUTRAL,
+    "power_w": Quantity(Better.NEITHER, "draws {} more power under load", "draws {} less power under load"),
+    "gpu_power_w": _NEUTRAL,
+    "power_speed_ratio": _NEUTRAL,
+    "job_power_speed_ratio": _NEUTRAL,
+    "run_s": _COST,
+    "run_s.A": _FAST,
+    "run_s.sigma": _NEUTRAL,
+}
+
+
+def better(quantity: str, coefficient: str = "") -> Better:
+    """Say which way a coefficient of a quantity is better; neither for a quantity that nobody has entered."""
+    found = QUANTITIES.get(f"{quantity}.{coefficient}") or QUANTITIES.get(quantity)
+    return found.better if found else Better.NEITHER
