@@ -123,6 +123,25 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
     sync(path.parent)
 
 
+def is_special(path: Path) -> bool:
+    """Tell whether a device or a pipe has that name."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def write_chosen(path: Path, content: str) -> None:
+    """Write a file that a user named; a link is followed.
+
+    A device or a pipe (/dev/null, /dev/stdout) is written to. Root could replace it, for all programs.
+
+    Raises:
+        OSError: the file cannot be written, or is a folder.
+    """
+    if is_special(path):
+        path.write_text(content)
+    else:
+        write_whole(path.resolve(), content)
+
+
 def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
     """Write ``profile.json`` and ``samples/<table>.parquet``; the folder is there whole or not at all.
 

@@ -30,9 +30,13 @@ def ensure_writable(option: str, file: Path) -> None:
     """
     from tempfile import TemporaryFile
 
+    from profiles.files import is_special
+
     try:
         if file.is_dir():
             raise IsADirectoryError(None, "is a folder")
+        if is_special(file):
+            return
         with TemporaryFile(dir=file.parent):
             pass
     except OSError as error:
@@ -41,9 +45,9 @@ def ensure_writable(option: str, file: Path) -> None:
 
 def write_output(option: str, file: Path, text: str) -> None:
     """Write a whole file, or leave it as it was."""
-    from profiles.files import write_whole
+    from profiles.files import write_chosen
 
     try:
-        write_whole(file, text)
+        write_chosen(file, text)
     except OSError as error:
         raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error

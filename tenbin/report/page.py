@@ -17,7 +17,7 @@ from probes.registry import PROBES
 from profiles.card import card
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
-from profiles.files import write_whole
+from profiles.files import write_chosen
 from profiles.job_store import JobStore
 from profiles.job_store import load as load_job
 from profiles.jobs import JobProfile
@@ -36,7 +36,7 @@ def write_report(path: Path, output: Path, *, interactive: bool = False) -> None
         profile, samples(path), previous(path, profile), jobs_beside(path, profile), interactive=interactive
     )
     try:
-        write_whole(output, page)
+        write_chosen(output, page)
     except OSError as error:
         raise BadInput(
             f"report {output}: {error.strerror}", "choose a file in a folder you may write"
