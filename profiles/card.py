@@ -59,6 +59,7 @@ class _Wanted:
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     coefficient: str = ""  # the first
     cores: str = "most"
+    apart: bool = False  # of an OpenCL device that is not the processor
 
 
 _WANTED = (
@@ -91,6 +92,20 @@ _WANTED = (
         "memory_slowdown_ratio",
         "times as long takes a program that fills memory when another does so on the next core",
         labels={"clock": "wall"},
+    ),
+    _Wanted(
+        "device memory",
+        "device_bandwidth_gbs",
+        "read and written by a copy within the OpenCL device",
+        labels={"kernel": "copy"},
+        apart=True,
+    ),
+    _Wanted(
+        "device arithmetic",
+        "device_gflops",
+        "multiply-adds of the OpenCL device in single precision",
+        labels={"precision": "single"},
+        apart=True,
     ),
     _Wanted("storage, read", "storage_read_mbs", "large blocks past the page cache"),
     _Wanted(
@@ -143,7 +158,10 @@ def _model(profile: Profile, quantity: str, labels: Mapping[str, str], cores: st
 
 
 def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
-    model = _model(profile, wanted.quantity, wanted.labels, wanted.cores)
+    device = _apart(profile) if wanted.apart else {}
+    if device is None:
+        return None
+    model = _model(profile, wanted.quantity, {**wanted.labels, **device}, wanted.cores)
     names = [c.name for c in model.coefficients] if model else []
     if model is None or wanted.coefficient not in ("", *names):
         return None
@@ -154,6 +172,11 @@ def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
     unit = wanted.unit or ("times" if chosen.unit in ("", "1", "ratio") else chosen.unit)
     value, quality = wanted.scale * chosen.value, str(chosen.quality)
     return CardFigure(wanted.name, value, low, high, unit, quality, wanted.meaning, model.emulated)
+
+
+def _apart(profile: Profile) -> dict[str, str] | None:
+    """Return the label of the first OpenCL device that is not the processor; None where there is none."""
+    return next(({"device": d.key} for d in profile.inventory.opencl if d.kind != "cpu"), None)
 
 
 def _checkpoint(profile: Profile) -> Iterator[CardFigure]:

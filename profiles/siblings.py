@@ -40,6 +40,13 @@ SAYINGS = {
     "memory_slowdown_ratio": ("suffers {} more from a neighbour in memory", "suffers {} less from one"),
     "network_bandwidth_gbs": ("moves large messages {} faster", "moves large messages {} slower"),
     "network_latency_s": ("takes {} longer for small messages", "takes {} less for small messages"),
+    "device_bandwidth_gbs": (
+        "has an OpenCL device with {} faster memory",
+        "has an OpenCL device with {} slower memory",
+    ),
+    "device_gflops": ("has an OpenCL device that computes {} faster", "has one that computes {} slower"),
+    "device_copy_gbs": ("copies {} faster to or from a device", "copies {} slower to or from a device"),
+    "device_launch_s": ("launches kernels {} slower", "launches kernels {} faster"),
     "storage_write_mbs": ("writes files {} faster", "writes files {} slower"),
     "storage_read_mbs": ("reads files {} faster", "reads files {} slower"),
     "W_base": ("draws {} more power at rest", "draws {} less power at rest"),
