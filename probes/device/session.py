@@ -160,9 +160,9 @@ class DeviceBench:
         return found
 
     def _adders(self, precision: str) -> list[Variant]:
-        """Build multiply-adds for two numbers a vector, and for the device's own width."""
-        found = []
-        for width in sorted({2, self._native_width(precision)}):
+        """Build multiply-adds for two numbers a vector, for the device's own width and for twice that."""
+        native, found = self._native_width(precision), []
+        for width in sorted({2, native, min(2 * native, 16)}):
             built = self._build("multiply_add", precision, width)
             local = self._local(built)
             items = self.handle.max_compute_units * local * 4
