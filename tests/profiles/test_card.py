@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from profiles.card import MOST_FIGURES, card
-from profiles.inventory import OpenCLDevice
 from profiles.records import Absent, Model
-from tests.support.records import make_coefficient, make_model, make_profile
+from tests.support.records import make_coefficient, make_device, make_model, make_profile
 
 
 def model(quantity: str, value: float, unit: str = "1", quality: str = "good", **labels: str) -> Model:
@@ -44,9 +43,7 @@ def test_a_device_is_on_the_card_where_it_is_not_the_processor() -> None:
         for key, speed in (("pocl-0", 100.0), ("nvidia-0", 50_000.0))
     ]
     profile = make_profile(models=tuple(fast))
-    facts = {"platform": "p", "name": "n", "driver": "1", "version": "3", "compute_units": 1}
-    sizes = {"global_memory_mb": 1.0, "max_allocation_mb": 1.0}
-    both = [OpenCLDevice(key=key, kind=kind, **facts, **sizes) for key, kind in KINDS.items()]
+    both = [make_device(key=key, kind=kind) for key, kind in KINDS.items()]
     for devices, shown in ((both[:1], []), (both, [50_000.0])):
         inventory = profile.inventory.model_copy(update={"opencl": tuple(devices)})
         found = card(profile.model_copy(update={"inventory": inventory}))

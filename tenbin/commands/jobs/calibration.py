@@ -108,7 +108,11 @@ def _refit(
 def _print_json(
     rows: list[AccuracyRow], predictions: list[TrackedPrediction], made: tuple[Profile, Path] | None
 ) -> None:
+    from scheduler.prediction.predictions import within_bounds
+
+    bounded, inside = within_bounds(predictions)
     found: dict[str, Any] = {
+        "bounded": {"n": bounded, "within": inside},
         "summary": [row.told() for row in rows],
         "forecasts": [prediction.told() for prediction in predictions],
     }
@@ -118,7 +122,7 @@ def _print_json(
 
 
 def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction]) -> None:
-    from scheduler.prediction.predictions import parts
+    from scheduler.prediction.predictions import parts, within_bounds
 
     console = SafeConsole()
     columns = ("kind", "where", "n", "predicted", "measured", "error", "95 %", "< 100 %", "worst")
@@ -140,6 +144,11 @@ def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction])
     others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
     if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
         console.print(f"beside these: {told}")
+    bounded, inside = within_bounds(predictions)
+    if bounded:
+        console.print(
+            f"device-ratio: {inside} of {bounded} outcomes lie within the bounds of their prediction"
+        )
     if not (found := parts(predictions)):
         return
     title = "Parts of a move (medians)"

@@ -13,10 +13,10 @@ from probes.opencl import devices
 from probes.run import Run, collect, samples_of
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
-from profiles.inventory import OpenCLDevice
 from profiles.records import Settings
 from tenbin.report.device import EXPLANATION, figures
 from tests.support.components import processes_below, require
+from tests.support.records import make_device
 
 pytestmark = pytest.mark.measures
 ROOT = Path(__file__).parents[3]
@@ -78,10 +78,6 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_process(key: str) -> None:
 
 
 def test_new_kinds_of_devices_come_first() -> None:
-    def device(key: str, name: str) -> OpenCLDevice:
-        sizes = {"compute_units": 1, "global_memory_mb": 1.0, "max_allocation_mb": 1.0}
-        facts = {"platform": "p", "kind": "gpu", "driver": "1", "version": "3"}
-        return OpenCLDevice(key=key, name=name, **facts, **sizes)
-
-    found = [device("a-0", "x"), device("a-1", "x"), device("b-0", "y"), device("b-1", "y")]
+    names = {"a-0": "x", "a-1": "x", "b-0": "y", "b-1": "y"}
+    found = [make_device(key=key, name=name) for key, name in names.items()]
     assert [d.key for d in probe._new_kinds_first(found)] == ["a-0", "b-0", "a-1", "b-1"]
