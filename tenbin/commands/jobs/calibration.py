@@ -110,12 +110,13 @@ def _print_json(
 ) -> None:
     from scheduler.prediction.predictions import within_bounds
 
-    bounded, inside = within_bounds(predictions)
     found: dict[str, Any] = {
-        "bounded": {"n": bounded, "within": inside},
         "summary": [row.told() for row in rows],
         "forecasts": [prediction.told() for prediction in predictions],
     }
+    bounded, inside = within_bounds(predictions)
+    if bounded:
+        found["bounded"] = {"n": bounded, "within": inside}
     if made is not None:
         found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
     print_json(found)
