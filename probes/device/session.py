@@ -112,7 +112,7 @@ class DeviceBench:
         extensions = self.handle.extensions.split()
         return {
             "half": "cl_khr_fp16" in extensions,
-            "double": "cl_khr_fp64" in extensions or bool(self.handle.double_fp_config),
+            "double": "cl_khr_fp64" in extensions,
             "array_bytes": self.size,
             "cache_bytes": self.handle.global_mem_cache_size,
         }

@@ -26,9 +26,7 @@ UNITS: dict[Kind, Unit] = {
 
 
 STATED = "stated by the user"  # the basis of such a run time
-ELSEWHERE: Literal["devices"] = (
-    "devices"  # the basis of a run time by that on another device, and their figures
-)
+ELSEWHERE: Literal["devices"] = "devices"  # the basis: its time on another device, and the figures of both
 RUN_TIMES: tuple[Kind, ...] = ("run-time", "device-ratio")  # a running job has one of these
 
 

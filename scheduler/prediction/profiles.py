@@ -87,6 +87,7 @@ def measured_cluster(
     notes += [
         f"{one}: {ratio.low:.3g} to {ratio.high:.3g} times as fast as {other}, by memory and arithmetic"
         for (one, other), ratio in ratios.items()
+        if names.index(one) < names.index(other)
     ]
     whole = replace(checked(tuple(pools), cluster.budget_w, "with --profile"), ratios=ratios)
     return MeasuredCluster(whole, LinearCosts(checkpoint, restart, begin_s=begin), profiles, tuple(notes))
@@ -126,7 +127,7 @@ def begin_of(profile: Profile, pool: str, alone: bool) -> float:
 
 
 def figures_of(profile: Profile, pool: str, alone: bool) -> Figures:
-    """Read bandwidths and speeds of arithmetic of a class's device, as intervals; empty: not measured."""
+    """Read bandwidths and speeds of arithmetic of a class's device, as far as their intervals are known."""
     device = device_of(profile, pool, alone, "device_gflops")
     found = {}
     for model in profile.models:
@@ -134,9 +135,8 @@ def figures_of(profile: Profile, pool: str, alone: bool) -> Figures:
         if model.quantity not in FIGURES or model.labels.get("device") != device or resource is None:
             continue
         c = model.coefficients[0]
-        if resource in (*MEMORY, *ARITHMETIC) and c.value > 0:
-            low = c.value if c.low is None or c.low <= 0 else c.low
-            found[resource] = low, c.value if c.high is None else c.high
+        if resource in (*MEMORY, *ARITHMETIC) and c.low is not None and c.high is not None and c.low > 0:
+            found[resource] = c.low, c.high
     return found
 
 

@@ -177,7 +177,7 @@ class RunTimePredictor:
         for pool in self._cluster.pools:
             seconds = stated.get(pool.name, stated.get(pool.kind))
             if seconds is not None:
-                known[pool.name] = vars(HistoryPrediction(seconds, seconds, seconds, 1, "devices", STATED))
+                known[pool.name] = vars(HistoryPrediction(seconds, seconds, seconds, 1, ELSEWHERE, STATED))
         wanted = {p.name for p in self._cluster.pools if spec.device in ("any", p.kind, p.name)}
         found = {pool: told for pool, told in self._elsewhere(known).items() if pool in wanted}
         return {"run_s": found} if found else None

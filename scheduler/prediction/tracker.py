@@ -91,11 +91,9 @@ class PredictionTracker:
             about: dict[str, Any] = {"pool": placement.pool, "rests_on": rests_on}
             kind: Kind = "run-time"
             if found is not None and found["basis"] == ELSEWHERE:
-                share = left / found["middle"]
-                kind, about = (
-                    "device-ratio",
-                    about | {"low_s": share * found["low"], "high_s": share * found["high"]},
-                )
+                kind, share = "device-ratio", left / found["middle"]
+                about |= {"low_s": share * found["low"], "high_s": share * found["high"]}
+            self.predictions.void(entry.id, "predicted anew", *RUN_TIMES)
             self._predict(entry, now, kind, left, **about)
             free = estimate_under(job, replace(placement, cap_w=None))
             if placement.cap_w is not None and not state.done:

@@ -20,7 +20,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Cluster, EstimateKind, Placement, Pool
 from scheduler.model.speed_bounds import SpeedBounds
 from scheduler.prediction.predictions import TrackedPrediction, within_bounds
-from scheduler.prediction.profiles import measured_cluster
+from scheduler.prediction.profiles import figures_of, measured_cluster
 from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.workloads import load
 from scheduler.workloads.logs.estimates import estimated_on_all
@@ -69,7 +69,11 @@ def test_a_profile_tells_the_ratios_of_its_devices() -> None:
     assert any("gpu-0: 40.9 to 122 times as fast as pocl-0" in note for note in found.notes)
 
 
-def test_a_profile_without_such_figures_tells_none() -> None:
+def test_a_profile_without_such_figures_or_their_intervals_tells_none() -> None:
+    once = make_coefficient(50.0, None, None)
+    labels = {"device": "pocl-0", "precision": "single"}
+    without = make_profile(models=(make_model(once, quantity="device_gflops", labels=labels),))
+    assert figures_of(without, "pocl-0", False) == {}
     with pytest.raises(BadInput, match="nothing to use"):
         measured_cluster(DEVICES, {"gpu-0": profile_of({"gpu-0": (2000.0, 40_000.0)})})
 
