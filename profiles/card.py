@@ -64,6 +64,7 @@ class _Wanted:
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     coefficient: str = ""  # the first
     cores: str = "most"
+    apart: bool = False  # of an OpenCL device that is not the processor
 
 
 _WANTED = (
@@ -96,6 +97,20 @@ _WANTED = (
         "memory_slowdown_ratio",
         "times as long takes a program that fills memory when another does so on the next core",
         labels={"clock": "wall"},
+    ),
+    _Wanted(
+        "device memory",
+        "device_bandwidth_gbs",
+        "read and written by a copy within the OpenCL device",
+        labels={"kernel": "copy"},
+        apart=True,
+    ),
+    _Wanted(
+        "device arithmetic",
+        "device_gflops",
+        "multiply-adds of the OpenCL device in single precision",
+        labels={"precision": "single"},
+        apart=True,
     ),
     _Wanted("storage, read", "storage_read_mbs", "large blocks past the page cache"),
     _Wanted(
@@ -152,7 +167,10 @@ def _model(profile: Profile, quantity: str, labels: Mapping[str, str], cores: st
 
 
 def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
-    model = _model(profile, wanted.quantity, wanted.labels, wanted.cores)
+    device = _apart(profile) if wanted.apart else {}
+    if device is None:
+        return None
+    model = _model(profile, wanted.quantity, {**wanted.labels, **device}, wanted.cores)
     names = [c.name for c in model.coefficients] if model else []
     if model is None or wanted.coefficient not in ("", *names):
         return None
@@ -175,6 +193,11 @@ def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
         coefficient=chosen.name,
         subject=" ".join(f"{key}={label}" for key, label in subject.items()),
     )
+
+
+def _apart(profile: Profile) -> dict[str, str] | None:
+    """Return the label of the first OpenCL device that is not the processor; None where there is none."""
+    return next(({"device": d.key} for d in profile.inventory.opencl if d.kind != "cpu"), None)
 
 
 def _checkpoint(profile: Profile) -> Iterator[CardFigure]:

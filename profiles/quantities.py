@@ -49,6 +49,20 @@ QUANTITIES = {
     "network_jitter_ratio": _COST,
     "message_bandwidth_gbs": _FAST,
     "message_latency_s": _COST,
+    "device_bandwidth_gbs": Quantity(
+        Better.HIGHER,
+        "has an OpenCL device with {} faster memory",
+        "has an OpenCL device with {} slower memory",
+    ),
+    "device_gflops": Quantity(
+        Better.HIGHER, "has an OpenCL device that computes {} faster", "has one that computes {} slower"
+    ),
+    "device_copy_gbs": Quantity(
+        Better.HIGHER, "copies {} faster to or from a device", "copies {} slower to or from a device"
+    ),
+    "device_launch_s": Quantity(Better.LOWER, "launches kernels {} slower", "launches kernels {} faster"),
+    "device_queue_s": _COST,
+    "device_copies_ratio": _FAST,
     "storage_write_mbs": Quantity(Better.HIGHER, "writes files {} faster", "writes files {} slower"),
     "storage_read_mbs": Quantity(Better.HIGHER, "reads files {} faster", "reads files {} slower"),
     **{

@@ -28,6 +28,7 @@ def check(case: Case) -> Iterator[Finding]:
     yield from _compute(case)
     yield from _network(case)
     yield from _messages(case)
+    yield from _device(case)
     yield from _checkpoint(case)
     for storage in case.inventory.storage:
         yield _storage_speed(storage)
@@ -146,6 +147,19 @@ def _shm_mb(case: Case) -> float | None:
         return None
     space = os.statvfs("/dev/shm")
     return space.f_blocks * space.f_frsize / MB
+
+
+def _device(case: Case) -> Iterator[Finding]:
+    """Say of which devices the speed can be measured."""
+    for trouble in case.unknown("opencl"):
+        what = "the speed of OpenCL devices cannot be measured"
+        yield missing("device", what, trouble.reason, trouble.remedy)
+    for d in case.inventory.opencl:
+        if d.kind == "cpu":
+            reason = "the processor itself, as its driver compiles for it; copies are within its memory"
+        else:
+            reason = f"{d.name}, {d.compute_units} compute units, {d.global_memory_mb:.0f} MB"
+        yield ok("device", f"memory, arithmetic, launches and copies of {d.key}", reason)
 
 
 def _checkpoint(case: Case) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ and ends too, with everything it forked.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from typing import Any, Literal
 from profiles.errors import Unavailable
 
 FailureKind = Literal["storage", "memory", "queue", "data", "device", "hung"]
+CHECKPOINT_SESSION = "probes.checkpoint.device_session:DeviceSession"
 
 
 class Failure(Exception):
@@ -44,7 +46,7 @@ class Failure(Exception):
 
 
 class DeviceProcess:
-    """A process that carries out the methods of one ``DeviceSession``."""
+    """A process that carries out the methods of one session with a device."""
 
     def __init__(self, fork_server: ForkServer, device: str, pid: int, connection: Connection) -> None:
         self.device = device
@@ -95,18 +97,30 @@ class ForkServer:
     Args:
         environment: set in every process before any driver is loaded.
         waiting: called about twice a second while an operation takes long.
+        session: the class of the sessions, as ``module:name``; made from a device's key, and its method
+            ``opened`` tells what opening it took.
     """
 
-    def __init__(self, environment: Mapping[str, str], waiting: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        waiting: Callable[[], None] = lambda: None,
+        *,
+        session: str = CHECKPOINT_SESSION,
+    ) -> None:
         self.environment = dict(environment)
         self.waiting = waiting
+        self._session = session
 
     def __enter__(self) -> ForkServer:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             # In a session of its own, so that Ctrl-C goes to the probe alone, which then ends its children.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "probes.checkpoint.device_process", str(theirs.fileno())],
+                [
+                    *(sys.executable, "-P", "-m", "probes.checkpoint.device_process"),
+                    *(str(theirs.fileno()), self._session),
+                ],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -151,11 +165,10 @@ class ForkServer:
             self._connection.recv()
 
 
-def _serve_forks(descriptor: int) -> None:
+def _serve_forks(descriptor: int, session: str) -> None:
     """Fork and kill as asked, until the other side is gone."""
-    # Loaded here once, so that no forked process needs to.
-    from probes.checkpoint import device_session  # noqa: F401
-
+    module, name = session.split(":")
+    open_session = getattr(importlib.import_module(module), name)  # here once, so that no fork needs to
     gc.freeze()
     connection = Connection(descriptor)
     children: set[int] = set()
@@ -168,7 +181,7 @@ def _serve_forks(descriptor: int) -> None:
                 pid = os.fork()
                 if pid == 0:
                     connection.close()
-                    _live(theirs, value)
+                    _live(theirs, value, open_session)
                 os.close(theirs)
                 children.add(pid)
                 connection.send(pid)
@@ -191,12 +204,12 @@ def _end(pid: int) -> None:
         time.sleep(0.01)
 
 
-def _live(descriptor: int, environment: dict[str, str]) -> None:
+def _live(descriptor: int, environment: dict[str, str], open_session: Callable[..., Any]) -> None:
     """Serve a session in a forked process; never returns."""
     status = 1
     try:
         os.environ.update(environment)
-        _serve_session(Connection(descriptor))
+        _serve_session(Connection(descriptor), open_session)
     except (EOFError, ConnectionError):
         status = 0
     except BaseException:
@@ -205,17 +218,13 @@ def _live(descriptor: int, environment: dict[str, str]) -> None:
         os._exit(status)  # no exit handlers: they are the fork server's
 
 
-def _serve_session(connection: Connection) -> None:
+def _serve_session(connection: Connection, open_session: Callable[..., Any]) -> None:
     import pyopencl as cl
 
-    from probes.checkpoint.device_session import (
-        DeviceMemoryTooSmall,
-        DeviceSession,
-        QueueNotFilled,
-        list_devices,
-    )
+    from probes.opencl.devices import list_devices
+    from probes.opencl.session import SessionFailure
 
-    session: DeviceSession | None = None
+    session: Any = None
     while True:
         method, arguments = connection.recv()
         reply: tuple[str, Any]
@@ -223,16 +232,14 @@ def _serve_session(connection: Connection) -> None:
             if method == "devices":
                 reply = ("done", list_devices())
             elif method == "open":
-                session = DeviceSession(*arguments)
+                session = open_session(*arguments)
                 reply = ("done", session.opened())
             else:
                 reply = ("done", getattr(session, method)(*arguments))
         except Unavailable as error:
             reply = ("unavailable", (error.what, error.remedy))
-        except DeviceMemoryTooSmall as error:
-            reply = ("failed", ("memory", str(error), 0))
-        except QueueNotFilled as error:
-            reply = ("failed", ("queue", str(error), 0))
+        except SessionFailure as error:
+            reply = ("failed", (error.kind, str(error), 0))
         except OSError as error:
             reply = ("failed", ("storage", str(error), error.errno or 0))
         except cl.Error as error:
@@ -241,4 +248,4 @@ def _serve_session(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    _serve_forks(int(sys.argv[1]))
+    _serve_forks(int(sys.argv[1]), sys.argv[2])

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from numpy.typing import NDArray
 
 from probes.opencl import devices
+from probes.opencl.session import Bytes, DeviceMemoryTooSmall, SessionFailure, pinned, touched
 from profiles import direct_io
 from profiles.records import MB
 
@@ -50,19 +50,15 @@ __kernel void spin(__global ulong *cell, ulong rounds) {
 }
 """
 
-Bytes = NDArray[np.uint8]
-
 WORD = 8  # bytes; sizes are whole words
 MAX_PIECE = 1 << 30  # bytes of one buffer; drivers seldom give more than a quarter of the memory at once
 _SPIN_S = 0.02  # shortest time for which a queue is held back while it is being filled
 
 
-class DeviceMemoryTooSmall(Exception):
-    """The device cannot hold data of the size asked for."""
-
-
-class QueueNotFilled(Exception):
+class QueueNotFilled(SessionFailure):
     """The driver runs commands before it has taken all of them, so nothing is queued and nothing drains."""
+
+    kind = "queue"
 
 
 class DeviceSession:
@@ -139,7 +135,7 @@ class DeviceSession:
             self.queue.finish()
         except cl.MemoryError as error:  # drivers may allocate at the first use only
             raise DeviceMemoryTooSmall(str(error)) from error
-        self.slots = [_touched(slot) for slot in self._stage(direct_io.layout(size))]
+        self.slots = [touched(slot) for slot in self._stage(direct_io.layout(size))]
 
     def digest(self, size: int) -> int:
         """Compute a checksum of the first ``size`` bytes of the data, on the device."""
@@ -283,15 +279,10 @@ class DeviceSession:
 
     def _stage(self, layout: direct_io.ChunkLayout) -> list[Bytes]:
         """Allocate staging, aligned for direct I/O and pinned, so that the device copies at full speed."""
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         length = layout.chunk + direct_io.ALIGNMENT
-        access: Any = cl.map_flags.READ | cl.map_flags.WRITE
-        self._pinned = [cl.Buffer(self.context, flags, length) for _ in range(layout.slots)]
-        views = [
-            cl.enqueue_map_buffer(self.queue, buffer, access, 0, (length,), np.dtype(np.uint8))[0]
-            for buffer in self._pinned
-        ]
-        return [_aligned(view)[: layout.chunk] for view in views]
+        memory = [pinned(self.context, self.queue, length) for _ in range(layout.slots)]
+        self._pinned = [buffer for buffer, _ in memory]
+        return [_aligned(view)[: layout.chunk] for _, view in memory]
 
     def _slots_for(self, size: int) -> list[Bytes]:
         """Cut the touched staging for a file of ``size`` bytes."""
@@ -316,26 +307,6 @@ class DeviceSession:
             parts.append((self.pieces[index], within, view[done : done + count]))
             done += count
         return parts
-
-
-def list_devices() -> dict[str, Any]:
-    """List the devices' records, with doubled and overlooked drivers.
-
-    Raises:
-        Unavailable: no device.
-    """
-    found = devices.devices()
-    return {
-        "devices": [device.record() for device in found],
-        "duplicates": devices.duplicate_platforms(found),
-        "overlooked": devices.overlooked(),
-    }
-
-
-def _touched(memory: Bytes) -> Bytes:
-    """Write to every page once: a first touch costs microseconds, later ones nothing."""
-    memory[:: direct_io.ALIGNMENT] = 0
-    return memory
 
 
 def _aligned(memory: Bytes) -> Bytes:

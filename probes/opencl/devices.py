@@ -91,6 +91,20 @@ def devices() -> list[Device]:
     return found
 
 
+def list_devices() -> dict[str, Any]:
+    """List the devices' records, with doubled and overlooked drivers.
+
+    Raises:
+        Unavailable: no device.
+    """
+    found = devices()
+    return {
+        "devices": [device.record() for device in found],
+        "duplicates": duplicate_platforms(found),
+        "overlooked": overlooked(),
+    }
+
+
 def find(keys: list[str] | None = None) -> list[Device]:
     """Find the devices of these keys (all where None), in the order of ``keys``.
 

@@ -84,15 +84,16 @@ def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
 def _by_device(spec: JobSpec, cluster: Cluster, predicted: Mapping[str, Any] | None) -> dict[str, float]:
     """Estimate the run time on each class of device that will do; infinite where it is not known.
 
-    From history: a class on which the job has never run is taken to be as fast as the best on which it has,
-    so that it is tried.
+    A class on which the job has never run: ``predicted`` has what the figures of the devices tell. Without
+    figures the class is taken to be as fast as the best on which the job has run, so that it is tried.
     """
     estimates = {}
     known = {pool.name: _from_history(predicted, pool.name, "middle") for pool in cluster.pools}
     best = min((seconds for seconds in known.values() if seconds is not None), default=math.inf)
     for pool in cluster.pools:
         if spec.device in ("any", pool.kind, pool.name):
-            default = spec.expect_s.get("") or spec.time_s or known[pool.name] or best
+            elsewhere = known[pool.name] if spec.expect_s else None  # by what it takes on another
+            default = spec.expect_s.get("") or elsewhere or spec.time_s or known[pool.name] or best
             estimates[pool.name] = spec.expect_s.get(pool.name, spec.expect_s.get(pool.kind, default))
     if not estimates:
         names = ", ".join(f"{pool.name} ({pool.kind})" for pool in cluster.pools)

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from scheduler.model.record import record
+from scheduler.model.speed_bounds import SpeedRatios
 
 # Sums of fractional demands carry rounding errors; comparisons allow this much.
 EPSILON = 1e-9
@@ -231,11 +232,13 @@ class Cluster:
     Attributes:
         memory_mb: limit on the memory of all jobs, paused ones included (infinite: none). The simulator
             ignores it, because logs seldom tell the memory of a job.
+        ratios: bounds of the speed of one pool over another, where both were measured.
     """
 
     pools: tuple[Pool, ...]
     budget_w: float | None = None
     memory_mb: float = math.inf
+    ratios: SpeedRatios = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     def __getitem__(self, name: str) -> Pool:
         for pool in self.pools:

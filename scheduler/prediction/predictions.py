@@ -8,11 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
-Kind = Literal["run-time", "checkpoint", "restart", "migration", "suspension", "pairing", "cap"]
+Kind = Literal[
+    "run-time", "device-ratio", "checkpoint", "restart", "migration", "suspension", "pairing", "cap"
+]
 Unit = Literal["s", "ratio"]
 
 UNITS: dict[Kind, Unit] = {
     "run-time": "s",  # from an attempt's start to its end, without migration costs
+    "device-ratio": "s",  # the same, on a device where no such job ran, by the figures of the devices
     "checkpoint": "s",  # from the request until the job has left
     "restart": "s",  # from the decision until the job computes again
     "migration": "s",  # from the request until the job computes again, elsewhere
@@ -23,6 +26,8 @@ UNITS: dict[Kind, Unit] = {
 
 
 STATED = "stated by the user"  # the basis of such a run time
+ELSEWHERE: Literal["devices"] = "devices"  # the basis: its time on another device, and the figures of both
+RUN_TIMES: tuple[Kind, ...] = ("run-time", "device-ratio")  # a running job has one of these
 
 
 @dataclass(slots=True)
@@ -271,6 +276,13 @@ def samples(predictions: Sequence[TrackedPrediction], storage: str) -> list[dict
             twin = {"to_device": to, "costs_of": device, "to_costs_of": to}
             rows.append({"kind": "migration", **where, **twin, "seconds": seconds})
     return [{**row, "repetition": number} for number, row in enumerate(rows)]
+
+
+def within_bounds(predictions: Sequence[TrackedPrediction]) -> tuple[int, int]:
+    """Count the outcomes of predictions that state bounds, and those inside their bounds."""
+    found = [one for one in predictions if one.measured is not None and "low_s" in one.detail]
+    inside = sum(one.detail["low_s"] <= (one.measured or 0.0) <= one.detail["high_s"] for one in found)
+    return len(found), inside
 
 
 def _place(one: TrackedPrediction) -> str:

@@ -30,9 +30,11 @@ from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure
 from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.speed_bounds import ARITHMETIC, MEMORY, Figures, all_bounds
 from scheduler.prediction.history import JobSignature, PastRun, program_of
 
 CAP_STEP_W = 5.0
+FIGURES = ("device_bandwidth_gbs", "device_gflops")
 NEEDS = ("peak_memory_mb", "registered_mb", "compile_s")  # in the order of ``PastRun``
 
 
@@ -77,10 +79,17 @@ def measured_cluster(
             notes.append(f"{at}: {note}")
             found = found or lines is not None or changed != pool
         pools.append(changed)
-    if not found:
-        remedy = "measure what it lacks: tenbin profile --only checkpoint,power"
+    alone = len(cluster.pools) == 1
+    ratios = all_bounds({name: figures_of(profile, name, alone) for name, profile in profiles.items()})
+    if not found and not ratios:
+        remedy = "measure what it lacks: tenbin profile --only checkpoint,device,power"
         raise BadInput(f"--profile: nothing to use; {'; '.join(notes)}", remedy)
-    whole = checked(tuple(pools), cluster.budget_w, "with --profile")
+    notes += [
+        f"{one}: {ratio.low:.3g} to {ratio.high:.3g} times as fast as {other}, by memory and arithmetic"
+        for (one, other), ratio in ratios.items()
+        if names.index(one) < names.index(other)
+    ]
+    whole = replace(checked(tuple(pools), cluster.budget_w, "with --profile"), ratios=ratios)
     return MeasuredCluster(whole, LinearCosts(checkpoint, restart, begin_s=begin), profiles, tuple(notes))
 
 
@@ -117,13 +126,27 @@ def begin_of(profile: Profile, pool: str, alone: bool) -> float:
     return (context["context"].value if context else 0.0) + (kernels["K"].value if kernels else 0.0)
 
 
-def device_of(profile: Profile, pool: str, alone: bool) -> str | None:
-    """Choose the measured device that a class stands for; None if that cannot be said.
+def figures_of(profile: Profile, pool: str, alone: bool) -> Figures:
+    """Read bandwidths and speeds of arithmetic of a class's device, as far as their intervals are known."""
+    device = device_of(profile, pool, alone, "device_gflops")
+    found = {}
+    for model in profile.models:
+        resource = model.labels.get("kernel") or model.labels.get("precision")
+        if model.quantity not in FIGURES or model.labels.get("device") != device or resource is None:
+            continue
+        c = model.coefficients[0]
+        if resource in (*MEMORY, *ARITHMETIC) and c.low is not None and c.high is not None and c.low > 0:
+            found[resource] = c.low, c.high
+    return found
+
+
+def device_of(profile: Profile, pool: str, alone: bool, quantity: str = "checkpoint_s") -> str | None:
+    """Choose the device that a class stands for, of those with ``quantity``; None if that cannot be said.
 
     That of the class's name or one identical to it, else the first of that kind (cpu, gpu), else, for a
     single class, the only one.
     """
-    devices = _devices(profile)
+    devices = _devices(profile, quantity)
     known = {device.key: device for device in profile.inventory.opencl}
     for key in (pool, *devices):
         if key in devices and (key == pool or (pool in known and known[pool].is_like(known.get(key)))):
@@ -191,9 +214,9 @@ def caps_of(profile: Profile) -> tuple[float, ...]:
     return (first, *(CAP_STEP_W * step for step in range(begin, round(last / CAP_STEP_W) + 1)))
 
 
-def _devices(profile: Profile) -> list[str]:
-    """List the devices whose checkpoints were measured."""
-    found = (model.labels["device"] for model in profile.models if model.quantity == "checkpoint_s")
+def _devices(profile: Profile, quantity: str = "checkpoint_s") -> list[str]:
+    """List the devices of which a quantity was measured."""
+    found = (model.labels["device"] for model in profile.models if model.quantity == quantity)
     return list(dict.fromkeys(found))
 
 

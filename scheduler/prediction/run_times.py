@@ -7,14 +7,24 @@ jobs that it may predict better.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster
-from scheduler.prediction.history import History, JobSignature, PastRun, Quantity, program_of, shape_of
+from scheduler.model.speed_bounds import run_time_on
+from scheduler.prediction.history import (
+    History,
+    HistoryPrediction,
+    JobSignature,
+    PastRun,
+    Quantity,
+    program_of,
+    shape_of,
+)
+from scheduler.prediction.predictions import ELSEWHERE, STATED
 
 REMEMBERED = 5000  # earlier jobs that a new coordinator learns from
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
@@ -43,6 +53,7 @@ class RunTimePredictor:
         profiled: Callable[[str], Sequence[PastRun]] = lambda name: (),
     ) -> None:
         self.user, self._profiled = user, profiled
+        self._cluster = cluster
         self._pools = [pool.name for pool in cluster.pools if pool.kind] or [""]
         self._introduced: set[str] = set()
         self._kinds: set[JobSignature] = set()
@@ -106,11 +117,11 @@ class RunTimePredictor:
         """Return the place in ``ORDER`` that the prediction goes by on every device; -1: there is none."""
         if told is None:
             return -1
-        levels = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
+        levels = _levels(told)
         return min(levels) if len(levels) == len(self._pools) else 0
 
     def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
-        """Predict each job, as ``Entry.predicted``; None: nothing is known, or its owner states a time.
+        """Predict each job, as ``Entry.predicted``; None: nothing is known beside what its owner states.
 
         With ``so_far``, the present predictions, None also stands for no better prediction.
         """
@@ -119,7 +130,7 @@ class RunTimePredictor:
         told: list[Told | None] = []
         for place, spec in enumerate(specs):
             if says_itself(spec):
-                told.append(None)
+                told.append(None if so_far else self._from_stated(spec))
                 continue
             self._introduce(spec)
             self.predictions += 1
@@ -153,7 +164,39 @@ class RunTimePredictor:
         runs = {pool: self.history.predict(asked._replace(pool=pool)) for pool in self._pools}
         known = {pool: vars(found) for pool, found in runs.items() if found is not None and found.proved}
         of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
-        return {"run_s": of_program or known} if known else None
+        if not known:
+            return None
+        return {"run_s": of_program | self._elsewhere(of_program) if of_program else known}
+
+    def _from_stated(self, spec: JobSpec) -> Told | None:
+        """Predict the run time on devices for which the owner states none, by those for which he does."""
+        stated = spec.expect_s
+        if not stated or "" in stated or not self._cluster.ratios:
+            return None
+        known = {}
+        for pool in self._cluster.pools:
+            seconds = stated.get(pool.name, stated.get(pool.kind))
+            if seconds is not None:
+                known[pool.name] = vars(HistoryPrediction(seconds, seconds, seconds, 1, ELSEWHERE, STATED))
+        wanted = {p.name for p in self._cluster.pools if spec.device in ("any", p.kind, p.name)}
+        found = {pool: told for pool, told in self._elsewhere(known).items() if pool in wanted}
+        return {"run_s": found} if found else None
+
+    def _elsewhere(self, known: Mapping[str, Told]) -> dict[str, Told]:
+        """Predict the run time on devices where no such job ran, by the figures of the devices."""
+        known_s = {pool: found["middle"] for pool, found in known.items()}
+        predicted = {}
+        for pool in (pool for pool in self._pools if pool not in known):
+            if (told := run_time_on(pool, known_s, self._cluster.ratios)) is not None:
+                rule = (
+                    f"{known_s[told.of]:.3g} s on {told.of}, {known[told.of]['rule']}; {pool} is "
+                    f"{told.ratio.low:.3g} to {told.ratio.high:.3g} times as fast by memory and arithmetic"
+                )
+                found = HistoryPrediction(
+                    told.low_s, told.middle_s, told.high_s, known[told.of]["n"], ELSEWHERE, rule
+                )
+                predicted[pool] = vars(found)
+        return predicted
 
     def _needs(self, asked: JobSignature) -> Told:
         needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
@@ -202,5 +245,10 @@ def better(new: Told, old: Told | None) -> bool:
 
 
 def _rank(told: Told) -> tuple[bool, int, int]:
-    places = [ORDER.index(found["basis"]) for found in told["run_s"].values()]
-    return min(places) > 0, len(places), max(places)
+    places = _levels(told)
+    return min(places, default=0) > 0, len(places), max(places, default=-1)
+
+
+def _levels(told: Told) -> list[int]:
+    """Return the place in ``ORDER`` of each device on which jobs have run; others follow from these."""
+    return [ORDER.index(found["basis"]) for found in told["run_s"].values() if found["basis"] != ELSEWHERE]

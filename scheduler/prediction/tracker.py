@@ -14,7 +14,14 @@ from scheduler.model.interference import PACKED
 from scheduler.model.jobs import EstimateKind, Job, Stop
 from scheduler.model.state import ClusterState, JobState, estimate_under
 from scheduler.prediction.migration_costs import LearnedMigrationCosts
-from scheduler.prediction.predictions import STATED, Kind, OpenPredictions, TrackedPrediction
+from scheduler.prediction.predictions import (
+    ELSEWHERE,
+    RUN_TIMES,
+    STATED,
+    Kind,
+    OpenPredictions,
+    TrackedPrediction,
+)
 from scheduler.prediction.profiles import ProfiledSlowdowns
 
 REMEMBERED = 1000  # outcomes that a new coordinator learns from
@@ -81,7 +88,13 @@ class PredictionTracker:
             if (found := told.get(placement.pool) or told.get("")) is not None:
                 rests_on = found["rule"]
                 left *= found["middle"] / found["high"] if "" in told else 1.0  # plans use the high end
-            self._predict(entry, now, "run-time", left, pool=placement.pool, rests_on=rests_on)
+            about: dict[str, Any] = {"pool": placement.pool, "rests_on": rests_on}
+            kind: Kind = "run-time"
+            if found is not None and found["basis"] == ELSEWHERE:
+                kind, share = "device-ratio", left / found["middle"]
+                about |= {"low_s": share * found["low"], "high_s": share * found["high"]}
+            self.predictions.void(entry.id, "predicted anew", *RUN_TIMES)
+            self._predict(entry, now, kind, left, **about)
             free = estimate_under(job, replace(placement, cap_w=None))
             if placement.cap_w is not None and not state.done:
                 self._predict(entry, now, "cap", whole / free, cap_w=placement.cap_w, free_s=free)
@@ -159,7 +172,7 @@ class PredictionTracker:
         """Measure a checkpoint after which the job has left; its process ended at ``ended_s``."""
         self.look(entry)
         self._awaited.pop(entry.id, None)
-        self.predictions.void(entry.id, "it was stopped", "run-time", "restart", "pairing", "cap")
+        self.predictions.void(entry.id, "it was stopped", *RUN_TIMES, "restart", "pairing", "cap")
         one = self.predictions.of(entry.id, "checkpoint")
         if one is None:
             return
@@ -220,7 +233,7 @@ class PredictionTracker:
         self.learned.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
         took, about = max(0.0, ready - one.at_s), self._about(job)
         self.predictions.measure(entry.id, "restart", took, measured=parts, **about)
-        running = self.predictions.of(entry.id, "run-time")
+        running = self._running(entry)
         if running is not None:
             running.detail["restart_s"] = took - parts["launch"]
             self.predictions.touch(running)
@@ -237,11 +250,11 @@ class PredictionTracker:
         self.look(entry)
         self._awaited.pop(entry.id, None)
         self._sum_up(entry, result)
-        running = self.predictions.of(entry.id, "run-time")
+        running = self._running(entry)
         if running is not None and result.how == "exited" and result.code == 0:
             took = result.usage.running_s - running.detail.get("restart_s", 0.0)
             running.emulated = result.usage.emulated
-            self.predictions.measure(entry.id, "run-time", max(0.0, took))
+            self.predictions.measure(entry.id, running.kind, max(0.0, took))
             capped = self.predictions.of(entry.id, "cap")
             if capped is not None:
                 capped.emulated = result.usage.emulated
@@ -264,6 +277,10 @@ class PredictionTracker:
 
     def _predict(self, entry: Entry, now: float, kind: Kind, value: float, **detail: Any) -> None:
         self.predictions.predict(entry.id, entry.attempt, now, kind, value=value, **detail)
+
+    def _running(self, entry: Entry) -> TrackedPrediction | None:
+        """Return the open prediction of the run time of the job's attempt."""
+        return next(filter(None, (self.predictions.of(entry.id, kind) for kind in RUN_TIMES)), None)
 
     def _about(self, job: Job) -> dict[str, Any]:
         return {"program": self.learned.program(job), "mb": self.learned.memory_mb(job) or 0.0}

@@ -6,7 +6,7 @@ import pytest
 
 from profiles.card import MOST_FIGURES, card
 from profiles.records import Absent, Model
-from tests.support.records import make_coefficient, make_model, make_profile
+from tests.support.records import make_coefficient, make_device, make_model, make_profile
 
 
 def model(quantity: str, value: float, unit: str = "1", quality: str = "good", **labels: str) -> Model:
@@ -14,6 +14,7 @@ def model(quantity: str, value: float, unit: str = "1", quality: str = "good", *
     return make_model(coefficient, quantity=quantity, labels=labels)
 
 
+KINDS = {"pocl-0": "cpu", "nvidia-0": "gpu"}
 TRIAD = {"kernel": "triad", "numa": "local"}
 MODELS = (
     model("stream_bandwidth_gbs", 12.0, "GB/s", cores="1", **TRIAD),
@@ -34,6 +35,19 @@ def test_figures_are_of_most_cores_in_units_that_people_read() -> None:
     assert (message.value, message.unit) == (pytest.approx(1.5), "us")
     assert message.low == pytest.approx(1.47) and message.high == pytest.approx(1.53)
     assert not bandwidth.emulated and bandwidth.meaning
+
+
+def test_a_device_is_on_the_card_where_it_is_not_the_processor() -> None:
+    fast = [
+        model("device_gflops", speed, "GFLOP/s", device=key, precision="single")
+        for key, speed in (("pocl-0", 100.0), ("nvidia-0", 50_000.0))
+    ]
+    profile = make_profile(models=tuple(fast))
+    both = [make_device(key=key, kind=kind) for key, kind in KINDS.items()]
+    for devices, shown in ((both[:1], []), (both, [50_000.0])):
+        inventory = profile.inventory.model_copy(update={"opencl": tuple(devices)})
+        found = card(profile.model_copy(update={"inventory": inventory}))
+        assert [figure.value for figure in found.figures] == shown
 
 
 def test_a_checkpoint_of_1_gb_is_predicted() -> None:

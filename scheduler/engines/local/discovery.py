@@ -59,7 +59,7 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
     """Find each OpenCL device as a class of its own, those that are no processors first.
 
     Args:
-        profile: says what moving a job costs. folder: where checkpoints will lie.
+        profile: says what moving a job costs, and how fast devices are. folder: where checkpoints will lie.
 
     Raises:
         BadInput: the policy schedules something else.
@@ -79,7 +79,8 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
     pools = tuple(Pool(d["key"], 1, rank, kind=d["kind"]) for rank, (_, d) in enumerate(numbered))
     cluster, costs = Cluster(pools), FREE
     if profile is not None:
-        costs = measured_cluster(cluster, {pool.name: profile for pool in pools}, folder).costs
+        measured = measured_cluster(cluster, {pool.name: profile for pool in pools}, folder)
+        cluster, costs = replace(cluster, ratios=measured.cluster.ratios), measured.costs
     return LocalMachine(cluster, devices={d["key"]: [number] for number, d in numbered}, costs=costs)
 
 

@@ -55,6 +55,8 @@ class Parameters:
         most_memory_gb: per unit.
         cost_s_per_gb: of a checkpoint and a restart together.
         factor: the policy believes that they cost this many times as much.
+        known: the classes on which the policy knows the run times. On the other class it takes what the
+            figures of the devices tell (``--profile``), else the same time.
     """
 
     jobs: int = 100_000
@@ -68,6 +70,7 @@ class Parameters:
     most_memory_gb: float = 4.0
     cost_s_per_gb: float = 25.0
     factor: float = 1.0
+    known: Literal["both", "high", "low"] = "both"
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -151,7 +154,8 @@ def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[lis
     rng = np.random.default_rng(seed)
     high, low = (pool.name for pool in cluster.pools[:2])
     gap, now, number = mean_gap_s(parameters, cluster), 0.0, 0
-    exact = EstimateKind.EXACT  # looked up in a tenth of the time
+    known = {"both": (high, low), "high": (high,), "low": (low,)}[parameters.known]
+    kind = EstimateKind.EXACT if len(known) == 2 else EstimateKind.PREDICTED
     for begin in range(0, parameters.jobs, BLOCK):
         count = min(BLOCK, parameters.jobs - begin)
         submits = now + np.cumsum(rng.exponential(gap, BLOCK))
@@ -165,14 +169,15 @@ def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[lis
         for submit, size, slow_s, fast_s, memory_mb in zip(*columns, strict=True):
             number += 1
             times = {high: fast_s, low: slow_s}
+            believed = {name: times[name] if name in known else math.inf for name in times}
             job = Job(
                 number,
                 instant(submit),
                 size,
                 memory_mb=memory_mb,
-                estimate_kind=exact,
+                estimate_kind=kind,
                 stop=CHECKPOINT,
-                estimates_s=times,
+                estimates_s=believed,
             )
             arrivals.append(Arrival(job, slow_s, times))
         yield arrivals

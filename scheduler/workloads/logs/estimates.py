@@ -1,12 +1,25 @@
-"""Jobs that state no run time: how many there are, and what policies take in its place."""
+"""Jobs that state no run time, or none on some classes: what policies take in its place."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from scheduler.model.jobs import EstimateKind
+from scheduler.model.speed_bounds import SpeedRatios, estimates_on_all
 from scheduler.simulator.trace import Arrival
+
+
+def estimated_on_all(arrivals: Iterable[Arrival], ratios: SpeedRatios) -> Iterator[Arrival]:
+    """Yield the arrivals, with finite run times on all classes that a job can run on, where one is finite."""
+    for arrival in arrivals:
+        job = arrival.job
+        if math.inf in job.estimates_s.values():
+            job = replace(job, estimates_s=estimates_on_all(job.estimates_s, ratios))
+            yield arrival._replace(job=job)
+        else:
+            yield arrival
 
 
 @dataclass

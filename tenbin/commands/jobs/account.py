@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from scheduler.jobs.instants import clock
-from scheduler.prediction.predictions import UNITS
+from scheduler.prediction.predictions import ELSEWHERE, UNITS
 from tenbin.commands.jobs.selection import ranges
 from tenbin.text import label, number, printable
 
@@ -70,8 +70,10 @@ def _on(device: str) -> str:
 
 
 def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
-    """Write a prediction: its middle, and its 10 and 90 % quantiles."""
+    """Write a prediction: its middle, and its 10 and 90 % quantiles, or its bounds."""
     middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
+    if found["basis"] == ELSEWHERE:
+        return f"{middle} {unit} ({low} .. {high} {unit} by the figures of the devices)"
     return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
 
 

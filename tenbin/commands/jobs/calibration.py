@@ -108,17 +108,22 @@ def _refit(
 def _print_json(
     rows: list[AccuracyRow], predictions: list[TrackedPrediction], made: tuple[Profile, Path] | None
 ) -> None:
+    from scheduler.prediction.predictions import within_bounds
+
     found: dict[str, Any] = {
         "summary": [row.told() for row in rows],
         "forecasts": [prediction.told() for prediction in predictions],
     }
+    bounded, inside = within_bounds(predictions)
+    if bounded:
+        found["bounded"] = {"n": bounded, "within": inside}
     if made is not None:
         found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
     print_json(found)
 
 
 def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction]) -> None:
-    from scheduler.prediction.predictions import parts
+    from scheduler.prediction.predictions import parts, within_bounds
 
     console = SafeConsole()
     columns = ("kind", "where", "n", "predicted", "measured", "error", "95 %", "< 100 %", "worst")
@@ -140,6 +145,11 @@ def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction])
     others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
     if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
         console.print(f"beside these: {told}")
+    bounded, inside = within_bounds(predictions)
+    if bounded:
+        console.print(
+            f"device-ratio: {inside} of {bounded} outcomes lie within the bounds of their prediction"
+        )
     if not (found := parts(predictions)):
         return
     title = "Parts of a move (medians)"

@@ -22,7 +22,7 @@ from scheduler.simulator.trace import Arrival, ClosedLoop, OutcomeRecorder, Sink
 from scheduler.simulator.window import NO_CUT, Cut, Window, counted_window, submissions
 from scheduler.workloads import Workload, load
 from scheduler.workloads.generators.blocks import Blocks
-from scheduler.workloads.logs.estimates import Unstated
+from scheduler.workloads.logs.estimates import Unstated, estimated_on_all
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,6 +69,7 @@ class Setup:
         substitute, arrivals = replace(self.substitute), work.arrivals
         if isinstance(arrivals, Iterable):
             arrivals = substitute.filled(islice(arrivals, self.limit))
+            arrivals = estimated_on_all(arrivals, self.machine.ratios)
         elif self.limit is not None:
             raise BadInput("--limit: this workload reacts to the schedule", "give its own parameter jobs=")
         elif substitute.actual or substitute.time_s is not None:

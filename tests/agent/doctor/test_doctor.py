@@ -216,6 +216,13 @@ def test_no_opencl(pristine: Pristine) -> None:
     finding = one(probes.check(examined), "no OpenCL device")
     assert (finding.topic, finding.state) == ("checkpoint", "missing")
     assert finding.remedy == "apt-get install pocl-opencl-icd"
+    assert one(probes.check(examined), "speed of OpenCL devices").state == "missing"
+
+
+def test_the_speed_of_each_device(pristine: Pristine) -> None:
+    findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())))
+    assert "the processor itself" in one(findings, "launches and copies of pocl-0").reason
+    assert NVIDIA.name in one(findings, f"launches and copies of {NVIDIA.key}").reason
 
 
 def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:

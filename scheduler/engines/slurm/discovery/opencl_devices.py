@@ -23,7 +23,8 @@ from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.prediction.profiles import begin_of, lines_of
+from scheduler.model.speed_bounds import all_bounds
+from scheduler.prediction.profiles import begin_of, figures_of, lines_of
 
 LIMIT_S = 60.0
 AT_ONCE = 16
@@ -152,19 +153,25 @@ def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
     return f"gpu:{kind}:1" if kind and kind in gpus else "gpu:1"
 
 
-def costs_of(pools: Sequence[Pool], home: Path, profile: Profile | None, store: Store) -> LinearCosts:
-    """Find the costs of moving on each class, by the newest profile of its first node, else ``profile``."""
+def profiles_of(pools: Sequence[Pool], profile: Profile | None, store: Store) -> dict[str, Profile]:
+    """Find the newest profile of the first node of each class, else ``profile``."""
+    told = {
+        pool.name: store.load(pool.names[0]) if store.of_node(pool.names[0]) else profile for pool in pools
+    }
+    return {name: found for name, found in told.items() if found is not None}
+
+
+def costs_of(profiles: Mapping[str, Profile], home: Path) -> LinearCosts:
+    """Find the costs of moving on each class by the profiles of its nodes."""
     checkpoint: dict[str, LinearCost] = {}
     restart: dict[str, LinearCost] = {}
     begin: dict[str, float] = {}
-    for pool in pools:
-        known = store.of_node(pool.names[0])
-        told = store.load(pool.names[0]) if known else profile
-        key = pool.name.partition("@")[0]
-        lines = None if told is None else lines_of(told, key, False, home)[0]
-        if told is not None and lines is not None:
-            checkpoint[pool.name], restart[pool.name] = lines
-            begin[pool.name] = begin_of(told, key, False)
+    for name, told in profiles.items():
+        key = name.partition("@")[0]
+        lines = lines_of(told, key, False, home)[0]
+        if lines is not None:
+            checkpoint[name], restart[name] = lines
+            begin[name] = begin_of(told, key, False)
     return LinearCosts(checkpoint, restart, begin_s=begin) if checkpoint else FREE
 
 
@@ -183,5 +190,8 @@ def devices_of_cluster(
     """
     found = find_devices(nodes, home / f"devices-{partition}.json")
     pools, slots = classes(inventory.hosts, nodes, found)
-    costs = costs_of(pools, home, profile, Store())
-    return Cluster(tuple(pools)), Devices(slots, inventory), costs
+    profiles = profiles_of(pools, profile, Store())
+    ratios = all_bounds(
+        {name: figures_of(told, name.partition("@")[0], False) for name, told in profiles.items()}
+    )
+    return Cluster(tuple(pools), ratios=ratios), Devices(slots, inventory), costs_of(profiles, home)

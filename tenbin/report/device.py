@@ -1,0 +1,95 @@
+"""Pictures of OpenCL devices: memory, arithmetic, copies from and to the host, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from profiles.fits.device import speeds
+from profiles.records import Model
+from tenbin.report.style import COLOURS, draw_medians, figure
+
+EXPLANATION = (
+    "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "
+    "the caches are read, written, and copied (a copy counts what it reads and what it writes). Arithmetic: "
+    "multiply-adds in registers, eight of them at a time that do not wait for each other, in vectors of the "
+    "width that is fastest on the device. Both are by the device's own clock, where the driver tells it. "
+    "Copies: 64 MiB between host and device, from pinned memory (the driver's own, which the device reads "
+    "by itself) and from pageable memory (any other), by the host's clock. A device that is the processor "
+    "itself has its memory in common with the host: there a copy is one within memory. Launch: a kernel "
+    "with next to no work; a program that waits for each kernel waits for the whole time, one that queues "
+    "many waits less. Every dot is a batch; diamond and bar are the median and its 95 % interval."
+)
+
+Wanted = tuple[str, dict[str, str], str]  # a quantity, its labels, and their word on the x axis
+
+MEMORY: list[Wanted] = [("device_bandwidth_gbs", {"kernel": one}, one) for one in ("read", "write", "copy")]
+ARITHMETIC: list[Wanted] = [
+    ("device_gflops", {"precision": one}, one) for one in ("half", "single", "double")
+]
+COPIES: list[Wanted] = [
+    ("device_copy_gbs", {"direction": f"{way}_device", "memory": memory}, f"{way} device,<br>{memory}")
+    for memory in ("pinned", "pageable")
+    for way in ("to", "from")
+]
+LAUNCHES: list[Wanted] = [
+    ("device_queue_s", {}, "until it begins"),
+    ("device_launch_s", {}, "until its end is known"),
+]
+WIDTH = 0.8  # of the place of a word on the x axis
+
+
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+    """Draw what the samples have of each device, side by side."""
+    if samples.empty:
+        return []
+    suffix = " (emulated)" if samples["emulated"].any() else ""
+    pictures = (
+        ("Memory of the devices", "GB/s", MEMORY),
+        ("Arithmetic of the devices", "GFLOP/s", ARITHMETIC),
+        ("Copies between host and device", "GB/s", COPIES),
+        ("Launch of a kernel", "time, s", LAUNCHES),
+    )
+    drawn = []
+    for title, y, wanted in pictures:
+        shown = [one for one in wanted if len(_observed(samples, one))]
+        if shown:
+            drawn.append(fig := figure(f"{title}{suffix}", "", y))
+            _draw(fig, samples, models, shown)
+    return drawn
+
+
+def _observed(samples: pd.DataFrame, wanted: Wanted, device: str = "") -> pd.Series[float]:
+    """Select the observations of a quantity and its labels, of one device or of all."""
+    quantity, labels, _ = wanted
+    rows = speeds(samples, quantity)
+    for name, value in (labels | ({"device": device} if device else {})).items():
+        rows = rows[rows[name] == value]
+    return rows["value"]
+
+
+def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Sequence[Wanted]) -> None:
+    """Draw a cloud for each word and device, and over it the fitted median."""
+    devices = [str(device) for device in samples["device"].unique()]
+    step = WIDTH / len(devices)
+    for i, device in enumerate(devices):
+        colour = COLOURS[i % len(COLOURS)]
+        look = {"mode": "markers", "name": device, "legendgroup": device}
+        at, medians = [], []
+        for place, wanted in enumerate(shown):
+            centre = place - WIDTH / 2 + step * (i + 0.5)
+            values = _observed(samples, wanted, device)
+            x = centre + np.linspace(-0.3 * step, 0.3 * step, len(values))
+            marker = {"color": colour, "opacity": 0.35, "size": 6}
+            fig.add_scatter(x=x, y=values, showlegend=False, marker=marker, **look)
+            labels = wanted[1] | {"device": device}
+            for c in (m.coefficients[0] for m in models if (m.quantity, m.labels) == (wanted[0], labels)):
+                at.append(centre)
+                medians.append((c.value, c.low, c.high))
+        draw_medians(fig, at, medians, colour, **look)
+    words = [word for _, _, word in shown]
+    fig.update_xaxes(tickvals=list(range(len(shown))), ticktext=words, range=[-0.6, len(shown) - 0.4])
+    fig.update_yaxes(rangemode="tozero")
