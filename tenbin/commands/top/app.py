@@ -7,6 +7,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Input
 
 from profiles.errors import UserError
 from scheduler.jobs.instants import clock
@@ -36,16 +36,18 @@ from tenbin.commands.top.effects import (
 from tenbin.commands.top.job_list import JobList
 from tenbin.commands.top.lines import Line, changes, fit, wrapped
 from tenbin.errors import TenbinError
+from tenbin.text import printable
 
 if TYPE_CHECKING:
     from textual import events
 
     from tenbin.client.client import Client
 
-EVERY_S = 1.0
-SHARE = 20  # a question is followed by a pause so many times as long, at least
+EVERY_S, SELDOM_S = 1.0, 5.0
+SHARE = 20  # a question is followed by a pause so many times as long, within these bounds
 SILENT_S = 3.0  # after so long without an answer the screen says so
-OTHERS = "y: yes; any other key: no"
+ANSWERS = "y: yes; any other key: no"
+LOWEST = 5  # lines below the view, at most
 
 
 class Screenful(Widget, can_focus=True):
@@ -84,17 +86,18 @@ class Screenful(Widget, can_focus=True):
         assert isinstance(self.app, Top)
         self.app.pressed(character or event.key)
 
+    def on_paste(self, event: events.Paste) -> None:
+        """Add what was pasted to the line that is being written."""
+        event.stop()
+        assert isinstance(self.app, Top)
+        self.app.write(event.text.strip())
+
 
 class Top(App[None]):
     """The views of one coordinator, the last one in front."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { background: ansi_default; color: ansi_default; }
-    Input { dock: bottom; height: 1; border: none; padding: 0; display: none;
-            background: ansi_default; color: ansi_default; }
-    Input:focus { border: none; background: ansi_default; }
-    """
+    CSS = "Screen { background: ansi_default; color: ansi_default; }"
 
     def __init__(self, client: Client) -> None:
         super().__init__(ansi_color=True)
@@ -109,9 +112,8 @@ class Top(App[None]):
         self._again = asyncio.Event()
 
     def compose(self) -> ComposeResult:
-        """Make the widgets."""
+        """Make the only widget."""
         yield Screenful()
-        yield Input(compact=True, select_on_focus=False)
 
     def on_mount(self) -> None:
         """Begin to ask."""
@@ -145,16 +147,19 @@ class Top(App[None]):
         self.screenful.show([*lines, *below])
 
     def _below(self, width: int) -> list[Line]:
-        """Return the last lines: a question, a trouble, a message, or hints."""
+        """Return the last lines: a trouble or message, and a question, the line being written, or hints."""
+        view, told = self.views[-1], self.message
+        if self.trouble:
+            told = f"LOST since {clock(self.answered_s)}: {self.trouble}"
+        texts = [told] if told else []
         if self.confirm is not None:
-            text, style = f"{self.confirm.text} {OTHERS}", "bold"
-        elif self.trouble:
-            text, style = f"LOST since {clock(self.answered_s)}: {self.trouble}", "bold"
-        elif self.message:
-            text, style = self.message, "bold"
-        else:
-            return [((fit(self.views[-1].hints, width), "dim"),)]
-        return [((fit(line, width), style),) for line in wrapped(text, width)[:3]]
+            texts.append(f"{self.confirm.text} {ANSWERS}")
+        elif self.prompt is not None:
+            texts.append(f"{self.prompt.text}{self.prompt.value}_")
+        if not texts:
+            return [((fit(view.hints, width), "dim"),)]
+        parts = [part for text in texts for part in wrapped(text, width)]
+        return [((fit(part, width), "bold"),) for part in parts[-LOWEST:]]
 
     # -- keys -------------------------------------------------------------------------------------
 
@@ -166,6 +171,8 @@ class Top(App[None]):
         elif self.confirm is not None:
             confirm, self.confirm = self.confirm, None
             self.carry_out(confirm.call if key == "y" else Tell("nothing was changed"))
+        elif self.prompt is not None:
+            self.carry_out(self._write_key(self.prompt, key))
         else:
             effect = self.views[-1].press(key)
             self.carry_out(effect or Tell(f"the key {key} has no meaning here; ?: all keys, Esc: back"))
@@ -192,41 +199,31 @@ class Top(App[None]):
             case Confirm():
                 self.confirm = effect
             case Prompt():
-                self._open_prompt(effect)
+                self.prompt = effect
         self.redraw()
 
-    def _open_prompt(self, prompt: Prompt) -> None:
-        """Let the user write a line below the text of the prompt."""
-        self.prompt, self.message = prompt, prompt.text
-        line = self.query_one(Input)
-        line.value, line.cursor_position = prompt.value, len(prompt.value)
-        line.display = True
-        line.focus()
-
-    def _close_prompt(self) -> None:
-        self.prompt, self.message = None, ""
-        self.query_one(Input).display = False
-        self.screenful.focus()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the line that was written; one that cannot be read stays, with the reason above it."""
-        assert self.prompt is not None
-        try:
-            effect = self.prompt.then(event.value)
-        except UserError as error:
-            self.message = str(error)
+    def write(self, text: str) -> None:
+        """Add text to the line that is being written."""
+        if self.prompt is not None:
+            self.prompt = replace(self.prompt, value=self.prompt.value + printable(text))
             self.redraw()
-            return
-        self._close_prompt()
-        self.carry_out(effect)
 
-    def on_key(self, event: events.Key) -> None:
-        """Leave the prompt by Esc; end by Ctrl-C."""
-        if event.key == "escape" and self.prompt is not None:
-            self._close_prompt()
-            self.redraw()
-        elif event.key == "ctrl+c":
-            self.exit()
+    def _write_key(self, prompt: Prompt, key: str) -> Effect:
+        """Take a key of the line that is being written; a line that cannot be read stays, with the reason."""
+        if key == "enter":
+            try:
+                effect = prompt.then(prompt.value)
+            except UserError as error:
+                return Tell(str(error))
+            self.prompt = None
+            return effect
+        if key == "escape":
+            self.prompt = None
+        elif key in ("backspace", "ctrl+u"):
+            self.prompt = replace(prompt, value=prompt.value[:-1] if key == "backspace" else "")
+        elif len(key) == 1 or key == "space":
+            self.write(" " if key == "space" else key)
+        return Redraw()
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -243,7 +240,7 @@ class Top(App[None]):
             if (ask := view.question()) is not None:
                 await self._answered(ask, view.take)
                 self.redraw()
-            pause_s = max(EVERY_S, SHARE * (time.monotonic() - began))
+            pause_s = min(max(EVERY_S, SHARE * (time.monotonic() - began)), SELDOM_S)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._again.wait()

@@ -42,7 +42,7 @@ def headings(width: int, *, users: bool) -> Line:
 
 def row_line(row: dict[str, Any], width: int, now: float, *, here: bool, marked: bool, users: bool) -> Line:
     """Write one job. ``here``: the cursor is on it."""
-    row = {**row, "since_s": since_s(row, now)}
+    row = {**row, "since_s": steady_s(since_s(row, now))}
     base = "reverse" if here else ""
     pieces: list[Piece] = [(f"{'>' if here else ' '}{'*' if marked else ' '}", base)]
     for column in columns(width, users=users):
@@ -50,6 +50,11 @@ def row_line(row: dict[str, Any], width: int, now: float, *, here: bool, marked:
         text = fit(cell(row, column.name), column.width, right=column.name in RIGHT)
         pieces += [(text, style), (" ", base)]
     return tuple(pieces[:-1])
+
+
+def steady_s(seconds: int) -> int:
+    """Round down to 10 s from a minute on: a row that is drawn each second fills a slow line."""
+    return seconds if seconds < 60 else seconds - seconds % 10
 
 
 def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
