@@ -12,7 +12,7 @@ from tenbin.commands.top.effects import Back, Call, Confirm, Effect, Open, Promp
 from tenbin.commands.top.lines import Line
 from tenbin.commands.top.pages import AccountPage, KeysPage, NodesPage, OutputPage
 from tenbin.commands.top.query import Query
-from tenbin.commands.top.rows import headings, row_line, state_lines
+from tenbin.commands.top.rows import columns, headings, row_line, state_lines
 from tenbin.text import label
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class JobList:
             return [(("tenbin top: waits for the coordinator", ""),)]
         marked = f"; {len(self.marks)} marked" if self.marks else ""
         listed = f"{self.total:,} listed, {self.query.words()}{marked}"
-        wide = any(row["slurm"] for row in self.rows)
-        drawn = [*state_lines(self.state, listed, width), headings(width, users=wide)]
+        shown = columns(self.rows, width)
+        drawn = [*state_lines(self.state, listed, width), headings(shown, width)]
         now = time.time()
         for place in range(self.top, min(self.top + self.height, self.total)):
             row = self._row(place)
@@ -93,7 +93,7 @@ class JobList:
                 drawn.append(((f"{'>' if here else ' '} ...", "reverse" if here else ""),))
             else:
                 is_marked = row["id"] in self.marks
-                drawn.append(row_line(row, width, now, here=here, marked=is_marked, users=wide))
+                drawn.append(row_line(row, shown, now, here=here, marked=is_marked))
         if not self.total:
             drawn.append((("  no jobs; a: also those that have ended, /: another filter", ""),))
         return drawn

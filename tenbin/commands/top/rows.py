@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from scheduler.jobs.sizes import memory_text
 from tenbin.commands.jobs.columns import HEADINGS, cell, since_s
 from tenbin.commands.top.lines import Line, Piece, fit
-from tenbin.text import number
+from tenbin.text import label, number, printable
 
 STYLES = {"running": "green", "suspended": "yellow", "failed": "red", "killed": "red"}
 WIDE = 110  # from so many cells on the place has a column
+LONGEST_NAME = 24  # cells, of 80
 RIGHT = ("id", "cores", "since_s")
 
 
@@ -21,31 +24,36 @@ class Column(NamedTuple):
     width: int
 
 
-def columns(width: int, *, users: bool) -> list[Column]:
-    """Choose the columns of a list that is so many cells wide."""
-    names = min(max(width - 64 - 11 * users, 12), 32)
-    found = [Column("id", 9), *([Column("user", 10)] if users else []), Column("name", names)]
-    found += [Column("stage", 9), Column("cores", 5), Column("since_s", 10)]
-    found += [Column("place", 12)] if width >= WIDE else []
+def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
+    """Choose the columns for these jobs in so many cells; job and name are as wide as they need."""
+    users = [Column("user", 10)] if any(row["slurm"] for row in rows) else []
+    place = [Column("place", 12)] if width >= WIDE else []
+    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 10), *place]
+    ids = max((len(label(row)) for row in rows), default=0)
+    names = max((cell_len(printable(row["name"][:width])) for row in rows), default=0)
+    names = min(max(names, 8), LONGEST_NAME + max(width - 80, 0) // 2)
+    found = [Column("id", max(ids, 4)), *users, Column("name", names), *fixed]
     rest = width - 2 - sum(column.width + 1 for column in found)
     return [*found, Column("trouble", max(rest, 0))]
 
 
-def headings(width: int, *, users: bool) -> Line:
+def headings(shown: list[Column], width: int) -> Line:
     """Write the names of the columns."""
     texts = [
         fit(HEADINGS.get(column.name, column.name), column.width, right=column.name in RIGHT)
-        for column in columns(width, users=users)
+        for column in shown
     ]
     return ((fit("  " + " ".join(texts), width), "bold underline"),)
 
 
-def row_line(row: dict[str, Any], width: int, now: float, *, here: bool, marked: bool, users: bool) -> Line:
+def row_line(
+    row: dict[str, Any], shown: list[Column], now: float, *, here: bool = False, marked: bool = False
+) -> Line:
     """Write one job. ``here``: the cursor is on it."""
     row = {**row, "since_s": steady_s(since_s(row, now))}
     base = "reverse" if here else ""
     pieces: list[Piece] = [(f"{'>' if here else ' '}{'*' if marked else ' '}", base)]
-    for column in columns(width, users=users):
+    for column in shown:
         style = f"{base} {STYLES.get(row['stage'], '')}".strip() if column.name == "stage" else base
         text = fit(cell(row, column.name), column.width, right=column.name in RIGHT)
         pieces += [(text, style), (" ", base)]

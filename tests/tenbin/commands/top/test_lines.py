@@ -17,7 +17,7 @@ from tenbin.commands.top.keys import LIST, MOVES
 from tenbin.commands.top.lines import Line, changes, fit, wrapped
 from tenbin.commands.top.pages import LAST_BYTES, output_lines
 from tenbin.commands.top.query import ORDERS, Query, read_filter
-from tenbin.commands.top.rows import headings, row_line, state_lines, steady_s
+from tenbin.commands.top.rows import columns, headings, row_line, state_lines, steady_s
 from tests.support.amounts import examples
 
 HOSTILE = [
@@ -48,16 +48,15 @@ def test_a_text_fills_its_cells(text: str, width: int, right: bool) -> None:
 @pytest.mark.parametrize("width", [40, 80, 81, 200])
 def test_a_row_is_as_wide_as_the_terminal(name: str, width: int) -> None:
     """Cursor and marks are signs, not only colours."""
-    for users in (False, True):
-        row = {**ROW, "name": name, "user": name, "place": name, "trouble": name}
-        line = row_line(row, width, time.time(), here=True, marked=True, users=users)
-        text = "".join(part for part, _ in line)
+    for slurm in (None, 12):
+        row = {**ROW, "name": name, "user": name, "place": name, "trouble": name, "slurm": slurm}
+        shown = columns([row, ROW], width)
+        text = "".join(part for part, _ in row_line(row, shown, time.time(), here=True, marked=True))
         assert text.isprintable() and text.startswith(">*") and "running" in text
         assert cell_len(text) == width or width == 40
-        assert cell_len("".join(part for part, _ in headings(width, users=users))) == width
-    assert (
-        "".join(part for part, _ in row_line(ROW, 80, 9.0, here=False, marked=False, users=False))[:2] == "  "
-    )
+        assert cell_len("".join(part for part, _ in headings(shown, width))) == width
+        assert ("user" in [column.name for column in shown]) == (slurm is not None)
+    assert row_line(ROW, columns([ROW], 80), 9.0)[0] == ("  ", "")
 
 
 def test_only_what_has_changed_is_drawn() -> None:

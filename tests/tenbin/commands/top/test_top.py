@@ -3,77 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
-from tenbin.client.client import Client
 from tenbin.commands.top import app
-from tenbin.commands.top.app import Top
 from tests.support.coordinator import Up
+from tests.support.top_session import Session, play
 
 SLEEP = {"command": ["sleep", "600"], "folder": "/"}
-
-
-class Session:
-    """One ``tenbin top`` of 80x24, and what it has asked the coordinator."""
-
-    def __init__(self, up: Up) -> None:
-        client = Client(up.home)
-        self.asked: list[str] = []
-
-        def call(method: str, path: str, *arguments: Any, **more: Any) -> Any:
-            self.asked.append(f"{method} {path}")
-            return Client.call(client, method, path, *arguments, **more)
-
-        client.call = call  # type: ignore[method-assign]
-        self.app = Top(client)
-        self.pilot: Pilot[None]
-
-    @property
-    def screen(self) -> list[str]:
-        return ["".join(text for text, _ in line).rstrip() for line in self.app.screenful.drawn]
-
-    @property
-    def rows(self) -> list[str]:
-        """The first two words of each job, after the signs of cursor and mark."""
-        return [" ".join(line[2:].split()[:2]) for line in self.screen[4:-1] if line.strip()]
-
-    async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-
-    async def until(self, condition: Callable[[], object], limit_s: float = 8.0) -> None:
-        """Wait for the screen; what it shows in place of it is the failure."""
-        for _ in range(int(limit_s / 0.02)):
-            if condition():
-                return
-            await self.pilot.pause(0.02)
-        raise AssertionError("\n".join(self.screen))
-
-    async def shows(self, *patterns: str) -> None:
-        """Wait until each pattern is there: in a line, or in the words of all lines."""
-
-        def found() -> bool:
-            text = "\n".join(self.screen)
-            words = " ".join(text.split())
-            return all(re.search(p, text, re.MULTILINE) or re.search(p, words) for p in patterns)
-
-        await self.until(found)
-
-
-def play(up: Up, script: Callable[[Session], Awaitable[None]]) -> None:
-    """Run a script on a terminal of 80x24."""
-
-    async def run() -> None:
-        session = Session(up)
-        async with session.app.run_test(size=(80, 24)) as session.pilot:
-            await script(session)
-
-    asyncio.run(run())
 
 
 @pytest.fixture
@@ -102,7 +40,7 @@ def test_looking(busy: Up, quick: None) -> None:
         await top.shows(
             r"policy easy; 35 waiting, 1 running", "in use: core 1 of 1, memory", "32 listed, by queue"
         )
-        await top.shows(r"^> +1 \[red\]x\\x1b\[2J\\u… +running       1")
+        await top.shows(r"^> +1 \[red\]x\\x1b\[2J\\u202e +running       1")
         for keys, cursor in (
             ("j", 2),
             ("down", 3),
@@ -183,7 +121,7 @@ def test_choosing(busy: Up, quick: None) -> None:
         await top.shows("31 listed, by queue$")
         await top.press("s", "s")
         await top.shows("31 listed, by name$")
-        await top.until(lambda: top.rows[:3] == ["1 [red]x\\x1b[2J\\u…", "32 fit", "3 n1"])
+        await top.until(lambda: top.rows[:3] == ["1 [red]x\\x1b[2J\\u202e", "32 fit", "3 n1"])
         await top.press("S")
         await top.shows("31 listed, by name, reversed")
         await top.until(lambda: top.rows[0] == "11 n9")
@@ -242,7 +180,7 @@ def test_changing(busy: Up, quick: None) -> None:
 
 
 def test_a_lost_coordinator(busy: Up, quick: None) -> None:
-    """It is said, also if it only does not answer; the list stays, and all goes on by itself."""
+    """The loss is said, also of one that only does not answer; the list stays, and all goes on by itself."""
 
     async def script(top: Session) -> None:
         await top.shows("32 listed")
