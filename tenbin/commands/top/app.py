@@ -7,6 +7,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -184,8 +185,8 @@ class Top(App[None]):
                 self._again.set()
             case Tell(text):
                 self.message = text
-            case Open(view):
-                self.views.append(view)
+            case Open(view, instead):
+                self.views[-1 if instead else len(self.views) :] = [view]
                 self._again.set()
             case Back():
                 if len(self.views) > 1:
@@ -297,7 +298,7 @@ async def in_thread(ask: Callable[[], Any]) -> Any:
             result = ask()
         except Exception as raised:
             error = raised
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, result, error)
 
     Thread(target=run, daemon=True).start()

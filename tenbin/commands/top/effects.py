@@ -47,9 +47,10 @@ class Tell:
 
 @dataclass(frozen=True)
 class Open:
-    """Show a view in front of this one."""
+    """Show a view in front of this one, or ``instead`` of it."""
 
     view: View
+    instead: bool = False
 
 
 @dataclass(frozen=True)

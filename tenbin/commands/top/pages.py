@@ -58,6 +58,8 @@ class Page:
             return Back()
         if key == "q":
             return Quit()
+        if key == "?" and not isinstance(self, KeysPage):
+            return Open(KeysPage())
         here = self._last if self.scroll is None else min(self.scroll, self._last)
         step = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._height, "pagedown": self._height}
         ends = {"home": 0, "g": 0, "end": self._last, "G": self._last}
@@ -96,11 +98,12 @@ class OfJob(Page):
         self.job_id, self.name = job_id, name
 
     def press(self, key: str) -> Effect | None:
-        """Take a key; ``e``, ``t`` and ``T`` change the page in place of opening one more."""
+        """Take a key; pages of one job take the place of each other."""
         if key == "e":
-            return Open(AccountPage(self.job_id, self.name))
+            return Open(AccountPage(self.job_id, self.name), instead=True)
         if key in ("t", "T"):
-            return Open(OutputPage(self.job_id, self.name, "stdout" if key == "t" else "stderr"))
+            stream = "stdout" if key == "t" else "stderr"
+            return Open(OutputPage(self.job_id, self.name, stream), instead=True)
         return super().press(key)
 
 
