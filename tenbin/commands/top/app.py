@@ -48,6 +48,7 @@ EVERY_S, SELDOM_S = 1.0, 5.0
 SHARE = 20  # a question is followed by a pause so many times as long, within these bounds
 SILENT_S = 3.0  # after so long without an answer the screen says so
 ANSWERS = "y: yes; any other key: no"
+UNKNOWN = "the coordinator answers again; what was asked last may not have been done"
 LOWEST = 5  # lines below the view, at most
 
 
@@ -235,7 +236,7 @@ class Top(App[None]):
             began = time.monotonic()
             if self._calls:
                 call = self._calls.popleft()
-                await self._answered(call.ask, partial(self._take_answer, call))
+                await self._answered(call.ask, partial(self._take_answer, call), lost=UNKNOWN)
                 continue
             view = self.views[-1]
             if (ask := view.question()) is not None:
@@ -248,8 +249,10 @@ class Top(App[None]):
             except TimeoutError:
                 pass
 
-    async def _answered(self, ask: Callable[[Client], Any], take: Callable[[Any], None]) -> None:
-        """Ask, and take the answer; say it if there is none, or if the coordinator refuses."""
+    async def _answered(
+        self, ask: Callable[[Client], Any], take: Callable[[Any], None], *, lost: str = ""
+    ) -> None:
+        """Ask, and take the answer; say it if there is none (``lost``: as well), or if it is a refusal."""
         self.questions += 1
         asked = asyncio.ensure_future(in_thread(lambda: ask(self.client)))
         done, _ = await asyncio.wait([asked], timeout=SILENT_S)
@@ -260,7 +263,7 @@ class Top(App[None]):
             answer = await asked
         except TenbinError as error:
             if error.exit_code == 4:
-                self.trouble = str(error)
+                self.trouble, self.message = str(error), lost or self.message
             else:
                 self._is_back()
                 self.message = str(error)
@@ -275,7 +278,7 @@ class Top(App[None]):
     def _is_back(self) -> None:
         """Note that the coordinator has answered."""
         if self.trouble:
-            self.trouble, self.message = "", "the coordinator answers again"
+            self.trouble, self.message = "", self.message or "the coordinator answers again"
         self.answered_s = time.time()
 
 

@@ -180,9 +180,7 @@ class JobList:
         def mark(found: dict[str, Any]) -> Effect:
             self.marks |= {row["id"]: _mark(row) for row in found["rows"]}
             rest = found["total"] - len(found["rows"])
-            return (
-                Tell(f"{rest:,} more are not marked: of a list the first {MOST_ROWS:,}") if rest else Redraw()
-            )
+            return Tell(f"{rest:,} more are not marked") if rest else Redraw()
 
         return Call(lambda client: client.call("GET", path), mark)
 
@@ -213,14 +211,10 @@ class JobList:
         if not meant:
             return Tell("no job under the cursor")
 
-        def ask_where(nodes: list[dict[str, Any]]) -> Effect:
-            places = " ".join(node["name"] for node in nodes)
-            text = f"migrate {_in_words(meant)} to ({places}): "
-            return Prompt(
-                text, "", lambda to: self._change("migrate", to=to.strip()) if to.strip() else Redraw()
-            )
+        def change(to: str) -> Effect:
+            return self._change("migrate", to=to.strip()) if to.strip() else Redraw()
 
-        return Call(lambda client: client.call("GET", "/nodes"), ask_where)
+        return Prompt(f"migrate {_in_words(meant)} to which device or node: ", "", change)
 
 
 def _mark(row: dict[str, Any]) -> Mark:

@@ -17,8 +17,8 @@ MOVES = (
     Key(("down", "j"), "one line down"),
     Key(("pageup",), "one screen up"),
     Key(("pagedown",), "one screen down"),
-    Key(("home", "g"), "to the begin"),
-    Key(("end", "G"), "to the end"),
+    Key(("home", "g"), "to the first line"),
+    Key(("end", "G"), "to the last line"),
 )
 LIST = (
     Key(("enter",), "open: the jobs of an array, or all about a job"),
