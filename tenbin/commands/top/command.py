@@ -7,20 +7,21 @@ from tenbin.commands.options import HomeOption
 
 
 def top(home: HomeOption = None) -> None:
-    """Watch the queue in this terminal, and change jobs by keys; it asks the coordinator once a second.
+    """Watch the queue in this terminal, and change jobs by keys.
 
-    Move: up and down (or j, k), PgUp, PgDn, Home, End. Enter opens an array or a job, Esc goes back.
+    Move: up, down (or k, j), PgUp, PgDn, Home, End.
+    Enter opens an array or a job, Esc goes back.
 
-    Look: e why a job waits, what it uses, its story and predictions; t and T the end of its stdout and
-    stderr; n the nodes.
+    Look: e why a job waits, what it uses, its story, predictions;
+    t its stdout and T its stderr, as they come; n the nodes.
 
-    Choose: / filter, s and S order, a also jobs that have ended, Space marks a job, * all that are listed,
-    u none.
+    Choose: / filter, s next order, S reverse, a also jobs that have ended;
+    Space marks a job, * all that are listed, u none.
 
-    Change the marked jobs, else the one under the cursor: c cancel, p suspend (pause), r resume, R retry,
-    m migrate. Each is asked back first.
+    Change the marked jobs, else the one under the cursor: c cancel,
+    p suspend (pause), r resume, R retry, m migrate. You are asked first.
 
-    ? shows all keys, q ends. Programs, files and logs: tenbin jobs.
+    ? shows all keys, q ends. For programs and files: tenbin jobs.
     """
     import os
     import sys
