@@ -39,6 +39,7 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "submit": ("jobs.submit:submit", RUN),
     "map": ("jobs.map.command:map_", RUN),
     "jobs": ("jobs.jobs:jobs", RUN),
+    "top": ("top.command:top", RUN),
     "history": ("jobs.history:history", RUN),
     "efficiency": ("jobs.efficiency:efficiency", RUN),
     "info": ("jobs.jobs:info", RUN),

@@ -29,6 +29,7 @@ from tenbin.server.job_filters import BODY, LARGEST, Listed
 from tenbin.server.job_list import array_summary, count_with_arrays, list_jobs
 from tenbin.server.job_records import add_history
 from tenbin.server.node_table import node_table
+from tenbin.server.queue_window import add_queue
 from tenbin.server.refusals import (
     OF_ALL,
     OF_BODIES,
@@ -180,6 +181,7 @@ def make_api(
     _changes(api, coordinator, news)
     _questions(api, coordinator, news)
     add_history(api, coordinator)
+    add_queue(api, coordinator)
 
     @api.get("/status")
     async def status() -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from typing import Any
 
 from fastapi import HTTPException
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import Counter as PrometheusCounter
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Entry, Stage
@@ -26,8 +28,8 @@ def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
         "user": owner_of(entry, coordinator.job_table.user),
         "held_by_user": entry.held_by_user,
-        "cores": len(entry.cores) or entry.spec.tasks * entry.spec.cores,
-        "place": None if entry.placement is None else entry.placement.pool,
+        "cores": cores_of(entry),
+        "place": place_of(entry),
         "submit_s": entry.submit_s,
         "start_s": entry.start_s,
         "end_s": entry.end_s,
@@ -35,6 +37,16 @@ def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         "code": entry.code,
         "trouble": entry.trouble,
     }
+
+
+def cores_of(entry: Entry) -> int:
+    """Count the cores that a job has, or asks for before it runs."""
+    return len(entry.cores) or entry.spec.tasks * entry.spec.cores
+
+
+def place_of(entry: Entry) -> str | None:
+    """Name the pool or device of a job's last attempt; None before the first."""
+    return None if entry.placement is None else entry.placement.pool
 
 
 def known(coordinator: Coordinator, job_id: int) -> Entry:
@@ -114,17 +126,19 @@ def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
 
 def summary(coordinator: Coordinator) -> dict[str, Any]:
     """Describe the coordinator and its work."""
-    counts = dict.fromkeys((stage.value for stage in Stage if not stage.final), 0)
-    for entry in coordinator.job_table.entries.values():
-        counts[entry.shown.value] += 1
+    return {**state(coordinator), "home": str(coordinator.journal.store), "nodes": node_table(coordinator)}
+
+
+def state(coordinator: Coordinator) -> dict[str, Any]:
+    """Describe what the coordinator has to do, without its nodes."""
+    found = Counter(entry.shown for entry in coordinator.job_table.entries.values())
+    counts = {stage.value: found[stage] for stage in Stage if not stage.final}
     return {
         "pid": os.getpid(),
-        "home": str(coordinator.journal.store),
         "policy": coordinator.policy_text,
         "power": power(coordinator),
         "memory": memory(coordinator),
         "jobs": counts,
-        "nodes": node_table(coordinator),
     }
 
 
@@ -153,7 +167,9 @@ def prometheus(coordinator: Coordinator) -> bytes:
     jobs = gauge("tenbin_jobs", "Jobs that have not ended, by stage", "stage")
     for stage, count in summary(coordinator)["jobs"].items():
         jobs.labels(stage).set(count)
-    ended = Counter("tenbin_jobs_ended", "Jobs that have ended, by stage", ["stage"], registry=registry)
+    ended = PrometheusCounter(
+        "tenbin_jobs_ended", "Jobs that have ended, by stage", ["stage"], registry=registry
+    )
     for stage, count in coordinator.journal.count_ended().items():
         ended.labels(stage).inc(count)
     free = gauge("tenbin_free_units", "Free units (cores, or whole nodes), by pool", "pool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -68,18 +69,30 @@ def find(
     Args:
         waiting, ended: also jobs that have not begun, and that have ended.
     """
-    table = coordinator.job_table
-    found = [entry for entry in table.entries.values() if waiting or entry.shown.begun]
-    if wanted != JobFilter():
-        found = [entry for entry in found if wanted.matches(entry, table.user)]
+    found = open_jobs(coordinator, wanted, waiting=waiting)
     if ended:
-        older = (
-            entry
-            for entry in coordinator.journal.ended(wanted, table.user)
-            if entry.id not in table.entries and wanted.matches(entry, table.user)
-        )
-        found += islice(older, limit)
+        found += ended_jobs(coordinator, wanted, limit)
     found.sort(key=lambda entry: entry.id)
     if limit is None or len(found) <= limit:
         return found
     return [entry for entry in found[:-limit] if entry.shown.begun] + found[-limit:]
+
+
+def open_jobs(coordinator: Coordinator, wanted: JobFilter, *, waiting: bool = True) -> list[Entry]:
+    """Find the jobs that meet the conditions and have not ended; not ``waiting``: and have begun."""
+    table = coordinator.job_table
+    found = [entry for entry in table.entries.values() if waiting or entry.shown.begun]
+    if wanted != JobFilter():
+        found = [entry for entry in found if wanted.matches(entry, table.user)]
+    return found
+
+
+def ended_jobs(coordinator: Coordinator, wanted: JobFilter, limit: int | None = None) -> Iterable[Entry]:
+    """Find the last jobs that meet the conditions and have ended, the last ones first."""
+    table = coordinator.job_table
+    older = (
+        entry
+        for entry in coordinator.journal.ended(wanted, table.user)
+        if entry.id not in table.entries and wanted.matches(entry, table.user)
+    )
+    return islice(older, limit)

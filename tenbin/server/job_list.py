@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -26,26 +27,14 @@ def list_jobs(coordinator: Coordinator, wanted: Listed) -> list[dict[str, Any]]:
 
 def list_with_arrays(coordinator: Coordinator, wanted: Listed) -> list[dict[str, Any]]:
     """List with one row for an array of which a member is meant; its row counts all members."""
-    table, check = coordinator.job_table, wanted.as_filter()
+    check = wanted.as_filter()
     single = replace(check, single=True)
     singles = {entry.id: entry for entry in find(coordinator, single, wanted.limit, ended=wanted.ended)}
     begun = {number for number, entry in singles.items() if entry.shown.begun}
-    stages: dict[int, Counter[str]] = {}
-    arrays: set[int] = set()
-    for entry in table.entries.values():
-        if entry.array is None:
-            continue
-        stages.setdefault(entry.array, Counter())[entry.shown.value] += 1
-        if entry.array not in arrays and check.matches(entry, table.user):
-            arrays.add(entry.array)
+    stages, arrays = open_arrays(coordinator, check)
     begun |= {array for array in arrays if any(Stage(stage).begun for stage in stages[array])}
     if wanted.ended:
-        older = (
-            n
-            for n in reversed(list(table.arrays))
-            if n not in arrays and _ended_member(coordinator, n, check)
-        )
-        arrays |= {*islice(older, wanted.limit)}
+        arrays |= {*ended_arrays(coordinator, check, arrays, wanted.limit)}
     numbers = sorted({*singles, *arrays})
     if wanted.limit is not None:
         numbers = sorted(begun | {*numbers[-wanted.limit :]})
@@ -55,6 +44,27 @@ def list_with_arrays(coordinator: Coordinator, wanted: Listed) -> list[dict[str,
         else array_row(coordinator, number, stages.get(number, Counter()))
         for number in numbers
     ]
+
+
+def open_arrays(coordinator: Coordinator, check: JobFilter) -> tuple[dict[int, Counter[str]], set[int]]:
+    """Count the members that have not ended by array and stage; and find the arrays of which one is meant."""
+    table = coordinator.job_table
+    members = [(entry.array, entry) for entry in table.entries.values() if entry.array is not None]
+    stages: dict[int, Counter[str]] = {array: Counter() for array, _ in members}
+    for (array, stage), count in Counter((array, entry.shown.value) for array, entry in members).items():
+        stages[array][stage] = count
+    if check == JobFilter():
+        return stages, {*stages}
+    return stages, {array for array, entry in members if check.matches(entry, table.user)}
+
+
+def ended_arrays(
+    coordinator: Coordinator, check: JobFilter, found: Container[int], limit: int | None
+) -> Iterable[int]:
+    """Find the last arrays of which a member that has ended is meant, without those ``found``."""
+    arrays = reversed(list(coordinator.job_table.arrays))
+    older = (n for n in arrays if n not in found and _ended_member(coordinator, n, check))
+    return islice(older, limit)
 
 
 def _ended_member(coordinator: Coordinator, array: int, check: JobFilter) -> bool:
@@ -89,9 +99,7 @@ def array_row(coordinator: Coordinator, number: int, open: Counter[str]) -> dict
     stages = open + Counter({stage.value: count for stage, count in ended.items()})
     first = coordinator.job_table.entry(number + 1)  # members have the numbers after the array's
     assert first is not None
-    stage = next((each for each in SHOWN_FIRST if open[each]), "waiting")
-    if not arrays.open(number):
-        stage = "cancelled" if ended[Stage.CANCELLED] == total else arrays.stage(number).value
+    stage = array_stage(coordinator, number, open)
     lost = ended.total() - ended[Stage.DONE]
     return {
         **brief(coordinator, first),
@@ -106,6 +114,15 @@ def array_row(coordinator: Coordinator, number: int, open: Counter[str]) -> dict
         "code": 0 if ended[Stage.DONE] == total else None,
         "trouble": f"{lost:,} of {total:,} did not succeed" if lost else "",
     }
+
+
+def array_stage(coordinator: Coordinator, number: int, open: Counter[str]) -> str:
+    """Return the stage of an array as a whole: that of the member that is furthest, until all have ended."""
+    arrays = coordinator.job_table.arrays
+    if arrays.open(number):
+        return next((each for each in SHOWN_FIRST if open[each]), "waiting")
+    ended = arrays.ended(number)
+    return "cancelled" if ended[Stage.CANCELLED] == ended.total() else arrays.stage(number).value
 
 
 def array_summary(coordinator: Coordinator, number: int) -> dict[str, Any]:

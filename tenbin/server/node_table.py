@@ -40,6 +40,27 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     return table
 
 
+def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """Sum up the units of each pool, and each resource of nodes that are up: used, and in all."""
+    sums: dict[str, list[float]] = {}
+
+    def add(name: str, free: float, total: float) -> None:
+        found = sums.setdefault(name, [0.0, 0.0])
+        found[0] += total - free
+        found[1] += total
+
+    state = coordinator.state
+    for pool in state.cluster.pools:
+        if pool.counted:
+            add(pool.name, state.free[pool.name], state.in_service[pool.name])
+            continue
+        nodes = state.nodes[pool.name]
+        free, total = nodes.free[nodes.up].sum(axis=0).tolist(), nodes.capacity[nodes.up].sum(axis=0).tolist()
+        for place, resource in enumerate(pool.resources):
+            add(resource, free[place], total[place])
+    return [{"name": name, "used": used, "total": total} for name, (used, total) in sums.items()]
+
+
 def _regions(
     coordinator: Coordinator, pool: Pool, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:

@@ -16,9 +16,13 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
     from tenbin.text import say
 
     found = Client(home).call("GET", "/nodes")
+    say(dumps(found, indent=1) if json else "\n".join(node_lines(found)))
+
+
+def node_lines(found: list[dict[str, Any]]) -> list[str]:
+    """Write a line for each pool, region and node."""
     shared = {node["name"] for node in found if "up" in node and len(node.get("regions", ())) > 1}
-    lines = [line for node in found for line in (_pool(node, shared) if "units" in node else [_node(node)])]
-    say(dumps(found, indent=1) if json else "\n".join(lines))
+    return [line for node in found for line in (_pool(node, shared) if "units" in node else [_node(node)])]
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:

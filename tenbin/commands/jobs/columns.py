@@ -83,11 +83,17 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     left = ("name", "user", "stage", "place", "hosts", "")
     listed = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
     for row in rows:
-        listed.add_row(*(escape(printable(_cell(row, column))) for column in columns))
+        listed.add_row(*(escape(printable(cell(row, column))) for column in columns))
     SafeConsole().print(listed)
 
 
-def _cell(row: dict[str, Any], column: str) -> str:
+def since_s(job: dict[str, Any], now: float) -> int:
+    """Return the seconds since the job's end, else since its start, else since its submission."""
+    begin_s: float = job["end_s"] or job["start_s"] or job["submit_s"]
+    return round(now - begin_s)
+
+
+def cell(row: dict[str, Any], column: str) -> str:
     """Write one value for people."""
     value = row[column]
     if column == "id":

@@ -19,6 +19,7 @@ from tenbin.commands.jobs.columns import (
     chosen_states,
     print_csv,
     print_table,
+    since_s,
 )
 from tenbin.commands.jobs.selection import select, tell_left_out
 from tenbin.commands.options import HomeOption, JsonOption, complete_job, complete_place
@@ -99,7 +100,7 @@ def jobs(
     found = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
     found.sort(key=lambda job: job["stage"] not in BEGUN)
     for job in found:
-        job["since_s"] = round(time.time() - (job["end_s"] or job["start_s"] or job["submit_s"]))
+        job["since_s"] = since_s(job, time.time())
     told = [{column: job[column] for column in chosen or COLUMNS} for job in found]
     if json:
         print_json(told)

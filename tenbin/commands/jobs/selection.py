@@ -41,15 +41,20 @@ def select(client: Client, which: Iterable[str], *, members: bool = True) -> Cho
 
 
 def tell_left_out(left_out: Mapping[str, str]) -> None:
-    """Say which jobs of ranges and ``all`` a change did not apply to; one line for each reason."""
+    """Say which jobs of ranges and ``all`` a change did not apply to."""
+    for line in left_out_lines(left_out):
+        print(f"tenbin: {line}", file=sys.stderr)
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """Write which jobs a change did not apply to; one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for sentence in left_out.values():
         what, label, reason = sentence.split(" ", 2)  # job 7[3] has ended
         if what == "there":  # is no job 12
             label, reason = sentence.rpartition(" ")[2], "there is no such job"
         reasons.setdefault(reason, []).append(label)
-    for reason, labels in reasons.items():
-        print(f"tenbin: left out {job_ranges(labels)}: {reason}", file=sys.stderr)
+    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in reasons.items()]
 
 
 def job_ranges(labels: Iterable[str]) -> str:

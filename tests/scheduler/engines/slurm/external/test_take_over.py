@@ -14,6 +14,7 @@ from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.top_session import Session, play
 
 NOBODY = 65534
 
@@ -353,3 +354,24 @@ def test_nobody_forges_the_record_of_another(up: Up, lab: SlurmLab, tmp_path: Pa
         up.until(lambda key=key: "looks like words of Slurm's" in detail(lab, key))
     later = sbatch(lab, tmp_path, script="true")
     up.until(lambda: stage(up, later) == "done")
+
+
+def test_top_shows_jobs_of_sbatch(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+    """With their user, beside tenbin's own jobs; it says why one waits, shows the nodes, and ends them."""
+    start(up, lab)
+    first = sbatch(lab, tmp_path, "-N3", "--exclusive", "-t", "20", "-J", "first")
+    up.until(lambda: stage(up, first) == "running", 60)
+    up.client.submit(["sleep", "600"], cores=2, name="[own]")
+
+    async def script(top: Session) -> None:
+        await top.shows(
+            "2 listed", "job +user +name +stage", r"1 root +first +running", r"2 \w+ +\[own\] +waiting"
+        )
+        await top.press("j", "e")
+        await top.shows("all about job 2", "waits for")
+        await top.press("escape", "n")
+        await top.shows("node1: jobs: 1", "node3: jobs: 1")
+        await top.press("escape", "k", "c", "y")
+        await top.shows("cancel 1: accepted", r"2 \[own\] +running")
+
+    play(up, script)

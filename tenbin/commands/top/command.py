@@ -1,0 +1,37 @@
+"""The command ``tenbin top``."""
+
+from __future__ import annotations
+
+from profiles.errors import BadInput
+from tenbin.commands.options import HomeOption
+
+
+def top(home: HomeOption = None) -> None:
+    """Watch the queue in this terminal, and change jobs by keys.
+
+    Move: up, down (or k, j), PgUp, PgDn, Home, End.
+    Enter opens an array or a job, Esc goes back.
+
+    Look: e why a job waits, what it uses, its story, predictions;
+    t its stdout and T its stderr, as they come; n the nodes.
+
+    Choose: / filter, s next order, S reverse, a also jobs that have ended;
+    Space marks a job, * all that are listed, u none.
+
+    Change the marked jobs, else the one under the cursor: c cancel,
+    p suspend (pause), r resume, R retry, m migrate. You are asked first.
+
+    ? shows all keys, q ends. For programs and files: tenbin jobs.
+    """
+    import os
+    import sys
+
+    from tenbin.client.client import Client
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        raise BadInput("tenbin top needs a terminal", "for files, pipes and programs: tenbin jobs")
+    client = Client(home)
+    client.call("GET", "/queue?rows=0", timeout_s=10)  # without a coordinator a plain error
+    from tenbin.commands.top.app import Top
+
+    Top(client).run(mouse=False)  # the terminal's own marking of text goes on to work
