@@ -118,9 +118,14 @@ class PinnedThreads:
     def chase(self, core: int, lines: int, cycle: Cycle, windows_s: Sequence[float]) -> Iterator[Window]:
         """Let the cycle grow to ``lines``, then chase for each of ``windows_s``, the first uncounted."""
         self._do(core, cycle.grow, lines).result()
-        self._do(core, cycle.chase, windows_s[0]).result()
+        self.follow(core, cycle, windows_s[0])
         for seconds in windows_s[1:]:
-            yield self._do(core, cycle.chase, seconds).result()
+            yield self.follow(core, cycle, seconds)
+
+    def follow(self, core: int, cycle: Cycle, seconds: float) -> Window:
+        """Chase for ``seconds``, from where the last chase of that cycle ended."""
+        window: Window = self._do(core, cycle.chase, seconds).result()
+        return window
 
     def placed(self, node: int, procfs: Path = Path("/proc")) -> float | None:
         """Compute the share of a node's arrays that lies on it; None where the kernel does not tell."""
