@@ -46,7 +46,7 @@ PROBES = {
 
 # The slices of a check, which no profile visits.
 BATTERY = "battery"
-CHECKS = {BATTERY: ProbeEntry("probes.battery.probe", "Slices of a check", full_s=24, quick_s=6.5)}
+CHECKS = {BATTERY: ProbeEntry("probes.battery.probe", "Slices of a check", full_s=23, quick_s=6.5)}
 
 
 def entry_of(name: str) -> ProbeEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ from profiles.check import Change, Check, CheckConditions, Figure, Key, State, V
 from profiles.check_figures import sign
 from profiles.trust import BUSY, STOLEN
 
+IQR_TO_SD = 0.7413  # of a normal distribution
+BEST_TENTH_ERROR = (
+    1.71  # standard error of its quantile, in standard deviations over the root of their number
+)
 BUSY_PROCESSORS = 0.3  # of a machine with many; of one with few the share of a quiet machine
 LEAST_SHARE = 0.9  # of their time in which the slices of a machine without other users have their processor
 # Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
@@ -52,7 +57,7 @@ class Reference:
 
 def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_RATIO) -> Check:
     """Fill in the verdict of a check, the changes, and their causes."""
-    past = [_Past(one, _values(one)) for one in usable(reference.checks)]
+    past = [_Past(one, values_of(one.figures)) for one in usable(reference.checks)]
     siblings = [_means(several) for several in reference.siblings]
     series = {
         figure.key: _among_siblings(figure, check, siblings) if siblings else _series(figure, check, past)
@@ -87,6 +92,31 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
             "differences": tuple(differences),
             "causes": tuple(told),
         }
+    )
+
+
+def together(first: Check, again: Check) -> Check:
+    """Join two looks at a machine to one check: their rounds together, and the worse conditions."""
+    also = {figure.key: figure for figure in again.figures}
+    joined = []
+    for figure in first.figures:
+        other = also.get(figure.key)
+        rounds = (*figure.rounds, *(other.rounds if other else ()))
+        update = {
+            "rounds": rounds,
+            "value": sum(rounds) / len(rounds),
+            "slices": figure.slices + (other.slices if other else 0),
+        }
+        joined.append(figure.model_copy(update=update))
+    one, two = first.conditions, again.conditions
+    worse = max(one, two, key=lambda c: (is_disturbed(c), c.others_processors, c.steal_ratio))
+    shares = [c.cpu_share_ratio for c in (one, two) if c.cpu_share_ratio is not None]
+    conditions = {
+        "duration_s": round(one.duration_s + two.duration_s, 3),
+        "cpu_share_ratio": max(shares, default=None),
+    }
+    return first.model_copy(
+        update={"figures": tuple(joined), "conditions": worse.model_copy(update=conditions)}
     )
 
 
@@ -132,8 +162,14 @@ class _Past(NamedTuple):
     values: dict[Key, Observed]
 
 
-def _values(check: Check) -> dict[Key, Observed]:
-    return {figure.key: Observed(figure.value, figure.rounds) for figure in check.figures}
+def values_of(figures: Sequence[Figure]) -> dict[Key, Observed]:
+    """Take figures as observations for the tests."""
+    return {figure.key: _observed(figure) for figure in figures}
+
+
+def _observed(figure: Figure) -> Observed:
+    error = BEST_TENTH_ERROR * figure.spread_ratio * IQR_TO_SD / math.sqrt(figure.slices)
+    return Observed(figure.value, figure.rounds, error)
 
 
 def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series, list[datetime]]:
@@ -150,7 +186,7 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     if len(old) == count:
         recent = [one for one in known if one.check.created > old[-1].check.created][-(WINDOW - 1) :]
     values = [one.values[figure.key] for one in recent]
-    this = Observed(figure.value, figure.rounds)
+    this = _observed(figure)
     times = [*(one.check.created for one in recent), check.created]
     return Series([one.values[figure.key] for one in old], [*values, this], sign(figure.quantity)), times
 
@@ -160,12 +196,12 @@ def _among_siblings(
 ) -> tuple[Series, list[datetime]]:
     """Collect a figure of the other nodes: the spread between nodes decides."""
     others = [means[figure.key] for means in siblings if figure.key in means]
-    return Series(others, [Observed(figure.value, figure.rounds)], sign(figure.quantity)), [check.created]
+    return Series(others, [_observed(figure)], sign(figure.quantity)), [check.created]
 
 
 def _means(checks: Sequence[Check]) -> dict[Key, Observed]:
     """Average each figure of a sibling over its last checks."""
-    last = [_values(check) for check in usable(checks)[-WINDOW:]]
+    last = [values_of(check.figures) for check in usable(checks)[-WINDOW:]]
     found = {}
     for key in {key: None for values in last for key in values}:
         several = [values[key].value for values in last if key in values]

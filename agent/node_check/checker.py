@@ -23,7 +23,7 @@ from profiles.check_store import stamp
 from profiles.errors import Unavailable
 from profiles.records import Absent, Settings
 
-LATE_S = 20.0  # over its budget, after which the battery is stopped
+LATE_S = 5.0  # over its budget, after which the battery is stopped
 
 Tell = Callable[[str], None]
 

@@ -27,6 +27,7 @@ from probes.run import Run
 from profiles.errors import UserError
 
 FULL_ROUNDS = 4
+LATE_S = 1.5  # after the end of a round, until which a slice that was not taken yet is begun
 FAILURES = (UserError, OSError, WorkerLost)
 
 
@@ -65,15 +66,16 @@ def _tell(run: Run, what: str, error: Exception) -> None:
 
 
 def _round(run: Run, slices: list[Slice], part: int, end_s: float) -> None:
-    """Take slices in turns until ``end_s``, each at least once."""
+    """Take slices in turns until ``end_s``; each at least once, if it is not too late for that."""
     done = dict.fromkeys(range(len(slices)), 0)
     took_s = dict.fromkeys(range(len(slices)), 0.0)
     while True:
         visited = False
         for i in run.rng.permutation(len(slices)).tolist():
             one = slices[i]
-            late = time.monotonic() + took_s[i] > end_s
-            if (done[i] and late) or (one.each_round is not None and done[i] >= one.each_round):
+            over_s = time.monotonic() + took_s[i] - end_s
+            late = over_s > (0.0 if done[i] else LATE_S)
+            if late or (one.each_round is not None and done[i] >= one.each_round):
                 continue
             visited = True
             run.progress(one.title)

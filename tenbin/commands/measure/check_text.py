@@ -113,7 +113,7 @@ def _power(check: Check) -> str:
     """Say the rate of false alarms, and the losses that are told."""
     known = [c for c in check.changes if c.tells_ratio is not None]
     if not known or check.false_alarm_ratio is None:
-        return "the first checks after a profile only learn: tenbin check --baseline 5"
+        return "the first checks after a profile only learn: tenbin check --quick --baseline 8"
     rate = f"{100 * check.false_alarm_ratio:g} %"
     references = max(c.references for c in known)
     return (
