@@ -92,8 +92,8 @@ def losses(changes: Sequence[Change]) -> Losses:
         far=worst("access_latency_ns", level="memory"),
         near=max(worst("access_latency_ns", level=f"L{n}") for n in (1, 2, 3)),
         storage=worst(*storage),
-        messages=worst("message_latency_s", "message_bandwidth_gbs", scope="node"),
-        network=worst("message_latency_s", "message_bandwidth_gbs", scope="hosts"),
+        messages=worst("message_latency_s", scope="node"),
+        network=worst("message_latency_s", scope="hosts"),
         slowest=next((c.note for c in cores if c.state == "worse" and c.note), ""),
     )
 

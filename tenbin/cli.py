@@ -25,6 +25,7 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "label": ("measure.stored:label", MEASURE),
     "delete": ("measure.stored:delete", MEASURE),
     "check": ("measure.check:check", MEASURE),
+    "drift": ("measure.drift:drift", MEASURE),
     "compare": ("measure.compare:compare", MEASURE),
     "export": ("measure.export:export", MEASURE),
     "report": ("measure.export:report", MEASURE),

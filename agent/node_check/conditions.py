@@ -64,12 +64,12 @@ class CheckWatch:
 
 
 def _processes() -> Processes:
-    """Read the CPU time of every process but this one's own and its children's."""
+    """Read the CPU time of every process but this one; those of the battery do not live so long."""
     own = os.getpid()
     found: Processes = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid != own and process.ppid() != own:
+            if process.pid != own:
                 times = process.cpu_times()
                 found[process.pid, process.create_time()] = (
                     process.name(),

@@ -10,14 +10,16 @@ from statistics import median
 from probes.battery.slices import Reading, Slice
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
-from probes.network.messages import PATTERNS, core_pairs
+from probes.network.messages import core_pairs
 from probes.network.probe import START_S, attempt
 from probes.run import Event, Run
 from probes.topology import read_topology
 from profiles.errors import Unavailable
+from profiles.fits.network import size_name
 from profiles.records import Absent
 
-SIZES = (8, 256 << 10)
+SIZES = (8, 4 << 10, 64 << 10)  # each tells whether there is time for the next
+TOLD = (8, 64 << 10)
 MESSAGES_S = 0.4
 
 
@@ -63,7 +65,7 @@ def _take(
         cores=cores,
         hosts=hosts,
         sizes=SIZES,
-        patterns=PATTERNS,
+        patterns=("latency",),
         labels={"pair_kind": "", "cpus": ""},
     )
     readings = list(_readings([event["row"] for event in events if event["event"] == "sample"], labels))
@@ -75,14 +77,11 @@ def _take(
 
 
 def _readings(rows: list[dict[str, object]], labels: dict[str, str]) -> Iterator[Reading]:
-    """Give the median of each repetition."""
-    times: dict[tuple[str, int, int], list[float]] = {}
+    """Give the median of each repetition: half a round trip of a small and of a large message."""
+    times: dict[tuple[int, int], list[float]] = {}
     for row in rows:
-        key = str(row["pattern"]), int(str(row["message_bytes"])), int(str(row["repetition"]))
+        key = int(str(row["message_bytes"])), int(str(row["repetition"]))
         times.setdefault(key, []).append(float(str(row["message_s"])))
-    for (pattern, size, _), several in times.items():
-        if pattern == "latency" and size == SIZES[0]:
-            yield Reading("message_latency_s", {**labels, "size": f"{size} B"}, median(several), "s")
-        elif pattern == "bandwidth" and size == SIZES[1]:
-            about = {**labels, "size": f"{size >> 10} KiB"}
-            yield Reading("message_bandwidth_gbs", about, size / median(several) / 1e9, "GB/s")
+    for (size, _), several in times.items():
+        if size in TOLD:
+            yield Reading("message_latency_s", {**labels, "size": size_name(size)}, median(several), "s")

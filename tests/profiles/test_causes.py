@@ -13,7 +13,7 @@ from tests.support.checks import QUIET
 SPEED, CLOCK, CORE = "compute_gflops", "compute_clock_ghz", "compute_core_ratio"
 ONE, ALL = "stream_bandwidth_gbs cores=1", "stream_bandwidth_gbs cores=2"
 FAR, NEAR = "access_latency_ns level=memory", "access_latency_ns level=L2"
-READ, LINK, MESSAGE = "storage_read_mbs", "message_bandwidth_gbs scope=hosts", "message_latency_s scope=node"
+READ, LINK, MESSAGE = "storage_read_mbs", "message_latency_s scope=hosts", "message_latency_s scope=node"
 HELD = Consumer(name="python", pid=7, user="eve", processors=1.0)
 
 

@@ -25,7 +25,6 @@ TITLES = {
     "storage_random_read_p50_s": "storage, 4 KiB read",
     "storage_fsync_p50_s": "storage, 4 KiB with fsync",
     "message_latency_s": "message of {size}",
-    "message_bandwidth_gbs": "messages of {size}",
 }
 
 
