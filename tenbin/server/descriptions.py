@@ -124,6 +124,7 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
         "power": power(coordinator),
         "memory": memory(coordinator),
         "jobs": counts,
+        "held": coordinator.dispatcher.hold.why(coordinator.clock()),
         "nodes": node_table(coordinator),
     }
 
