@@ -136,8 +136,8 @@ def _verdict(check: Check, changes: Sequence[Change], lost: Sequence[str]) -> tu
     worse = sum(change.state == "worse" for change in changes)
     had = max((change.references for change in changes), default=0)
     rules = (
-        (not check.figures, Verdict.UNKNOWN, "nothing could be measured"),
         (is_disturbed(check.conditions), Verdict.DISTURBED, "others used the processors meanwhile"),
+        (not check.figures, Verdict.UNKNOWN, "nothing could be measured"),
         (bool(lost), Verdict.CHANGED, f"something is gone: {'; '.join(lost)}"),
         (is_limited(check.conditions), Verdict.CHANGED, "processor time is limited"),
         (worse > 0, Verdict.CHANGED, f"{worse} of {len(changes)} figures are worse"),

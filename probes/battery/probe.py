@@ -27,7 +27,7 @@ from probes.run import Run
 from profiles.errors import UserError
 
 FULL_ROUNDS = 4
-LATE_S = 1.5  # after the end of a round, until which a slice that was not taken yet is begun
+LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun
 FAILURES = (UserError, OSError, WorkerLost)
 
 

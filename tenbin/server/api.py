@@ -249,7 +249,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         entries, left_out = change(coordinator.retry, which.ids, which.where_possible)
         return Changed(ids=[entry.id for entry in entries], left_out=left_out)
 
-    @api.post("/hold", responses=OF_CHANGES)
+    @api.post("/hold", responses=OF_VALUES)
     async def hold(seconds: Annotated[float, Query(ge=0, le=LONGEST_HOLD_S)]) -> dict[str, str]:
         """Start no job on this machine for so long, as for a check of it; 0: go on."""
         return {"reason": change(coordinator.hold, seconds)}
