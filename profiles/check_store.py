@@ -59,7 +59,7 @@ class CheckStore:
             ) from error
         return path
 
-    def of_node(self, node: str) -> list[Check]:
+    def of_node(self, node: str, last: int = KEEP) -> list[Check]:
         """Read the last checks of a node, oldest first, without lines that are torn or of another version.
 
         Raises:
@@ -67,7 +67,7 @@ class CheckStore:
         """
         path = self.path(node)
         try:
-            lines = read_regular(path).decode(errors="replace").splitlines()[-KEEP:]
+            lines = read_regular(path).decode(errors="replace").splitlines()[-last:]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -9,6 +9,7 @@ from profiles.check_store import CheckStore
 from profiles.errors import BadInput
 
 UNFIT = "tenbin check: "  # how the reason of a node that failed its check begins
+LAST = 20  # checks in which one that could tell is looked for, because the coordinator waits meanwhile
 TELLS = (Verdict.PASS, Verdict.CHANGED)
 
 
@@ -32,7 +33,7 @@ class Fitness:
 
     def _read(self, node: str) -> str | None:
         try:
-            checks = self._store.of_node(node)
+            checks = self._store.of_node(node, LAST)
         except BadInput:
             return None
         last = next((check for check in reversed(checks) if check.verdict in TELLS), None)

@@ -65,8 +65,8 @@ def check(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Where a coordinator runs here: have it start no job meanwhile, and wait at most so long "
-            "for those that run. 0: check beside them.",
+            help="Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the "
+            "jobs that run.",
         ),
     ] = 0.0,
     log: Annotated[bool, typer.Option("--log", help="Print one line, for logs and Slurm's reasons.")] = False,
@@ -109,18 +109,19 @@ def check(
         raise BadInput("--log and --json exclude each other", "leave one of them out")
     if prometheus is not None and not prometheus.parent.is_dir():
         raise BadInput(f"--prometheus {prometheus}: its folder does not exist", f"mkdir {prometheus.parent}")
-    chosen = _profile_of(Store(store), against)
+    own = _last_profile(Store(store))
+    chosen = own if against in (None, SIBLINGS) else Store(store).load(against or "")
     checks = CheckStore(store)
-    settings = _settings(chosen, storage, hosts, quick=quick)
+    settings = _settings(own, storage, hosts, quick=quick)
     Store(store).prepare()
     with terminated_as_interrupted():
         for number in range(baseline):
             with quiet_moment(home, wait) as quiet:
-                made = _make(settings, chosen, quiet=quiet, number=(number, baseline))
+                made = _make(settings, own, quiet=quiet, number=(number, baseline))
                 reference = _reference(checks, made, chosen, against)
                 if quick and give_verdict(made, reference).verdict is Verdict.CHANGED:
-                    made = together(made, _make(settings, chosen, quiet=quiet, number=(number, baseline)))
-            done = _judged(made, reference, chosen, store)
+                    made = together(made, _make(settings, own, quiet=quiet, number=(number, baseline)))
+            done = _judged(made, reference, own, store)
             checks.append(done)
     if prometheus is not None:
         from profiles.check_export import prometheus as as_prometheus
@@ -130,14 +131,12 @@ def check(
     raise typer.Exit(EXIT_CODES[done.verdict])
 
 
-def _profile_of(store: Store, against: str | None) -> Profile | None:
-    """Find the profile whose checks are the reference; None where this node has none."""
+def _last_profile(store: Store) -> Profile | None:
+    """Load the last profile of this node; None where it has none."""
     import socket
 
     from profiles.store import load
 
-    if against is not None and against != SIBLINGS:
-        return store.load(against)
     of_node = store.of_node(socket.gethostname())
     return load(of_node[0]) if of_node else None
 
@@ -147,7 +146,7 @@ def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quic
 
     folders: tuple[Path, ...] = (storage_folder(storage),) if storage is not None else ()
     if not folders and profile is not None:
-        folders = tuple(folder for folder in profile.settings.storage[:1] if folder.is_dir())
+        folders = profile.settings.storage[:1]
     named = tuple(host.strip() for host in hosts.split(",") if host.strip())
     if hosts and len(named) != 2:
         raise BadInput(f"--hosts {hosts}: two hosts are needed", "name this one and another: --hosts a,b")
@@ -180,13 +179,14 @@ def _reference(checks: CheckStore, made: Check, profile: Profile | None, against
         alike = [[c for c in several if c.kind == made.kind] for several in others]
         alike = [several for several in alike if several]
         return Reference(f"{len(alike)} siblings", siblings=alike)
-    since = [c for c in checks.of_node(made.node) if c.profile == made.profile]
+    if profile is None:
+        since = [c for c in checks.of_node(made.node) if c.profile is None]
+        return Reference("earlier checks", checks=since, facts=dict(since[0].facts) if since else {})
+    since = [c for c in checks.of_node(profile.inventory.hostname) if c.profile == profile.id]
+    known = deciding_facts(profile.inventory)  # with all folders of that profile
     facts = dict(since[0].facts) if since else {}
-    if profile is not None and profile.inventory.hostname == made.node:
-        known = deciding_facts(profile.inventory)  # with all folders of that profile
-        facts |= {k: v for k, v in known.items() if k in made.facts or not k.startswith("storage ")}
-    name = f"checks since profile {made.profile}" if made.profile else "earlier checks"
-    return Reference(name, checks=since, facts=facts)
+    facts |= {k: v for k, v in known.items() if k in made.facts or not k.startswith("storage ")}
+    return Reference(f"checks since profile {profile.id}", checks=since, facts=facts)
 
 
 def _judged(made: Check, reference: Reference, profile: Profile | None, store: Path | None) -> Check:
@@ -202,8 +202,7 @@ def _judged(made: Check, reference: Reference, profile: Profile | None, store: P
             jobs.append(load(path))
         except UserError:  # a damaged one is told by 'tenbin job list'
             continue
-    own = profile if profile is not None and profile.inventory.hostname == made.node else None
-    return done.model_copy(update={"consequences": tuple(consequences(done.changes, own, jobs))})
+    return done.model_copy(update={"consequences": tuple(consequences(done.changes, profile, jobs))})
 
 
 def _tell(done: Check, *, log: bool, json: bool) -> None:

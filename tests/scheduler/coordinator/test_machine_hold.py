@@ -59,8 +59,6 @@ def test_a_quiet_moment_waits_for_jobs_and_lets_go(up: Up, tmp_path: Path) -> No
 
 def test_without_a_coordinator_there_is_no_quiet_moment(tmp_path: Path) -> None:
     with quiet_moment(tmp_path / "nowhere", 5) as said:
-        assert said.startswith("no coordinator was asked: ")
-    with quiet_moment(tmp_path / "nowhere", 0) as said:
         assert said == ""
 
 
