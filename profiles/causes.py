@@ -15,6 +15,7 @@ from profiles.trust import BUSY
 HOT_C = 90.0
 ALIKE = 0.5  # the clock explains a loss of speed if it lost at least this share of it
 HELD_SHARE = 0.9
+MEMORY = ("memory ", "NUMA node", "transparent huge pages")  # facts that explain slower memory
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _processor_time(case: Case) -> Iterator[Cause]:
         sentence = f"something takes processor time: {who or 'a process that ended meanwhile'}"
         remedy = "check again when it has ended, or stop it"
         yield Cause(name="processor-time", sentence=sentence, remedy=remedy)
-        if who and max(losses_.one, losses_.all, losses_.far) > max(losses_.speed, 0.0):
+        if who and max(losses_.one, losses_.all, losses_.far) > losses_.speed and not case.differs(*MEMORY):
             yield Cause(
                 name="memory-neighbour", sentence=f"something takes memory bandwidth: {who}", remedy=remedy
             )
@@ -175,9 +176,9 @@ def _memory(case: Case) -> Iterator[Cause]:
     """Find why memory is slower; not where the clock explains it, or processes that were named."""
     part = case.losses
     worst = max(part.one, part.all, part.far)
-    if not worst or case.disturbed or max(part.speed, part.clock) >= worst:
+    if not worst or max(part.speed, part.clock) >= worst or (case.disturbed and not case.differs(*MEMORY)):
         return
-    if lost := case.differs("memory ", "NUMA node"):
+    if lost := case.differs(*MEMORY[:2]):
         yield Cause(name="memory-lost", sentence=f"memory is slower: {lost}", remedy="see dmesg")
     elif pages := case.differs("transparent huge pages"):
         yield Cause(name="huge-pages", sentence=f"memory is slower: {pages}", remedy="set it back")

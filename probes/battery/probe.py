@@ -15,6 +15,7 @@ Samples, one row a reading:
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -68,20 +69,20 @@ def _tell(run: Run, what: str, error: Exception) -> None:
 def _round(run: Run, slices: list[Slice], part: int, end_s: float) -> None:
     """Take slices in turns until ``end_s``; each at least once, if it is not too late for that."""
     done = dict.fromkeys(range(len(slices)), 0)
-    took_s = dict.fromkeys(range(len(slices)), 0.0)
+    took_s = dict.fromkeys(range(len(slices)), math.inf)  # at best: an interruption must not starve a slice
     while True:
         visited = False
         for i in run.rng.permutation(len(slices)).tolist():
             one = slices[i]
-            over_s = time.monotonic() + took_s[i] - end_s
-            late = over_s > (0.0 if done[i] else LATE_S)
+            expected_s = took_s[i] if done[i] else -LATE_S
+            late = time.monotonic() + expected_s > end_s
             if late or (one.each_round is not None and done[i] >= one.each_round):
                 continue
             visited = True
             run.progress(one.title)
             began = time.monotonic()
             _take(run, slices, i, part)
-            took_s[i] = time.monotonic() - began
+            took_s[i] = min(took_s[i], time.monotonic() - began)
             done[i] += 1
         if not visited:
             return

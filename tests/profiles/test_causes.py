@@ -57,6 +57,13 @@ TABLE: list[Row] = [
         True,
         ["processor-time", "memory-neighbour"],
     ),
+    (
+        {ONE: 0.3, FAR: 0.3},
+        ["transparent huge pages madvise -> never"],
+        {"consumers": (HELD,), "others_processors": 1.0},
+        True,
+        ["processor-time", "huge-pages"],
+    ),
     ({}, [], {"steal_ratio": 0.2}, True, ["stolen-time"]),
     ({"network_jitter_ratio": 0.5}, [], {}, False, ["unknown"]),
 ]

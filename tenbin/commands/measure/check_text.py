@@ -13,26 +13,28 @@ STYLES = {Verdict.PASS: "green", Verdict.CHANGED: "red", Verdict.DISTURBED: "yel
 STATE_STYLES = {"worse": "bold red", "better": "bold green", "same": "", "unknown": "dim"}
 STATED = ("worse", "better")
 SHORT = 3  # changes in a line for logs
-TITLES = {
-    "stream_bandwidth_gbs": "memory, {kernel} on {cores} core(s)",
-    "access_latency_ns": "latency in {level}",
-    "compute_gflops": "arithmetic of a core, {cores} at once",
+TITLES = {  # in the order of the table
+    "compute_gflops": "arithmetic of a core, all at once",
     "compute_core_ratio": "slowest core beside the others",
     "compute_clock_ghz": "clock of the cores",
     "compute_core_clock_ratio": "slowest clock beside the others",
+    "stream_bandwidth_gbs": "memory, {kernel}, cores: {cores}",
+    "access_latency_ns": "latency in {level}",
+    "message_latency_s": "message of {size}",
     "storage_read_mbs": "storage, read",
     "storage_write_mbs": "storage, write",
     "storage_random_read_p50_s": "storage, 4 KiB read",
     "storage_fsync_p50_s": "storage, 4 KiB with fsync",
-    "message_latency_s": "message of {size}",
 }
+ORDER = list(TITLES)
+MOST_TOLD = 1.0  # larger losses are not worth a number
 
 
 def title(quantity: str, labels: dict[str, str]) -> str:
     """Name a figure for people."""
     form = TITLES.get(quantity, quantity)
     if labels.get("numa", "local") != "local":
-        form += " of NUMA node {numa}"
+        form += ", NUMA node {numa}"
     if "hosts" in labels:
         form += " to {hosts}"
     try:
@@ -73,7 +75,7 @@ def print_check(check: Check) -> None:
     if check.changes:
         console.print(_table(check))
     for heading, sentences in (
-        ("why", [" ".join(filter(None, (f"{c.sentence}.", c.remedy))) for c in check.causes]),
+        ("why", ["; ".join(filter(None, (c.sentence, c.remedy))) for c in check.causes]),
         ("differs", check.differences),
         ("means", check.consequences),
         ("not measured", [f"{a.what}: {a.reason}" for a in check.absent]),
@@ -89,7 +91,7 @@ def _table(check: Check) -> object:
     from tenbin.text import number
 
     made = table("", "now", "was", "unit", "change", "95 %", "tells", "since", left=("", "unit", "since"))
-    for c in check.changes:
+    for c in sorted(check.changes, key=_place):
         since = c.since.astimezone().strftime("%m-%d %H:%M") if c.since and c.state in STATED else ""
         known = c.p is not None and c.low is not None and c.high is not None
         slower = c.quantity.endswith(("_s", "_ns"))
@@ -101,11 +103,22 @@ def _table(check: Check) -> object:
             c.unit,
             signed(c) if known else "",
             f"{limits[0]:+.1f} .. {limits[1]:+.1f}" if known else "",
-            f"{100 * (c.tells_ratio or 0.0):.0f} %" if known else "",
+            _told(c.tells_ratio),
             since,
             style=STATE_STYLES[c.state],
         )
     return made
+
+
+def _place(change: Change) -> tuple[int, str]:
+    known = change.quantity in ORDER
+    return ORDER.index(change.quantity) if known else len(ORDER), title(change.quantity, change.labels)
+
+
+def _told(tells_ratio: float | None) -> str:
+    if tells_ratio is None:
+        return ""
+    return f"> {100 * MOST_TOLD:.0f} %" if tells_ratio > MOST_TOLD else f"{100 * tells_ratio:.0f} %"
 
 
 def _power(check: Check) -> str:

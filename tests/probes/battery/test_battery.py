@@ -19,7 +19,7 @@ from profiles.records import Settings
 @pytest.mark.measures
 @pytest.mark.usefixtures("mpi")
 def test_every_part_of_this_machine_gives_its_figures(tmp_path: Path) -> None:
-    rows, absent = collect("battery", Settings(quick=True, budget_s=4, storage=(Path.home(),)), measure)
+    rows, absent = collect("battery", Settings(quick=True, budget_s=8, storage=(Path.home(),)), measure)
     assert [one.what for one in absent] == []
     found = {figure.quantity for figure in figures(rows.to_dict("records"))}
     assert found >= {

@@ -15,7 +15,7 @@ REFUSED = [
     (["--log", "--json"], "--log and --json exclude each other"),
     (
         ["--prometheus", "/nowhere/tenbin.prom"],
-        "--prometheus /nowhere/tenbin.prom: its folder does not exist",
+        "/nowhere/tenbin.prom: its folder does not exist",
     ),
     (["--against", "yesterday"], "no profile in"),
     (["--hosts", "one"], "--hosts one: two hosts are needed"),
