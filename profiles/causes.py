@@ -106,7 +106,8 @@ def _processor_time(case: Case) -> Iterator[Cause]:
     c, losses_ = case.conditions, case.losses
     if c.others_processors > BUSY * c.processors or c.consumers:
         who = _who(c.consumers)
-        sentence = f"something takes processor time: {who or 'a process that ended meanwhile'}"
+        much = f"{c.others_processors:.2g} of {c.processors} processors"
+        sentence = f"something takes processor time, {much}: {who or 'processes that lived shortly'}"
         remedy = "check again when it has ended, or stop it"
         yield Cause(name="processor-time", sentence=sentence, remedy=remedy)
         if who and max(losses_.one, losses_.all, losses_.far) > losses_.speed and not case.differs(*MEMORY):

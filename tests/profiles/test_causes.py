@@ -82,7 +82,9 @@ def test_causes(row: Row) -> None:
 def test_a_process_is_named_with_what_it_takes() -> None:
     met = QUIET.model_copy(update={"consumers": (HELD,), "others_processors": 1.0})
     (cause,) = explain([], [], met, disturbed=True)
-    assert cause.sentence == "something takes processor time: python (pid 7 of eve, 1.00 processors)"
+    assert cause.sentence == (
+        "something takes processor time, 1 of 2 processors: python (pid 7 of eve, 1.00 processors)"
+    )
 
 
 def test_the_reason_that_differs_is_named() -> None:
