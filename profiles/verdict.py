@@ -81,7 +81,7 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
         changes.append(_change(figure, judged[figure.key], (len(of.reference), times), state))
     differences, lost = compare_facts(reference.facts, check.facts)
     told = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
-    verdict, reason = _verdict(check, changes, lost)
+    verdict, reason = _verdict(check, changes, lost, _missing(check, past))
     return check.model_copy(
         update={
             "against": reference.name,
@@ -132,7 +132,9 @@ def is_limited(conditions: CheckConditions) -> bool:
     return share is not None and share < LEAST_SHARE and not is_disturbed(conditions)
 
 
-def _verdict(check: Check, changes: Sequence[Change], lost: Sequence[str]) -> tuple[Verdict, str]:
+def _verdict(
+    check: Check, changes: Sequence[Change], lost: Sequence[str], missing: Sequence[str]
+) -> tuple[Verdict, str]:
     worse = sum(change.state == "worse" for change in changes)
     had = max((change.references for change in changes), default=0)
     rules = (
@@ -146,6 +148,7 @@ def _verdict(check: Check, changes: Sequence[Change], lost: Sequence[str]) -> tu
             Verdict.UNKNOWN,
             f"{had} earlier checks; {LEAST_REFERENCES} are needed to tell a change",
         ),
+        (bool(missing), Verdict.UNKNOWN, f"not measured this time: {', '.join(missing)}"),
     )
     return next((rule[1:] for rule in rules if rule[0]), (Verdict.PASS, "as it was"))
 
@@ -153,6 +156,13 @@ def _verdict(check: Check, changes: Sequence[Change], lost: Sequence[str]) -> tu
 def usable(checks: Sequence[Check]) -> list[Check]:
     """Choose the checks that others did not disturb."""
     return [check for check in checks if check.verdict is not Verdict.DISTURBED and check.figures]
+
+
+def _missing(check: Check, past: Sequence[_Past]) -> list[str]:
+    """Name the quantities that all of the last checks had and this one lacks."""
+    last = [one.values.keys() for one in past[-WINDOW:]]
+    usual = set.intersection(*map(set, last)) if last else set()
+    return sorted({key[0] for key in usual - {figure.key for figure in check.figures}})
 
 
 class _Past(NamedTuple):
@@ -259,8 +269,14 @@ def compare_facts(before: dict[str, str], after: dict[str, str]) -> tuple[list[s
 
 
 def _less(old: str, new: str | None) -> bool:
-    """Tell whether the first number has become smaller, or is gone."""
-    numbers = [re.search(r"\d+(?:\.\d+)?", text or "") for text in (old, new)]
-    if new is None or numbers[0] is None or numbers[1] is None:
+    """Tell whether there is less, or nothing."""
+    before, after = _amount(old), _amount(new or "")
+    if new is None or before is None or after is None:
         return new is None
-    return float(numbers[1][0]) < float(numbers[0][0])
+    return after < before
+
+
+def _amount(text: str) -> float | None:
+    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
+    found = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
+    return float(found[1]) if found else None

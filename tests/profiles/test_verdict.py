@@ -104,6 +104,13 @@ def test_what_others_disturb_is_no_alarm() -> None:
     assert "cc1 (pid 5 of eve" in found.causes[0].sentence
 
 
+def test_what_could_not_be_measured_this_time_is_not_passed() -> None:
+    check = noisy(31)
+    less = check.model_copy(update={"figures": check.figures[:2]})
+    found = give_verdict(less, history(30))
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, "not measured this time: compute_gflops")
+
+
 def test_a_limit_of_processor_time_is_a_change() -> None:
     check = noisy(31).model_copy(update={"conditions": QUIET.model_copy(update={"cpu_share_ratio": 0.6})})
     found = give_verdict(check, history(30))
@@ -113,6 +120,7 @@ def test_a_limit_of_processor_time_is_a_change() -> None:
 
 LINK = "PCIe link 0000:17:00.0"
 FACTS = {"memory": "24 GiB", "kernel": "6.1", LINK: "x16 (GPU, nvidia)", "logical CPUs": "64"}
+FACTS["interface ib0"] = "mlx5_core, 100000 Mbit/s"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +134,8 @@ FACTS = {"memory": "24 GiB", "kernel": "6.1", LINK: "x16 (GPU, nvidia)", "logica
         ({LINK: "x8 (GPU, nvidia)"}, 1, True),
         ({LINK: None}, 1, True),
         ({"queue of eth0": "tbf"}, 1, False),
+        ({"interface ib0": "mlx5_core, 10000 Mbit/s"}, 1, True),
+        ({"interface ib0": "mlx4_core, 100000 Mbit/s"}, 1, False),
     ],
 )
 def test_facts(now: dict[str, str | None], differ: int, lost: bool) -> None:
