@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -41,27 +42,7 @@ def make_check(
     Raises:
         Busy: another check or profile is measuring this node.
     """
-    if not settings.storage:
-        folder = default_storage()
-        with suppress(OSError, Unavailable):  # the battery says what is wrong with it
-            inspect_folder(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-        settings = settings.model_copy(update={"storage": (folder,)})
-    budget_s = CHECKS[BATTERY].quick_s if settings.quick else CHECKS[BATTERY].full_s
-    settings = settings.model_copy(update={"budget_s": budget_s})
-    rows: list[dict[str, object]] = []
-    absent: list[Absent] = []
-    doing = "starting"
-
-    def hear(event: Event) -> None:
-        nonlocal doing
-        if event["event"] == "sample":
-            rows.append(event["row"])
-        elif event["event"] == "absent":
-            absent.append(Absent(**event["absent"]))
-        else:
-            doing = event["doing"]
-
+    settings, heard = _complete(settings), _Heard()
     with node_lock():
         created = datetime.now(UTC)
         tell("what the machine is")
@@ -69,14 +50,14 @@ def make_check(
         facts = facts_of(inventory, settings)
         tell("how fast it is")
         watch = CheckWatch.begin(settings.sysfs)
-        ended = run_child(BATTERY, settings, hear, budget_s + LATE_S)
+        ended = run_child(BATTERY, settings, heard.hear, settings.budget_s + LATE_S)
         conditions = watch.ended(quiet)
     if ended.interrupted:
         raise KeyboardInterrupt
     if ended.trouble:
-        reason = f"the slices {ended.trouble} while at: {doing}"
-        absent.append(Absent(probe=BATTERY, what="part of the check", reason=reason, failed=True))
-    share = cpu_share(rows)
+        reason = f"the slices {ended.trouble} while at: {heard.doing}"
+        heard.absent.append(Absent(probe=BATTERY, what="part of the check", reason=reason, failed=True))
+    share = cpu_share(heard.rows)
     return Check(
         id=stamp(created),
         node=inventory.hostname,
@@ -85,10 +66,40 @@ def make_check(
         quick=settings.quick,
         profile=profile,
         kind=node_kind(inventory).key,
-        figures=tuple(figures(rows)),
+        figures=tuple(figures(heard.rows)),
         facts=facts,
         conditions=conditions.model_copy(
             update={"cpu_share_ratio": None if share is None else round(share, 4)}
         ),
-        absent=tuple(absent),
+        absent=tuple(heard.absent),
     )
+
+
+@dataclass
+class _Heard:
+    """The events of the battery's process so far."""
+
+    rows: list[dict[str, object]] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+    doing: str = "starting"
+
+    def hear(self, event: Event) -> None:
+        if event["event"] == "sample":
+            self.rows.append(event["row"])
+        elif event["event"] == "absent":
+            self.absent.append(Absent(**event["absent"]))
+        else:
+            self.doing = event["doing"]
+
+
+def _complete(settings: Settings) -> Settings:
+    """Add the time that the slices may take, and the default folder where none is named."""
+    entry = CHECKS[BATTERY]
+    update: dict[str, object] = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
+    if not settings.storage:
+        folder = default_storage()
+        with suppress(OSError, Unavailable):  # the battery says what is wrong with it
+            inspect_folder(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        update["storage"] = (folder,)
+    return settings.model_copy(update=update)

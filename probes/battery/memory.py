@@ -46,7 +46,7 @@ def slices(run: Run) -> Iterator[list[Slice]]:
             Slice(f"{kernel} {point.title}", partial(_stream, threads, kernel, point))
             for kernel, point in loops
         ]
-        yield [*found, *_chases(run, library, threads, topology.cores[0])]
+        yield [*found, *_chases(run, threads, topology.cores[0], free_mb=free_mb)]
 
 
 def _stream(threads: PinnedThreads, kernel: str, point: Point) -> Iterator[Reading]:
@@ -58,14 +58,17 @@ def _stream(threads: PinnedThreads, kernel: str, point: Point) -> Iterator[Readi
     yield Reading("stream_bandwidth_gbs", labels, value, "GB/s", share, by_cpu)
 
 
-def _chases(run: Run, library: Library, threads: PinnedThreads, first: LogicalCpu) -> list[Slice]:
+def _chases(run: Run, threads: PinnedThreads, first: LogicalCpu, *, free_mb: float) -> list[Slice]:
     """Prepare a small and a large working set, each in memory of its own, which no stream overwrites."""
     caches_kib = data_caches_kib(run.settings.sysfs, first.index)
     found = []
     for level, size_bytes in _working_sets(caches_kib):
+        if size_bytes / 2**20 > free_mb / 2:
+            run.absent(f"latency in {level}", f"{size_bytes / 2**20:.0f} MiB are not free")
+            continue
         lines = size_bytes // LINE
         arrays = Arrays(-(-size_bytes // ELEMENT // CHUNK) * CHUNK)
-        cycle = Cycle(library, arrays.lines, int(run.rng.integers(1, 2**63)))
+        cycle = Cycle(threads.library, arrays.lines, int(run.rng.integers(1, 2**63)))
         list(threads.chase(first.index, lines, cycle, [CHASE_WARM_S]))
         take = partial(_chase, threads, first.index, (level, cycle, arrays))
         found.append(Slice(f"latency in {level}", take))

@@ -6,6 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client
 
 POLL_S = 0.5
 NO_ANSWER = 4  # exit code of a call where no coordinator runs
@@ -39,11 +43,11 @@ def quiet_moment(home: Path | None, wait_s: float) -> Iterator[str]:
             client.call("POST", "/hold?seconds=0")
 
 
-def _wait(client: object, wait_s: float) -> int:
+def _wait(client: Client, wait_s: float) -> int:
     """Wait for running jobs; return how many still run."""
     end_s = time.monotonic() + wait_s
     while True:
-        stages = client.call("GET", "/status")["jobs"]  # type: ignore[attr-defined]
+        stages = client.call("GET", "/status")["jobs"]
         left = sum(stages.get(stage, 0) for stage in ("running", "stopping"))
         if not left or time.monotonic() >= end_s:
             return int(left)
