@@ -30,6 +30,7 @@ def lab(_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
     _lab.mend()
 
 
+@pytest.mark.slow
 def test_an_unfit_node_is_drained_and_resumed(
     lab: SlurmLab, up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
