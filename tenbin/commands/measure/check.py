@@ -184,7 +184,7 @@ def _reference(checks: CheckStore, made: Check, profile: Profile | None, against
         return Reference("earlier checks", checks=since, facts=dict(since[0].facts) if since else {})
     since = [c for c in checks.of_node(profile.inventory.hostname) if c.profile == profile.id]
     known = deciding_facts(profile.inventory)  # with all folders of that profile
-    facts = dict(since[0].facts) if since else {}
+    facts = dict(since[0].facts if since else made.facts)  # a profile does not know all of them
     facts |= {k: v for k, v in known.items() if k in made.facts or not k.startswith("storage ")}
     return Reference(f"checks since profile {profile.id}", checks=since, facts=facts)
 

@@ -107,7 +107,7 @@ def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[st
 
 def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool) -> None:
     from profiles.drift import CHECKS
-    from tenbin.terminal import SafeConsole, table
+    from tenbin.terminal import SafeConsole
     from tenbin.text import number
 
     console = SafeConsole()
@@ -118,24 +118,18 @@ def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, e
         f"{sum(len(one.levels) > 1 for one in series)} changed",
         markup=False,
     )
-    if not shown:
-        return
-    left = ("", "since", "until", "unit")
-    made = table("", "since", "until", "n", "level", "unit", "change", "siblings", left=left)
     for one in shown:
-        for place, level in enumerate(one.levels):
-            last = place == len(one.levels) - 1
+        console.print(one.title, style="cyan", markup=False)
+        for level in one.levels:
+            last = level is one.levels[-1]
             change = "" if level.change_ratio is None else f"{100 * level.change_ratio:+.1f} %"
             siblings = beside.get(one.title) if last and one.source == CHECKS else None
-            made.add_row(
-                "" if place else f"  {one.title}",
-                level.since.astimezone().strftime("%Y-%m-%d %H:%M"),
-                level.until.astimezone().strftime("%m-%d %H:%M"),
-                str(level.n),
-                number(level.value),
-                one.unit,
-                change,
-                number(siblings) if siblings is not None else "",
+            also = "" if siblings is None else f"  siblings {number(siblings)}"
+            since, until = (at.astimezone().strftime("%Y-%m-%d %H:%M") for at in (level.since, level.until))
+            value = f"{number(level.value):>9} {one.unit:<8}"
+            console.print(
+                f"  {since} .. {until}  {level.n:>4}  {value} {change:>9}{also}",
                 style="bold red" if last and one.worse else "",
+                markup=False,
+                soft_wrap=True,
             )
-    console.print(made)
