@@ -1,8 +1,11 @@
-"""Faults injected for real: each is found, and named rightly. Needs a quiet machine."""
+"""Faults injected for real: each is found, and named rightly.
+
+Where others use the machine meanwhile, the cause is named all the same, and the exit code is that of a
+disturbed check.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,10 +65,7 @@ def past(lab: NetLab, storage: Path) -> list[Check]:
     """Make the reference on the machine as it is."""
     checks = []
     for _ in range(LEAST_REFERENCES):
-        check = made(storage, lab)
-        if is_disturbed(check.conditions):
-            pytest.skip(f"others use this machine: {check.conditions.consumers}")
-        checks.append(check.model_copy(update={"verdict": Verdict.PASS}))
+        checks.append(made(storage, lab).model_copy(update={"verdict": Verdict.PASS}))
     return checks
 
 
@@ -75,12 +74,13 @@ def made(storage: Path, lab: NetLab | None = None) -> Check:
     return make_check(Settings(quick=True, storage=(storage,), hosts=hosts), None)
 
 
-def judged(check: Check, past: list[Check], own: int | None = None) -> Check:
-    """Judge; skip where others than the process ``own`` use the machine."""
-    others = [one for one in check.conditions.consumers if one.pid != own and one.processors > 0.2]
-    if others:
-        pytest.skip(f"others use this machine: {others}")
-    return give_verdict(check, Reference("", checks=past, facts=past[0].facts if past else {}))
+def judged(check: Check, past: list[Check]) -> Check:
+    return give_verdict(check, Reference("", checks=past, facts=past[0].facts))
+
+
+def unfit(check: Check) -> int:
+    """Return the exit code of a check that finds a fault: that of a disturbed one where others were there."""
+    return EXIT_CODES[Verdict.DISTURBED if is_disturbed(check.conditions) else Verdict.CHANGED]
 
 
 def names(check: Check) -> list[str]:
@@ -104,15 +104,15 @@ def test_a_program_that_takes_a_core_is_named_and_is_no_alarm(
     code: str, patched: pytest.MonkeyPatch, storage: Path
 ) -> None:
     with running(code) as pid:
-        check = judged(made(storage), [], own=pid)
+        check = give_verdict(made(storage), Reference(""))
     assert (check.verdict, EXIT_CODES[check.verdict]) == (Verdict.DISTURBED, 3)
     assert names(check)[0] == "processor-time"
     assert f"(pid {pid} of " in check.causes[0].sentence
-    assert 0.3 < check.conditions.others_processors < 1.7
+    assert check.conditions.others_processors > 0.3
 
 
 def test_an_unchanged_machine_passes(past: list[Check], storage: Path, lab: NetLab) -> None:
-    assert judged(made(storage, lab), past).verdict is Verdict.PASS
+    assert judged(made(storage, lab), past).verdict in (Verdict.PASS, Verdict.DISTURBED)
 
 
 def test_a_shaped_link_is_found(past: list[Check], storage: Path, lab: NetLab) -> None:
@@ -134,7 +134,9 @@ def test_a_shaped_link_is_found(past: list[Check], storage: Path, lab: NetLab) -
                 "root",
             ]
             subprocess.run(tc, check=False)
-    assert EXIT_CODES[check.verdict] == 1
+    if is_disturbed(check.conditions) and "link" not in names(check):  # ranks that wait for a processor
+        pytest.skip(f"others use this machine: {check.conditions.consumers}")
+    assert EXIT_CODES[check.verdict] == unfit(check)
     assert "link" in names(check)
 
 
@@ -174,7 +176,7 @@ def group() -> Iterator[Group]:
         yield make
 
 
-def check_inside(folder: Path, store: Path, storage: Path) -> tuple[int, dict[str, Any]]:
+def check_inside(folder: Path, store: Path, storage: Path) -> tuple[int, Check]:
     """Run ``tenbin check`` inside a control group."""
     command = [*TENBIN, "check", "--quick", "--json", "--storage", str(storage)]
     script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
@@ -188,7 +190,7 @@ def check_inside(folder: Path, store: Path, storage: Path) -> tuple[int, dict[st
     if "another profile is measuring" in done.stderr:
         pytest.skip(done.stderr)
     assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return done.returncode, Check.model_validate_json(done.stdout)
 
 
 def keep(store: Path, past: list[Check]) -> None:
@@ -196,19 +198,14 @@ def keep(store: Path, past: list[Check]) -> None:
         CheckStore(store).append(check)
 
 
-def refuse_disturbed(found: dict[str, Any]) -> None:
-    if found["verdict"] == "disturbed":
-        pytest.skip(f"others use this machine: {found['conditions']['consumers']}")
-
-
 def test_a_cap_on_processor_time_is_found(group: Group, tmp_path: Path, storage: Path) -> None:
     """By a quota, as the emulated power caps work."""
     folder = group("cpu", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"})
     code, found = check_inside(folder, tmp_path, storage)
-    refuse_disturbed(found)
-    assert code == 1
-    assert [cause["name"] for cause in found["causes"]] == ["cpu-quota"]
-    assert found["facts"]["CPU quota"] == "1 processors"
+    assert found.facts["CPU quota"] == "1 processors"
+    assert code == unfit(found)
+    if not is_disturbed(found.conditions):  # else the slices wait for the others as well
+        assert names(found) == ["cpu-quota"]
 
 
 def test_a_slow_disk_is_found(group: Group, past: list[Check], tmp_path: Path, storage: Path) -> None:
@@ -218,7 +215,6 @@ def test_a_slow_disk_is_found(group: Group, past: list[Check], tmp_path: Path, s
     folder = group("blkio", {f"blkio.throttle.{way}_bps_device": limit for way in ("read", "write")})
     keep(tmp_path, past)
     code, found = check_inside(folder, tmp_path, storage)
-    refuse_disturbed(found)
-    assert code == 1
-    assert "storage" in [cause["name"] for cause in found["causes"]]
-    assert any(sentence.startswith("Moves: ") for sentence in found["consequences"])
+    assert code == unfit(found)
+    assert "storage" in names(found)
+    assert any(sentence.startswith("Moves: ") for sentence in found.consequences)
