@@ -44,3 +44,12 @@ PROBES = {
     "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=115, quick_s=13),
     "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=70, quick_s=9),
 }
+
+# The slices of a check, which no profile visits.
+BATTERY = "battery"
+CHECKS = {BATTERY: ProbeEntry("probes.battery.probe", "Slices of a check", full_s=23, quick_s=6.5)}
+
+
+def entry_of(name: str) -> ProbeEntry:
+    """Find a probe of profiles, or the slices of checks, by name."""
+    return (PROBES | CHECKS)[name]

@@ -264,3 +264,4 @@ def _next_steps(profile: Profile) -> Iterator[str]:
     yield from remedies
     if not remedies:
         yield "tenbin report: pictures of all samples and fits."
+    yield "tenbin check --quick --baseline 8: learn how it varies, so that a later check tells a change."

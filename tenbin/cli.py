@@ -24,6 +24,8 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "list": ("measure.show:list_profiles", MEASURE),
     "label": ("measure.stored:label", MEASURE),
     "delete": ("measure.stored:delete", MEASURE),
+    "check": ("measure.check:check", MEASURE),
+    "drift": ("measure.drift:drift", MEASURE),
     "compare": ("measure.compare:compare", MEASURE),
     "export": ("measure.export:export", MEASURE),
     "report": ("measure.export:report", MEASURE),

@@ -23,6 +23,7 @@ import typer
 
 from agent.attempts.folder import Attempt
 from probes.registry import PROBES
+from profiles.check_export import prometheus as check_metrics
 from profiles.export import prometheus as profile_metrics
 from profiles.models import FORMS
 from scheduler.coordinator.coordinator import Coordinator
@@ -40,6 +41,7 @@ from scheduler.workloads.generators import power_set1
 from tenbin.cli import COMMANDS, app
 from tenbin.server.api import JobEnds, make_api
 from tenbin.server.descriptions import prometheus
+from tests.support.checks import make_check
 from tests.support.paths import DATA, ROOT, SHARED_DATA
 from tests.support.records import make_profile
 
@@ -101,6 +103,7 @@ def test_interface_of_the_coordinator(coordinator: Coordinator) -> None:
 
 def test_names_of_metrics(coordinator: Coordinator) -> None:
     text = prometheus(coordinator).decode() + profile_metrics(make_profile())
+    text += check_metrics(make_check())
     names = sorted(set(re.findall(r"^# TYPE (.+)$", text, re.M)))
     check("metrics.txt", "\n".join(names) + "\n")
 

@@ -18,7 +18,7 @@ LENGTH = 12  # hexadecimal digits: 48 bits
 
 def fingerprint(inventory: Inventory) -> str:
     """Compute twelve hexadecimal digits over all that decides performance."""
-    text = json.dumps(_deciding(inventory), sort_keys=True)
+    text = json.dumps(deciding_facts(inventory), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
@@ -27,7 +27,7 @@ def explain(old: Inventory, new: Inventory) -> list[str]:
 
     Empty exactly where the fingerprints are equal.
     """
-    before, after = _deciding(old), _deciding(new)
+    before, after = deciding_facts(old), deciding_facts(new)
     phrases = []
     for what in dict.fromkeys((*before, *after)):
         if what not in after:
@@ -39,7 +39,7 @@ def explain(old: Inventory, new: Inventory) -> list[str]:
     return phrases
 
 
-def _deciding(inventory: Inventory) -> dict[str, str]:
+def deciding_facts(inventory: Inventory) -> dict[str, str]:
     """Describe all that decides performance in words, by name."""
     i = inventory
     facts: dict[str, str | None] = {

@@ -19,7 +19,7 @@ from typing import Any
 
 from agent.journal import Journal
 from agent.paths import state_dir
-from probes.registry import PROBES
+from probes.registry import entry_of
 from probes.run import Event, Run
 from profiles.errors import INTERRUPTED, UserError
 from profiles.records import Absent, Settings
@@ -53,7 +53,7 @@ def main() -> int:
 
     try:
         with Journal(state_dir() / "journal") as journal:
-            PROBES[name].load()(Run(name, settings, emit, journal.control))
+            entry_of(name).load()(Run(name, settings, emit, journal.control))
     except KeyboardInterrupt:
         return INTERRUPTED
     except UserError as error:

@@ -28,7 +28,7 @@ class PinnedThreads:
     """
 
     def __init__(self, library: Library, cpus: Sequence[LogicalCpu]) -> None:
-        self._library = library
+        self.library = library
         self._cpus = cpus
         self._threads = {cpu.index: ThreadPoolExecutor(1) for cpu in cpus}
         self._ending = Event()
@@ -77,7 +77,7 @@ class PinnedThreads:
             if self._ending.is_set() or (time.monotonic() > until_s and piece > LEAST_FILLED * pieces):
                 return piece
             start = piece * PIECE
-            self._library.fill(arrays, start, min(PIECE, arrays.elements - start))
+            self.library.fill(arrays, start, min(PIECE, arrays.elements - start))
         return pieces
 
     def stream(self, kernel: str, cpus: Sequence[LogicalCpu], seconds: float) -> tuple[list[Written], float]:
@@ -94,7 +94,7 @@ class PinnedThreads:
         begin_s = time.monotonic() + 0.001 + 0.0002 * len(cpus)
         times_s = Times(begin_s, begin_s + WARM_S, begin_s + WARM_S + seconds)
         orders = [
-            self._do(cpu.index, self._library.stream, kernel, part, scalar, times_s)
+            self._do(cpu.index, self.library.stream, kernel, part, scalar, times_s)
             for cpu, part in zip(cpus, parts, strict=True)
         ]
         done = [_written(order.result(), KERNELS[kernel].bytes) for order in orders]
@@ -118,9 +118,14 @@ class PinnedThreads:
     def chase(self, core: int, lines: int, cycle: Cycle, windows_s: Sequence[float]) -> Iterator[Window]:
         """Let the cycle grow to ``lines``, then chase for each of ``windows_s``, the first uncounted."""
         self._do(core, cycle.grow, lines).result()
-        self._do(core, cycle.chase, windows_s[0]).result()
+        self.follow(core, cycle, windows_s[0])
         for seconds in windows_s[1:]:
-            yield self._do(core, cycle.chase, seconds).result()
+            yield self.follow(core, cycle, seconds)
+
+    def follow(self, core: int, cycle: Cycle, seconds: float) -> Window:
+        """Chase for ``seconds``, from where the last chase of that cycle ended."""
+        window: Window = self._do(core, cycle.chase, seconds).result()
+        return window
 
     def placed(self, node: int, procfs: Path = Path("/proc")) -> float | None:
         """Compute the share of a node's arrays that lies on it; None where the kernel does not tell."""

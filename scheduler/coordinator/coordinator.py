@@ -286,6 +286,15 @@ class Coordinator:
             self.turn()
         return count
 
+    def hold(self, seconds: float) -> str:
+        """Start no job for so long, 0: go on; return why none is started. A restart forgets it."""
+        if self.engine.nodes is not None:
+            raise BadInput("a cluster holds its own nodes", "scontrol update State=DRAIN")
+        self._set_clock()
+        self.dispatcher.hold.until_s = self.state.now + seconds
+        self.turn()
+        return self.dispatcher.hold.why(self.state.now)
+
     def why(self, job_id: int) -> Reason:
         """Say why a job does not run; an empty sentence if it does."""
         entry = self.job_table.open(job_id)
@@ -296,7 +305,8 @@ class Coordinator:
         if entry.stage is Stage.HELD:
             return Reason(holds.why(entry, self.handlers.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
-            told = self.handlers.array_limits.why(job_id) or self.memory.why(job_id)
+            held = self.dispatcher.hold.why(self.clock())
+            told = held or self.handlers.array_limits.why(job_id) or self.memory.why(job_id)
             return Reason(told) if told else self.policy.why(self.job_table.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
@@ -332,7 +342,7 @@ class Coordinator:
             self.handlers.report(report)
         if self.external_jobs is not None:
             self.external_jobs.look()
-        for change in node_availability.update(self.state, self.engine):
+        for change in node_availability.update(self.state, self.engine, self.dispatcher.hold):
             self.queue.put(ev.Applied(change))
         self.tracker.look_around()
         for at, tag in self.dispatcher.due():

@@ -7,6 +7,7 @@ import heapq
 from agent.attempts.records import Want
 from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
+from scheduler.coordinator.machine_hold import MachineHold
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import actions as act
@@ -24,6 +25,7 @@ class Dispatcher:
 
     Attributes:
         queue: the events of this coordinator; an action at no cost puts its event there at once.
+        hold: of all starts on a machine without named nodes.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class Dispatcher:
     ) -> None:
         self.state, self.job_table, self.journal = state, job_table, job_table.journal
         self.engine, self.tracker = engine, tracker
-        self.queue = EventQueue()
+        self.queue, self.hold = EventQueue(), MachineHold()
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
         self._asks: list[tuple[Entry, Want]] = []

@@ -41,7 +41,7 @@ class EventLoop:
                 self.state.upcoming = upcoming.pop()
                 told = self.handlers.handle(event)
                 # A unit that was freed may be one that cannot be used.
-                node_availability.update(self.state, self.handlers.engine)
+                node_availability.update(self.state, self.handlers.engine, self.handlers.dispatcher.hold)
                 self._ask_policy(told)
 
     def begin(self) -> None:

@@ -45,6 +45,7 @@ class Asked:
         home: folder of the coordinator.
         devices: OpenCL devices are scheduled, each a class of its own.
         power_budget_w: power for all of the cluster. emulate: what is emulated under it; "": nothing.
+        drain_unfit: nodes that fail their last check (``profiles.fitness``) get no jobs.
         profile: measured profile of a node.
         own: values of the engine's own options, by name.
     """
@@ -54,5 +55,6 @@ class Asked:
     devices: bool = False
     power_budget_w: float | None = None
     emulate: str = ""
+    drain_unfit: bool = False
     profile: Profile | None = None
     own: Mapping[str, Any] = field(default_factory=dict)

@@ -40,7 +40,7 @@ from tenbin.server.refusals import (
     refuse_invalid,
 )
 
-LONGEST_WAIT_S = 300.0
+LONGEST_WAIT_S, LONGEST_HOLD_S = 300.0, 3600.0
 PIECE = 4 << 20  # bytes
 MOST_JOBS = 100_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
@@ -250,6 +250,11 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         """
         entries, left_out = change(coordinator.retry, which.ids, which.where_possible)
         return Changed(ids=[entry.id for entry in entries], left_out=left_out)
+
+    @api.post("/hold", responses=OF_VALUES)
+    async def hold(seconds: Annotated[float, Query(ge=0, le=LONGEST_HOLD_S)]) -> dict[str, str]:
+        """Start no job on this machine for so long, as for a check of it; 0: go on."""
+        return {"reason": change(coordinator.hold, seconds)}
 
     @api.post("/migrate", responses=OF_CHANGES)
     async def migrate(move: Move) -> Changed:

@@ -139,6 +139,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "power": power(coordinator),
         "memory": memory(coordinator),
         "jobs": counts,
+        "held": coordinator.dispatcher.hold.why(coordinator.clock()),
     }
 
 

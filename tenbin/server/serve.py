@@ -20,6 +20,7 @@ import uvicorn
 from agent.node_profile.node_kind import node_kind
 from agent.processes import umask
 from profiles.errors import BadInput
+from profiles.fitness import Fitness
 from profiles.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
@@ -56,12 +57,14 @@ def serve(
     *,
     place: str | None = None,
     tell: Callable[[str], None] = lambda url: None,
+    drain_unfit: bool = False,
 ) -> None:
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
 
     Args:
         place: address for TCP (``tcp.where``); None: no TCP.
         tell: called with the URL when the coordinator listens on TCP.
+        drain_unfit: start no job here while this machine's last check failed.
 
     Raises:
         Busy: another coordinator runs there.
@@ -82,6 +85,9 @@ def serve(
             coordinator = Coordinator(
                 journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
             )
+            if drain_unfit and engine.nodes is None:  # a cluster drains its nodes by itself
+                fitness, node = Fitness(), socket.gethostname()
+                coordinator.dispatcher.hold.unfit = lambda: fitness.why_unfit(node) or ""
             door = None
             if place is not None:
                 door = TcpDoor(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])

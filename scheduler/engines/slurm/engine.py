@@ -65,7 +65,9 @@ class SlurmEngine(Engine):
         self.silent = ""  # why Slurm does not answer
         if cluster.pools[0].counted and site.devices is None:
             self.inventory.fence(store)
-        self.node_states = NodeStates(self.inventory, self.poller, set_down=site.set_down)
+        self.node_states = NodeStates(
+            self.inventory, self.poller, set_down=site.set_down, fitness=site.fitness
+        )
         self.partitions = Partitions(store, site.partitions, site.partition, self.poller)
         self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
         self.driver = AttemptDriver(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.multi_node.lease import LEASE_S
+from profiles.fitness import Fitness
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.nodes.devices import Devices
@@ -42,6 +43,7 @@ class Site:
         sbatch: the external jobs that are taken over; None: none are.
         devices: the devices that jobs get; None: jobs get nodes and cores.
         set_down: Slurm is told at once of dead nodes, which takes an administrator.
+        fitness: by which unfit nodes are drained; None: none are.
         partitions: prefix of the partitions of regions; "" for no partitions.
     """
 
@@ -55,4 +57,5 @@ class Site:
     sbatch: SbatchQueue | None = None
     devices: Devices | None = None
     set_down: bool = False
+    fitness: Fitness | None = None
     partitions: str = ""

@@ -53,6 +53,8 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
     also = f", {found['url']}" if found["url"] else ""
     text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
+    if held := found.get("held"):
+        text += f"\nheld: {held}"
     if memory := found["memory"]:
         given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
         text += f"\n{given} of {total} of memory set aside for jobs"

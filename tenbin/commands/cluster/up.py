@@ -61,6 +61,14 @@ def up(
         str | None,
         typer.Option(help="A measured profile (last): what moving a job costs, what caps and sizes do."),
     ] = None,
+    drain_unfit: Annotated[
+        bool,
+        typer.Option(
+            "--drain-unfit",
+            help="Start no jobs on nodes that failed their last 'tenbin check', until they pass one. With "
+            "--engine slurm: drain them in Slurm, and resume those. Takes an administrator there.",
+        ),
+    ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -106,7 +114,7 @@ def up(
     from tenbin.server.tcp import where
 
     folder = (home or default_home()).absolute()
-    asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own)
+    asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
     registry.check(engine, asked, profiled=profile is not None)
     if listen is not None:
         where(listen)  # a wrong address is refused before anything is started
@@ -120,7 +128,7 @@ def up(
         if not daemon:
             typer.echo(f"tenbin: policy {policy}, {_told(machine)}; Ctrl-C stops it, jobs go on")
         tell = (lambda url: None) if daemon else partial(_tell_url, folder)
-        serve(folder, policy, machine, place=listen, tell=tell)
+        serve(folder, policy, machine, place=listen, tell=tell, drain_unfit=drain_unfit)
 
 
 def _tell_url(folder: Path, url: str) -> None:

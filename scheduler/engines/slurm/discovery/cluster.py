@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiles.errors import BadInput, Unavailable
+from profiles.fitness import Fitness
 from profiles.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.options import Asked
@@ -46,6 +47,8 @@ def find(asked: Asked) -> Iterator[SlurmMachine]:
     )
     if own["set_down"]:
         machine = setting_down(machine)
+    if asked.drain_unfit:
+        machine = draining(machine)
     if own["partitions"] is not None:
         from scheduler.engines.slurm.discovery.partition_check import partitioned
 
@@ -147,12 +150,28 @@ def setting_down(machine: SlurmMachine) -> SlurmMachine:
     Raises:
         BadInput: this user may not.
     """
+    return replace(machine, site=replace(_steered(machine, "--set-down", "set nodes down"), set_down=True))
+
+
+def draining(machine: SlurmMachine) -> SlurmMachine:
+    """Have Slurm drain the nodes of the machine that failed their last check.
+
+    Raises:
+        BadInput: this user may not.
+    """
+    return replace(
+        machine, site=replace(_steered(machine, "--drain-unfit", "drain nodes"), fitness=Fitness())
+    )
+
+
+def _steered(machine: SlurmMachine, option: str, verb: str) -> Site:
+    """Return the machine's site if this user may set the state of its nodes; else raise BadInput."""
     site = machine.site
     rights = own_rights(site.slurm, site.slurm.config())
     if not rights.steers_nodes:
-        what = f"--set-down: {rights.user} may not set nodes down{rights.because}"
+        what = f"{option}: {rights.user} may not {verb}{rights.because}"
         raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
-    return replace(machine, site=replace(site, set_down=True))
+    return site
 
 
 def _may_steer(slurm: Slurm) -> None:

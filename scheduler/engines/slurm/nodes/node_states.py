@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from profiles.fitness import UNFIT, Fitness
 from scheduler.engines.slurm.client.heartbeats import NOBODY, SET_DOWN, Answers
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.poller import ClusterSnapshot, SlurmPoller
@@ -16,6 +17,7 @@ class NodeStates:
 
     Args:
         set_down: have Slurm set dead nodes down, and resume those that are back.
+        fitness: have Slurm drain nodes that failed their last check, and resume those that pass again.
 
     Attributes:
         away: why nodes cannot be used, by name.
@@ -23,8 +25,15 @@ class NodeStates:
         mute: nodes that do not answer.
     """
 
-    def __init__(self, inventory: NodeInventory, poller: SlurmPoller, *, set_down: bool) -> None:
-        self.inventory, self.poller, self.set_down = inventory, poller, set_down
+    def __init__(
+        self,
+        inventory: NodeInventory,
+        poller: SlurmPoller,
+        *,
+        set_down: bool,
+        fitness: Fitness | None = None,
+    ) -> None:
+        self.inventory, self.poller, self.set_down, self.fitness = inventory, poller, set_down, fitness
         self.away: dict[str, str] = {}
         self.lost: dict[str, str] = {}
         self.mute: frozenset[str] = frozenset()
@@ -49,6 +58,8 @@ class NodeStates:
         self.inventory.away = {self.inventory.number[name]: why for name, why in self.away.items()}
         if self.set_down:
             self._set_down(snapshot.nodes, snapshot.answers)
+        if self.fitness is not None:
+            self._drain(snapshot.nodes, self.fitness)
 
     def _set_down(self, nodes: Sequence[SlurmNode], answers: Answers) -> None:
         slurm, heartbeats = self.poller.slurm, self.poller.heartbeats
@@ -61,3 +72,16 @@ class NodeStates:
                 self.poller.do(NOBODY, f"set {name} down", down)
             elif name in answers.back:
                 self.poller.do(NOBODY, f"resume {name}", partial(slurm.set_node, name, "RESUME"))
+
+    def _drain(self, nodes: Sequence[SlurmNode], fitness: Fitness) -> None:
+        """Drain nodes that failed their last check; resume those that passed and were drained for that."""
+        slurm = self.poller.slurm
+        for node in nodes:
+            if node.name not in self.inventory.number:
+                continue
+            why = fitness.why_unfit(node.name)
+            if why and node.usable:
+                drain = partial(slurm.set_node, node.name, "DRAIN", why)
+                self.poller.do(NOBODY, f"drain {node.name}", drain)
+            elif why == "" and "DRAIN" in node.states and node.reason.startswith(UNFIT.strip()):
+                self.poller.do(NOBODY, f"resume {node.name}", partial(slurm.set_node, node.name, "RESUME"))

@@ -1,0 +1,107 @@
+"""The slices of a check, interleaved: a second in which the machine is slow falls on all quantities alike.
+
+A full check has ``FULL_ROUNDS`` rounds, a quick one has one. In a round all slices take turns, in a new
+random order each time, until the round's time is up.
+
+Samples, one row a reading:
+
+- ``quantity``, ``labels`` (JSON), ``unit``, ``value``: as in the models of a profile
+- ``part``: round of the check, from 0
+- ``cpu_ratio``: share of its time in which the slice had its processors, of several cores the least; null: it
+  sleeps while it waits
+- ``cpu_value``: the value by the time in which the slice had its processors
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+from probes.battery import cores, disk, memory, messages
+from probes.battery.slices import Slice
+from probes.compute.pool import WorkerLost
+from probes.run import Run
+from profiles.errors import UserError
+
+FULL_ROUNDS = 4
+LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun
+FAILURES = (UserError, OSError, WorkerLost)
+
+
+def measure(run: Run) -> None:
+    """Repeat all slices until the budget is used up."""
+    with ExitStack() as stack:
+        slices = _prepare(run, stack)
+        rounds = 1 if run.settings.quick else FULL_ROUNDS
+        for part in range(rounds):
+            end_s = time.monotonic() + run.left_s() / (rounds - part)
+            _round(run, slices, part, end_s)
+
+
+def _prepare(run: Run, stack: ExitStack) -> list[Slice]:
+    """Prepare every part; one that cannot be had here costs its own slices only."""
+    parts: dict[str, Callable[[], list[Slice]]] = {
+        "memory": lambda: stack.enter_context(memory.slices(run)),
+        "arithmetic": lambda: stack.enter_context(cores.slices(run)),
+        "messages": lambda: messages.slices(run),
+    }
+    for folder in run.settings.storage[:1]:
+        parts[f"storage {folder}"] = lambda: stack.enter_context(disk.slices(run, folder))  # noqa: B023
+    found: list[Slice] = []
+    for what, make in parts.items():
+        run.progress(f"preparing {what}")
+        try:
+            found += make()
+        except FAILURES as error:
+            _tell(run, what, error)
+    return found
+
+
+def _tell(run: Run, what: str, error: Exception) -> None:
+    remedy = error.remedy if isinstance(error, UserError) else ""
+    run.absent(what, error.what if isinstance(error, UserError) else str(error), remedy)
+
+
+def _round(run: Run, slices: list[Slice], part: int, end_s: float) -> None:
+    """Take slices in turns until ``end_s``; each at least once, if it is not too late for that."""
+    done = dict.fromkeys(range(len(slices)), 0)
+    took_s = dict.fromkeys(range(len(slices)), math.inf)  # at best: an interruption must not starve a slice
+    while True:
+        visited = False
+        for i in run.rng.permutation(len(slices)).tolist():
+            one = slices[i]
+            expected_s = took_s[i] if done[i] else -LATE_S
+            late = time.monotonic() + expected_s > end_s
+            if late or (one.each_round is not None and done[i] >= one.each_round):
+                continue
+            visited = True
+            run.progress(one.title)
+            began = time.monotonic()
+            _take(run, slices, i, part)
+            took_s[i] = min(took_s[i], time.monotonic() - began)
+            done[i] += 1
+        if not visited:
+            return
+
+
+def _take(run: Run, slices: list[Slice], i: int, part: int) -> None:
+    """Record the readings of one slice; a slice that fails is not taken again."""
+    one = slices[i]
+    try:
+        for reading in one.take():
+            run.sample(
+                part=part,
+                quantity=reading.quantity,
+                labels=json.dumps(dict(reading.labels)),
+                value=reading.value,
+                unit=reading.unit,
+                cpu_ratio=None if reading.cpu_ratio is None else round(reading.cpu_ratio, 4),
+                cpu_value=reading.value if reading.cpu_value is None else reading.cpu_value,
+            )
+    except FAILURES as error:
+        _tell(run, one.title, error)
+        slices[i] = Slice(one.title, partial(iter, ()), each_round=0)

@@ -1,0 +1,217 @@
+"""``tenbin check``: whether this node still is the machine that was measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from profiles.errors import BadInput
+from tenbin.commands.files import storage_folder, write_output
+from tenbin.commands.measure.quiet import quiet_moment
+from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector
+from tenbin.commands.progress import terminated_as_interrupted
+
+if TYPE_CHECKING:
+    from profiles.check import Check
+    from profiles.check_store import CheckStore
+    from profiles.records import Profile, Settings
+    from profiles.store import Store
+    from profiles.verdict import Reference
+
+SIBLINGS = "siblings"
+MOST_BASELINE = 50
+
+
+def _complete_against(incomplete: str) -> list[str]:
+    return [name for name in (SIBLINGS, *complete_selector(incomplete)) if name.startswith(incomplete)]
+
+
+def check(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="About 8 s in place of 30; finds less.")] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="What to hold it against: the checks that followed a profile (default: this node's last), "
+            "or 'siblings': the other nodes of its kind in the store.",
+            metavar="PROFILE|siblings",
+            autocompletion=_complete_against,
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        int,
+        typer.Option(
+            help="Make so many checks one after the other, for the first ones after a profile.",
+            min=1,
+            max=MOST_BASELINE,
+        ),
+    ] = 1,
+    storage: Annotated[
+        Path | None,
+        typer.Option(help="Folder whose storage is measured (default: the profile's).", show_default=False),
+    ] = None,
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="Also messages from the first of these hosts (this one) to the second.", show_default=False
+        ),
+    ] = "",
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the "
+            "jobs that run.",
+        ),
+    ] = 0.0,
+    log: Annotated[bool, typer.Option("--log", help="Print one line, for logs and Slurm's reasons.")] = False,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the result as Prometheus text to this file, for a node exporter.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check that this node still is the machine that was measured, in at most 30 s: what changed, and why.
+
+    Each check is kept, and the next ones are held against those since the last profile. Of checks of an
+    unchanged machine at most 1 % say "changed". Eight earlier checks are needed; with more of them smaller
+    losses are told. A quick check that finds a loss looks once more before it says so. At most 160 MiB are
+    written to storage, 96 MiB with --quick.
+
+    Exit codes: 0 as it was, 1 changed for the worse, 2 bad input, 3 it cannot be told (others use the
+    machine, or too few earlier checks).
+
+    [bold]Examples[/bold]
+
+      tenbin check --quick --baseline 8
+
+      tenbin check --quick --log
+
+      tenbin check --against siblings --json
+    """
+    from profiles.check import EXIT_CODES, Verdict
+    from profiles.check_store import CheckStore
+    from profiles.store import Store
+    from profiles.verdict import give_verdict, together
+
+    if log and json:
+        raise BadInput("--log and --json exclude each other", "leave one of them out")
+    if prometheus is not None and not prometheus.parent.is_dir():
+        raise BadInput(f"--prometheus {prometheus}: its folder does not exist", f"mkdir {prometheus.parent}")
+    own = _last_profile(Store(store))
+    chosen = own if against in (None, SIBLINGS) else Store(store).load(against or "")
+    checks = CheckStore(store)
+    settings = _settings(own, storage, hosts, quick=quick)
+    Store(store).prepare()
+    with terminated_as_interrupted():
+        for number in range(baseline):
+            with quiet_moment(home, wait) as quiet:
+                made = _make(settings, own, quiet=quiet, number=(number, baseline))
+                reference = _reference(checks, made, chosen, against)
+                if quick and give_verdict(made, reference).verdict is Verdict.CHANGED:
+                    made = together(made, _make(settings, own, quiet=quiet, number=(number, baseline)))
+            done = _judged(made, reference, own, store)
+            checks.append(done)
+    if prometheus is not None:
+        from profiles.check_export import prometheus as as_prometheus
+
+        write_output("--prometheus", prometheus, as_prometheus(done))
+    _tell(done, log=log, json=json)
+    raise typer.Exit(EXIT_CODES[done.verdict])
+
+
+def _last_profile(store: Store) -> Profile | None:
+    """Load the last profile of this node; None where it has none."""
+    import socket
+
+    from profiles.store import load
+
+    of_node = store.of_node(socket.gethostname())
+    return load(of_node[0]) if of_node else None
+
+
+def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quick: bool) -> Settings:
+    from profiles.records import Settings
+
+    folders: tuple[Path, ...] = (storage_folder(storage),) if storage is not None else ()
+    if not folders and profile is not None:
+        folders = profile.settings.storage[:1]
+    named = tuple(host.strip() for host in hosts.split(",") if host.strip())
+    if hosts and len(named) != 2:
+        raise BadInput(f"--hosts {hosts}: two hosts are needed", "name this one and another: --hosts a,b")
+    return Settings(quick=quick, storage=folders, hosts=named)
+
+
+def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tuple[int, int]) -> Check:
+    from agent.journal import restore_leftovers
+    from agent.node_check.checker import make_check
+    from agent.paths import state_dir
+
+    for restored in restore_leftovers(state_dir() / "journal"):
+        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
+    which = f"check {number[0] + 1} of {number[1]}: " if number[1] > 1 else ""
+
+    def tell(doing: str) -> None:
+        print(f"tenbin: {which}{doing}", file=sys.stderr, flush=True)
+
+    settings = settings.model_copy(update={"seed": number[0] + 1})
+    return make_check(settings, profile.id if profile else None, tell, quiet)
+
+
+def _reference(checks: CheckStore, made: Check, profile: Profile | None, against: str | None) -> Reference:
+    """Choose what the check is held against."""
+    from agent.node_profile.fingerprint import deciding_facts
+    from profiles.verdict import Reference
+
+    if against == SIBLINGS:
+        others = [checks.of_node(node) for node in checks.nodes() if node != made.node]
+        alike = [[c for c in several if c.kind == made.kind] for several in others]
+        alike = [several for several in alike if several]
+        return Reference(f"{len(alike)} siblings", siblings=alike)
+    if profile is None:
+        since = [c for c in checks.of_node(made.node) if c.profile is None]
+        return Reference("earlier checks", checks=since, facts=dict(since[0].facts) if since else {})
+    since = [c for c in checks.of_node(profile.inventory.hostname) if c.profile == profile.id]
+    known = deciding_facts(profile.inventory)  # with all folders of that profile
+    facts = dict(since[0].facts if since else made.facts)  # a profile does not know all of them
+    facts |= {k: v for k, v in known.items() if k in made.facts or not k.startswith("storage ")}
+    return Reference(f"checks since profile {profile.id}", checks=since, facts=facts)
+
+
+def _judged(made: Check, reference: Reference, profile: Profile | None, store: Path | None) -> Check:
+    from profiles.consequences import consequences
+    from profiles.errors import UserError
+    from profiles.job_store import JobStore, load
+    from profiles.verdict import give_verdict
+
+    done = give_verdict(made, reference)
+    jobs = []
+    for path in JobStore(store).newest(made.kind).values() if made.kind else ():
+        try:
+            jobs.append(load(path))
+        except UserError:  # a damaged one is told by 'tenbin job list'
+            continue
+    return done.model_copy(update={"consequences": tuple(consequences(done.changes, profile, jobs))})
+
+
+def _tell(done: Check, *, log: bool, json: bool) -> None:
+    from tenbin.commands.measure.check_text import line, print_check
+    from tenbin.text import as_json, say
+
+    if json:
+        print(as_json(done))
+    elif log:
+        say(line(done))
+    else:
+        print_check(done)

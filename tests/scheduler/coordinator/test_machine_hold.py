@@ -1,0 +1,84 @@
+"""A machine that is held, or unfit: what runs goes on, nothing is started, and then everything goes on."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from profiles.check import Verdict
+from profiles.check_store import CheckStore
+from tenbin.commands.measure.quiet import quiet_moment
+from tenbin.errors import TenbinError
+from tests.support.checks import figures_of, make_check
+from tests.support.coordinator import Up
+
+
+def stage(up: Up, job: int) -> str:
+    return str(up.client.call("GET", f"/jobs/{job}")["stage"])
+
+
+@pytest.mark.parametrize("options", [("--cores", "2"), ("--nodes", "2", "--policy", "las")])
+def test_a_held_machine_starts_nothing_and_goes_on(up: Up, tmp_path: Path, options: tuple[str, ...]) -> None:
+    up.start(*options)
+    gate = tmp_path / "gate"
+    running = up.client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done"]).id
+    up.until(lambda: stage(up, running) == "running")
+    assert "no job is started until" in up.client.call("POST", "/hold?seconds=600")["reason"]
+    waiting = up.client.submit(["true"]).id
+    told = up.client.call("GET", f"/jobs/{waiting}")
+    assert told["stage"] == "waiting"
+    assert "for a check of this machine" in told["why"]
+    assert "for a check" in up.run("status").stdout
+    gate.touch()
+    up.until(lambda: stage(up, running) == "done")
+    assert stage(up, waiting) == "waiting"
+    assert up.client.call("POST", "/hold?seconds=0")["reason"] == ""
+    up.until(lambda: stage(up, waiting) == "done")
+
+
+def test_a_hold_ends_by_itself(up: Up) -> None:
+    up.start("--cores", "1")
+    up.client.call("POST", "/hold?seconds=1")
+    job = up.client.submit(["true"]).id
+    up.until(lambda: stage(up, job) == "done")
+
+
+def test_a_quiet_moment_waits_for_jobs_and_lets_go(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    job = up.client.submit(["sleep", "0.5"]).id
+    up.until(lambda: stage(up, job) == "running")
+    with quiet_moment(up.home, 20) as said:
+        assert said == "the coordinator holds new jobs; no jobs run beside the check"
+        assert stage(up, job) == "done"
+        later = up.client.submit(["true"]).id
+        assert stage(up, later) == "waiting"
+    up.until(lambda: stage(up, later) == "done")
+
+
+def test_without_a_coordinator_there_is_no_quiet_moment(tmp_path: Path) -> None:
+    with quiet_moment(tmp_path / "nowhere", 5) as said:
+        assert said == ""
+
+
+def test_a_hold_that_cannot_be_is_refused(up: Up) -> None:
+    up.start("--cores", "1")
+    for wrong in ("-1", "1e9", "nan"):
+        with pytest.raises(TenbinError):
+            up.client.call("POST", f"/hold?seconds={wrong}")
+
+
+def test_an_unfit_machine_gets_no_jobs_until_it_passes(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+    store, figures = CheckStore(tmp_path / "store"), figures_of({"compute_gflops": 1.0})
+    about = {"node": socket.gethostname(), "reason": "1 of 14 figures are worse"}
+    store.append(make_check(0, figures, verdict=Verdict.CHANGED, **about))
+    up.start("--cores", "1", "--drain-unfit")
+    job = up.client.submit(["true"]).id
+    told = up.client.call("GET", f"/jobs/{job}")
+    assert (told["stage"], told["why"]) == ("waiting", "tenbin check: 1 of 14 figures are worse")
+    store.append(make_check(1, figures, verdict=Verdict.PASS, **about))
+    up.until(lambda: stage(up, job) == "done")

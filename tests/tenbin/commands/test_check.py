@@ -1,0 +1,50 @@
+"""``tenbin check`` on the command line: exit codes, forms of output, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiles.check import EXIT_CODES, Verdict
+from profiles.check_store import CheckStore
+from tests.support.programs import tenbin
+
+REFUSED = [
+    (["--log", "--json"], "--log and --json exclude each other"),
+    (
+        ["--prometheus", "/nowhere/tenbin.prom"],
+        "/nowhere/tenbin.prom: its folder does not exist",
+    ),
+    (["--against", "yesterday"], "no profile in"),
+    (["--hosts", "one"], "--hosts one: two hosts are needed"),
+    (["--storage", "/nowhere"], "--storage /nowhere: not a folder"),
+    (["--baseline", "0"], "--baseline"),
+    (["--wait", "-1"], "--wait"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
+def test_bad_input_is_one_line_and_exit_code_2(options: list[str], said: str, tmp_path: Path) -> None:
+    done = tenbin("check", "--quick", *options, store=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+    assert not list(tmp_path.rglob("checks.jsonl"))
+
+
+@pytest.mark.measures
+def test_a_first_check_learns_and_is_kept(tmp_path: Path) -> None:
+    """One line, exit code 3; the forms of output tell the same."""
+    metrics = tmp_path / "tenbin.prom"
+    options = ("--quick", "--json", "--storage", str(Path.home()), "--prometheus", str(metrics))
+    done = tenbin("check", *options, store=tmp_path / "store", TENBIN_HOME=str(tmp_path / "home"))
+    if "another profile is measuring" in done.stderr:
+        pytest.skip(done.stderr)
+    found = json.loads(done.stdout)
+    assert found["verdict"] in ("unknown", "disturbed")
+    assert done.returncode == EXIT_CODES[Verdict(found["verdict"])] == 3
+    (kept,) = CheckStore(tmp_path / "store").of_node(found["node"])
+    assert kept.model_dump(mode="json") == found
+    assert kept.facts["kernel"] and kept.conditions.processors and kept.conditions.quiet == ""
+    assert f'tenbin_check_exit_code{{node="{found["node"]}"}} 3.0' in metrics.read_text()
