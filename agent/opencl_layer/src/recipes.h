@@ -1,0 +1,11 @@
+/* How programs came to be, as text that replaces their binaries, and how they are made anew. */
+#pragma once
+#include "objects.h"
+
+namespace tenbin {
+
+std::string driver_options(const std::string &options);
+std::string to_binary(const Recipe &recipe);
+RecipePointer from_binary(const std::string &binary); /* none: not made by this layer */
+
+} // namespace tenbin
