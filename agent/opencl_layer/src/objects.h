@@ -58,6 +58,9 @@ struct Sampler : Object {
 struct Former {
     cl_mem memory;
     cl_command_queue queue;
+    Former(cl_mem m, cl_command_queue q) : memory(m), queue(q) {}
+    Former(const Former &) = delete;
+    Former &operator=(const Former &) = delete;
     ~Former();
 };
 

@@ -228,7 +228,7 @@ void keep_mappings(CopyQueues &from) {
                 cl_command_queue queue = from.of(context, real_of(context), device);
                 target->clRetainMemObject(real_of(&memory));
                 target->clRetainCommandQueue(queue);
-                former = std::make_shared<Former>(Former{real_of(&memory), queue});
+                former = std::make_shared<Former>(real_of(&memory), queue);
             }
             mapping.former = former;
         }
