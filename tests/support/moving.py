@@ -56,13 +56,16 @@ def output(program: Sequence[str], environment: dict[str, str]) -> str:
 class Worker:
     """A ``worker`` that runs one list of operations after the other."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(
+        self, environment: dict[str, str], program: Sequence[str] = (), stderr: int | None = None
+    ) -> None:
         root = str(PROGRAMS.parents[2])
         self.process = subprocess.Popen(
-            command("worker"),
+            program or command("worker"),
             env={**environment, "PYTHONPATH": root},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 

@@ -5,6 +5,8 @@ namespace tenbin {
 
 using ProgramNotify = void(CL_CALLBACK *)(cl_program, void *);
 
+constexpr char VARIABLES[] = "variables of a program in device memory";
+
 Program::~Program() { run_later(farewells); }
 
 static cl_program finish_program(Context *context, cl_program real, RecipePointer recipe, cl_int code,
@@ -61,6 +63,7 @@ cl_program CL_API_CALL layer_clCreateProgramWithBinary(cl_context context, cl_ui
     if (status) *status = code;
     cl_program made = finish_program(own, code == CL_SUCCESS ? real : nullptr, recipe, code, error);
     if (made && recipe) get<Program>(made)->from_binary = true;
+    if (made && recipe && may_have_variables(*recipe)) not_movable(VARIABLES);
     return made;
 }
 
@@ -104,12 +107,12 @@ static void note_build(Program *program, cl_program real, std::shared_ptr<Recipe
     target->clGetProgramBuildInfo(real, device, CL_PROGRAM_BUILD_STATUS, sizeof(program->status), &program->status,
                                   nullptr);
     program->log = build_log(real, device);
-    if (error == CL_SUCCESS) program->recipe = std::move(recipe);
-    size_t variables = 0;
-    if (target->clGetProgramBuildInfo(real, device, CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, sizeof(variables),
-                                      &variables, nullptr) == CL_SUCCESS &&
-        variables)
-        not_movable("variables of a program in device memory");
+    if (error != CL_SUCCESS || !recipe) return;
+    size_t bytes = 0;
+    target->clGetProgramBuildInfo(real, device, CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, sizeof(bytes), &bytes,
+                                  nullptr);
+    if (bytes || may_have_variables(*recipe)) not_movable(VARIABLES);
+    program->recipe = std::move(recipe);
 }
 
 static cl_int check_devices(cl_uint n, const cl_device_id *devices) {

@@ -6,6 +6,7 @@ namespace tenbin {
 
 std::string driver_options(const std::string &options);
 std::string to_binary(const Recipe &recipe);
+bool may_have_variables(const Recipe &recipe); /* in device memory */
 RecipePointer from_binary(const std::string &binary); /* none: not made by this layer */
 
 } // namespace tenbin

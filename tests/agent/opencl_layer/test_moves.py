@@ -13,7 +13,7 @@ from tests.support.amounts import examples
 from tests.support.moving import Worker, command, output, variables
 from tests.support.opencl_programs.worker import OPERATIONS
 
-ROUNDS = "5"
+ROUNDS = "3"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_moved_every_so_many_calls(plain: str, tmp_path: Path) -> None:
     found, status = run_below(tmp_path, TENBIN_OPENCL_MOVE_EVERY="11")
     assert found == plain
     assert status["movable"]
-    assert status["moves"] > 50
+    assert status["moves"] > 30
 
 
 def test_failing_moves_leave_the_program_as_it_was(plain: str, tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_failing_moves_leave_the_program_as_it_was(plain: str, tmp_path: Path) -
     more = {"TENBIN_OPENCL_MOVE_EVERY": "11", "TENBIN_OPENCL_FAIL_EVERY": "2"}
     found, status = run_below(tmp_path, **more)
     assert found == plain
-    assert status["failures"] > 40
-    assert status["moves"] > 20
+    assert status["failures"] > 20
+    assert status["moves"] > 15
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ SMALL = st.integers(0, 255)
 PROGRAM = st.lists(st.tuples(st.sampled_from(OPERATIONS), SMALL, SMALL, SMALL), max_size=25)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(program=PROGRAM)
 def test_random_programs(workers: tuple[Worker, Worker], program: list[tuple[object, ...]]) -> None:
     one, moved = workers
