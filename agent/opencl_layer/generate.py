@@ -1,8 +1,8 @@
 """Pass-through of all entry points of OpenCL, generated from the system's headers.
 
-Every function of the dispatch table in ``CL/cl_icd.h`` becomes an entry of the layer: those that the layer's sources
-write by hand are named, others exchange handles and call the driver, and those whose objects the layer does not know
-are refused.
+Every function of the dispatch table in ``CL/cl_icd.h`` becomes an entry of the layer. Those that the layer's
+sources write by hand are named. Others exchange handles and call the driver. Those whose objects the layer
+does not know are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ HANDLES = {  # class of the layer, error of a handle that is none
     "cl_kernel": ("Kernel", "CL_INVALID_KERNEL"),
     "cl_event": ("Event", "CL_INVALID_EVENT"),
 }
-REFUSED = re.compile(r"GL|D3D|DX9|EGL|NativeKernel|SubDevices|DeviceEXT|SetCommandQueueProperty|UnloadCompiler")
+REFUSED = re.compile(
+    r"GL|D3D|DX9|EGL|NativeKernel|SubDevices|DeviceEXT|SetCommandQueueProperty|UnloadCompiler"
+)
 HINDRANCES = {  # what a program that calls such a function uses from then on
     "SVM": "shared virtual memory",
     "ExecInfo": "shared virtual memory",
@@ -123,7 +125,9 @@ def _entry(f: Function) -> str:
     lines = [_declaration(f) + " {"]
     if REFUSED.search(f.name):
         lines += [f"(void){p.name};" for p in f.parameters]
-        lines.append("return nullptr;" if f.name.startswith("clGetExt") else _failure(f, "CL_INVALID_OPERATION"))
+        lines.append(
+            "return nullptr;" if f.name.startswith("clGetExt") else _failure(f, "CL_INVALID_OPERATION")
+        )
     elif simple:
         lines += _counted(f, simple[1].lower())
     else:
@@ -151,7 +155,9 @@ def _passed(f: Function) -> list[str]:
         if p.type in HANDLES:
             of, error = HANDLES[p.type]
             lines.append(f"{of} *own_{p.name} = get<{of}>({p.name});")
-            may_be_none = f"{p.name} && " if of == "Device" else ""  # the only device of a kernel or a program
+            may_be_none = (
+                f"{p.name} && " if of == "Device" else ""
+            )  # the only device of a kernel or a program
             lines.append(f"if ({may_be_none}!own_{p.name}) {_failure(f, error)}")
             arguments.append(f"real_of(own_{p.name})")
             queue = f"own_{p.name}" if of == "Queue" else queue
@@ -190,4 +196,3 @@ def _access(f: Function, p: Parameter) -> list[str]:
     other = {"Read": "WRITE", "Write": "READ"}[verb[1]]
     allowed = f"own_{p.name}->host_may(CL_MEM_HOST_{other}_ONLY)"
     return [f"if (!{allowed}) {_failure(f, 'CL_INVALID_OPERATION')}"]
-

@@ -24,12 +24,14 @@ _ANSWER_S = 5.0  # a status needs no device
 
 @dataclass(frozen=True)
 class LayerStatus:
-    """What the layer tells of its program.
+    """Status of a program below the layer, as the layer tells it.
 
     Attributes:
-        pid: process ID. state: ``running`` or ``parked``. device: key of the device that the program is on, or was.
+        pid: process ID. state: ``running`` or ``parked``.
+        device: key of the device that the program is on, or was.
         devices: ``key`` and ``name`` of each device that it may use.
-        movable: nothing hinders a move. hindrances: what it ``uses`` that cannot be moved, ``since`` when (Unix time).
+        movable: nothing hinders a move.
+        hindrances: what it ``uses`` that cannot be moved, ``since`` when (Unix time).
         postponed: a request waits for a user event, or for a build. parked_in: ``memory``, ``file``, or "".
         parked_bytes: contents of the device while parked.
         moves, parks, failures: how many so far. last_trouble: why the last one failed.
@@ -56,12 +58,14 @@ class LayerStatus:
 
 
 def default_folder() -> Path:
-    """Return the folder of the sockets: ``$TENBIN_OPENCL_FOLDER``, or one of this user that ends with the login."""
+    """Return the folder of the sockets: ``$TENBIN_OPENCL_FOLDER``, or one of this user alone."""
     named = os.environ.get("TENBIN_OPENCL_FOLDER")
     if named:
         return Path(named)
     run = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(run) / "tenbin-opencl" if run else Path(tempfile.gettempdir()) / f"tenbin-opencl-{os.getuid()}"
+    return (
+        Path(run) / "tenbin-opencl" if run else Path(tempfile.gettempdir()) / f"tenbin-opencl-{os.getuid()}"
+    )
 
 
 def own_folder(folder: Path) -> Path:
@@ -81,8 +85,8 @@ def environment(library: Path, folder: Path, devices: Sequence[str] = ()) -> dic
     """Give the variables of a program that can be moved; its own layers stay above.
 
     Args:
-        library: the layer. folder: of the sockets. devices: keys of those that the program may use, the first one
-            first; empty: all.
+        library: the layer. folder: of the sockets.
+        devices: keys of those that the program may use, that to start on first; empty: all.
     """
     layers = (os.environ.get("OPENCL_LAYERS", ""), str(library))
     variables = {

@@ -73,7 +73,10 @@ def test_pauses(program: str, tmp_path: Path) -> None:
     keys = [one["key"] for one in requests.status(tmp_path, pid).devices]
     moves = [requests.move(tmp_path, pid, keys[(turn + 1) % 2]) for turn in range(MOVES)]
     pause_s, total_s = (statistics.median(times) for times in zip(*map(_times, moves), strict=True))
-    print(f"\nBENCH move of 64 MiB: pause {1e3 * pause_s:.1f} ms, {pause_s / copy_s:.2f} times one copy;", end="")
+    print(
+        f"\nBENCH move of 64 MiB: pause {1e3 * pause_s:.1f} ms, {pause_s / copy_s:.2f} times one copy;",
+        end="",
+    )
     print(f" {1e3 * total_s:.1f} ms in all")
     for place, folder in (("memory", None), ("a file", tmp_path)):
         parks, resumes = [], []
@@ -81,7 +84,9 @@ def test_pauses(program: str, tmp_path: Path) -> None:
             parks.append(requests.park(tmp_path, pid, folder).last_total_s or 0)
             resumes.append(requests.resume(tmp_path, pid).last_total_s or 0)
         park_s, resume_s = statistics.median(parks), statistics.median(resumes)
-        print(f"BENCH park of 64 MiB in {place}: {1e3 * park_s:.1f} ms, resume {1e3 * resume_s:.1f} ms;", end="")
+        print(
+            f"BENCH park of 64 MiB in {place}: {1e3 * park_s:.1f} ms, resume {1e3 * resume_s:.1f} ms;", end=""
+        )
         print(f" one copy {1e3 * copy_s:.1f} ms")
     started.communicate()
 

@@ -21,7 +21,7 @@ PROGRAMS = Path(__file__).parent / "opencl_programs"
 
 @functools.cache
 def layer() -> Path:
-    """Build the layer for tests, which moves and fails by request; skip without compiler, headers or devices."""
+    """Build the layer for tests, which moves and fails by request; skip where it cannot be had."""
     try:
         library = build.build(options=["-DTENBIN_OPENCL_TESTS"])
     except Unavailable as error:
@@ -47,7 +47,12 @@ def output(program: Sequence[str], environment: dict[str, str]) -> str:
     """Run a program to its end."""
     root = str(PROGRAMS.parents[2])
     done = subprocess.run(
-        program, env={**environment, "PYTHONPATH": root}, capture_output=True, text=True, timeout=120, check=False
+        program,
+        env={**environment, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -17,7 +17,8 @@ void *CL_API_CALL layer_clGetExtensionFunctionAddressForPlatform(cl_platform_id,
 
 EXPORT cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void *value, size_t *size_ret) {
     switch (what) {
-    case CL_LAYER_API_VERSION: return tenbin::answer(cl_layer_api_version(CL_LAYER_API_VERSION_100), size, value, size_ret);
+    case CL_LAYER_API_VERSION:
+        return tenbin::answer(cl_layer_api_version(CL_LAYER_API_VERSION_100), size, value, size_ret);
     case CL_LAYER_NAME: return tenbin::answer(std::string("tenbin"), size, value, size_ret);
     default: return CL_INVALID_VALUE;
     }

@@ -8,7 +8,8 @@ namespace tenbin {
 int steps, fail_at;
 
 void step(cl_int error, const char *what) {
-    if (error != CL_SUCCESS) throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")"};
+    if (error != CL_SUCCESS)
+        throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")"};
     if (++steps == fail_at) throw Trouble{std::string("injected failure: ") + what};
 }
 
@@ -172,7 +173,8 @@ void make_next(Prepared &prepared, CopyQueues &from, CopyQueues &to, Store *stor
     });
     make_memories(place, from, to, store);
     for_each<Sampler>([&](Sampler &s) {
-        cl_sampler made = target->clCreateSampler(next_of(s.context.get()), s.normalized, s.addressing, s.filter, &error);
+        cl_context context = next_of(s.context.get());
+        cl_sampler made = target->clCreateSampler(context, s.normalized, s.addressing, s.filter, &error);
         note_next(s, made, error, "make a sampler");
     });
     make_programs(prepared, place);

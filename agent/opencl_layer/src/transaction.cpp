@@ -64,7 +64,8 @@ void wait_for_change() {
 
 /* Try again and again what is postponed, until patience ends. */
 template <class Function> void with_patience(double patience_s, Function attempt) {
-    auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_s));
+    std::chrono::duration<double> patience(patience_s);
+    auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
     struct Waiting {
         ~Waiting() {
             waiting = false;
@@ -264,7 +265,8 @@ std::string status_json() {
     for (auto &one : candidates())
         devices.push_back(Json().text("key", one.key).text("name", one.name).end());
     std::lock_guard<std::mutex> guard(facts_lock);
-    for (auto &[what, since] : found_hindrances) reasons.push_back(Json().text("uses", what).number("since", since).end());
+    for (auto &[what, since] : found_hindrances)
+        reasons.push_back(Json().text("uses", what).number("since", since).end());
     return Json()
         .number("pid", getpid())
         .text("state", is_parked() ? "parked" : "running")

@@ -11,7 +11,9 @@ namespace tenbin {
 namespace {
 
 bool has_word(const std::string &text, const std::string &word) {
-    auto is_part = [&](size_t i) { return i < text.size() && (isalnum(static_cast<unsigned char>(text[i])) || text[i] == '_'); };
+    auto is_part = [&](size_t i) {
+        return i < text.size() && (isalnum(static_cast<unsigned char>(text[i])) || text[i] == '_');
+    };
     for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
         if (!(at && is_part(at - 1)) && !is_part(at + word.size())) return true;
     return false;
@@ -53,8 +55,8 @@ bool is_variable(const std::string &statement) {
     if (body != std::string::npos) return head.find_first_not_of(" \t\r\n", body + 2) != std::string::npos;
     bool is_type = has_word(head, "struct") || has_word(head, "union") || has_word(head, "enum");
     size_t words = 0;
-    for (size_t i = 0; i < head.size(); i++)
-        words += !isspace(static_cast<unsigned char>(head[i])) && (!i || isspace(static_cast<unsigned char>(head[i - 1])));
+    auto is_space = [&](size_t i) { return isspace(static_cast<unsigned char>(head[i])) != 0; };
+    for (size_t i = 0; i < head.size(); i++) words += !is_space(i) && (!i || is_space(i - 1));
     return !is_type || words > 2; /* "struct S;" announces a type */
 }
 

@@ -22,7 +22,14 @@ LIVE = [
     *(["run_part", 0, 1, 0], ["image", 1, 2, 3], ["map", 2, 5, 0], ["write", 3, 7, 1], ["argument", 1, 0, 3]),
     *(["run", 0, 1, 5], ["copy", 0, 1, 2]),
 ]
-REST = [["run", 1, 0, 3], ["run_part", 2, 3, 1], ["unmap", 0, 3, 9], ["image", 0, 1, 2], ["run", 0, 0, 1], ["read", 2, 0, 0]]
+REST = [
+    ["run", 1, 0, 3],
+    ["run_part", 2, 3, 1],
+    ["unmap", 0, 3, 9],
+    ["image", 0, 1, 2],
+    ["run", 0, 0, 1],
+    ["read", 2, 0, 0],
+]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +128,9 @@ def test_every_step_may_fail(worker: Worker, folder: Path, expected: str, reques
 def test_move_waits_for_user_events(worker: Worker, folder: Path) -> None:
     pid = worker.process.pid
     worker.digest(["begin", ["gate", 0, 0, 0], ["run", 0, 1, 0]])
-    with pytest.raises(UserError, match=r"postponed, and given up: a user event .* is not set; try again later"):
+    with pytest.raises(
+        UserError, match=r"postponed, and given up: a user event .* is not set; try again later"
+    ):
         requests.move(folder, pid, other_device(folder, pid), patience_s=0.05)
     moves: list[str] = []
     device = other_device(folder, pid)
@@ -140,7 +149,10 @@ def test_shared_virtual_memory_is_not_moved(folder: Path, expected: str) -> None
     worker.digest(["begin", *LIVE, ["svm", 0, 0, 0]])
     status = requests.status(folder, pid)
     assert [one["uses"] for one in status.hindrances] == ["shared virtual memory"]
-    for request in (lambda: requests.move(folder, pid, status.devices[1]["key"]), lambda: requests.park(folder, pid)):
+    for request in (
+        lambda: requests.move(folder, pid, status.devices[1]["key"]),
+        lambda: requests.park(folder, pid),
+    ):
         with pytest.raises(UserError, match="cannot be moved: it uses shared virtual memory"):
             request()
     assert worker.digest(["end", *REST]) == expected
@@ -153,7 +165,7 @@ def test_what_cannot_be_asked(worker: Worker, folder: Path, tmp_path: Path) -> N
         requests.move(folder, pid, "nvidia-9")
     with pytest.raises(UserError, match="is not parked"):
         requests.resume(folder, pid)
-    with pytest.raises(UserError, match="no file without a name|No such file"):
+    with pytest.raises(UserError, match=r"no file without a name|No such file"):
         requests.park(folder, pid, tmp_path / "none")
     with pytest.raises(BadInput, match="no OpenCL program with process ID 1 "):
         requests.status(folder, 1)

@@ -128,7 +128,7 @@ def images(m: Machine, rounds: int) -> list[Any]:
 
 
 def maps(m: Machine, rounds: int) -> list[Any]:
-    """Mappings that stay while other commands run, of buffers and images, to read and to write."""
+    """Map buffers and images, to read and to write, while other commands run."""
     a, b = m.buffer(6, FLAGS.ALLOC_HOST_PTR), m.buffer(7)
     form = cl.ImageFormat(cl.channel_order.R, cl.channel_type.UNSIGNED_INT32)
     image = cl.create_image(m.context, FLAGS.READ_WRITE, form, shape=(16, 8))
@@ -185,7 +185,9 @@ def events(m: Machine, rounds: int) -> list[Any]:
             done.set()
 
         cl.enqueue_barrier(m.other)
-        gate.set_status(cl.command_execution_status.COMPLETE)  # calls nobody back, who would need Python's lock
+        gate.set_status(
+            cl.command_execution_status.COMPLETE
+        )  # calls nobody back, who would need Python's lock
         marker.set_callback(cl.command_execution_status.COMPLETE, tell)
         m.other.flush()
         m.queue.flush()
@@ -203,7 +205,8 @@ def linked(m: Machine, rounds: int) -> list[Any]:
     head = cl.Program(m.context, "uint twice(uint x);")
     part = cl.Program(m.context, '#include "twice.h"\nuint twice(uint x) { return 2 * x; }')
     main = cl.Program(
-        m.context, '#include "twice.h"\n__kernel void go(__global uint *a) { a[get_global_id(0)] += twice(3); }'
+        m.context,
+        '#include "twice.h"\n__kernel void go(__global uint *a) { a[get_global_id(0)] += twice(3); }',
     )
     for program in (part, main):
         program.compile(headers=[("twice.h", head)])
@@ -242,8 +245,7 @@ def threads(m: Machine, rounds: int) -> list[Any]:
 
 
 PROGRAMS: dict[str, Callable[[Machine, int], list[Any]]] = {
-    one.__name__: one
-    for one in (buffers, sub_buffers, images, maps, host_pointers, events, linked, threads)
+    one.__name__: one for one in (buffers, sub_buffers, images, maps, host_pointers, events, linked, threads)
 }
 
 

@@ -1,6 +1,7 @@
 """Runs programs that are lists of OpenCL operations: a JSON list on each line in, a digest on each line out.
 
-A list that begins with "begin" leaves its objects, "go on" goes on with them, "end" goes on and gives the digest.
+A list that begins with "begin" leaves its objects, "go on" goes on with them, "end" goes on and gives the
+digest.
 Every number of an operation is taken modulo what there is, so that any list is a program.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tests.support.opencl_programs.tour import FLAGS, N, Machine, numbers
+from tests.support.opencl_programs.tour import FLAGS, Machine, N, numbers
 
 SLOT = 1024  # bytes of a sub-buffer; more than any alignment
 
@@ -98,7 +99,13 @@ class Runner:
         buffer, place = self.buffers[a % 4], (b % 8, c % 8)
         first, second = (self.image, buffer) if c % 2 else (buffer, self.image)
         self.last = cl.enqueue_copy(
-            self.m.queue, second, first, offset=b % 16 * 64, origin=place, region=(16, 8), wait_for=self.waits()
+            self.m.queue,
+            second,
+            first,
+            offset=b % 16 * 64,
+            origin=place,
+            region=(16, 8),
+            wait_for=self.waits(),
         )
 
     def do_map(self, a: int, b: int, c: int) -> None:
@@ -164,7 +171,9 @@ class Runner:
         for number in range(4):
             self.do_read(number, 0, 0)
         picture = np.empty((32, 32), np.uint32)
-        cl.enqueue_copy(self.m.queue, picture, self.image, origin=(0, 0), region=(32, 32), wait_for=self.waits())
+        cl.enqueue_copy(
+            self.m.queue, picture, self.image, origin=(0, 0), region=(32, 32), wait_for=self.waits()
+        )
         self.digest.update(picture.tobytes())
         return self.digest.hexdigest()
 

@@ -57,7 +57,10 @@ def test_what_the_program_sees(environment: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("run", "--device", "nvidia-7", "--", "true"), "no OpenCL device 'nvidia-7'; choose from pocl-0, pocl-1"),
+        (
+            ("run", "--device", "nvidia-7", "--", "true"),
+            "no OpenCL device 'nvidia-7'; choose from pocl-0, pocl-1",
+        ),
         (("run", "--", "no-such-program"), "no-such-program: no such program"),
         (("move", "1", "--to", "pocl-0"), "no OpenCL program with process ID 1 can be moved"),
         (("park", "1", "--to", "/no/folder"), "--to /no/folder: no such folder; name a folder, or 'memory'"),
