@@ -54,10 +54,10 @@ def test_failing_moves_leave_the_program_as_it_was(plain: str, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worker, Worker]:
-    """Start a worker without the layer, and one that moves every third call."""
+    """Start a worker without the layer, and one that moves every ninth call."""
     folder = tmp_path_factory.mktemp("workers")
     report = str(folder / "report")
-    more = {"TENBIN_OPENCL_MOVE_EVERY": "3", "TENBIN_OPENCL_FAIL_EVERY": "5", "TENBIN_OPENCL_REPORT": report}
+    more = {"TENBIN_OPENCL_MOVE_EVERY": "9", "TENBIN_OPENCL_FAIL_EVERY": "5", "TENBIN_OPENCL_REPORT": report}
     both = Worker(variables(folder, below=False)), Worker(variables(folder, below=True, **more))
     yield both
     for worker in both:
@@ -69,7 +69,7 @@ SMALL = st.integers(0, 255)
 PROGRAM = st.lists(st.tuples(st.sampled_from(OPERATIONS), SMALL, SMALL, SMALL), max_size=25)
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(program=PROGRAM)
 def test_random_programs(workers: tuple[Worker, Worker], program: list[tuple[object, ...]]) -> None:
     one, moved = workers
