@@ -29,6 +29,7 @@ EXPORT cl_int CL_API_CALL clInitLayer(cl_uint n, const cl_icd_dispatch *dispatch
     static cl_icd_dispatch table;
     constexpr cl_uint ENTRIES = sizeof(table) / sizeof(dispatch->clGetPlatformIDs);
     if (!dispatch || !n_ret || !layer || n < ENTRIES) return CL_INVALID_VALUE;
+    if (tenbin::target) return CL_INVALID_OPERATION; /* named twice: it would call itself */
     tenbin::target = dispatch;
     tenbin::fill_table(table);
     *n_ret = ENTRIES;
