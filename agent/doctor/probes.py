@@ -176,11 +176,22 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
         )
     if len(devices) == 1:
         yield _one_device(devices)
+    if devices:
+        yield _opencl_layer()
     for storage in case.inventory.storage:
         yield from _storage(storage)
     for trouble in case.inventory.missing:
         if trouble.what.startswith("storage "):
             yield missing("checkpoint", f"no {trouble.what}", trouble.reason, trouble.remedy)
+
+
+def _opencl_layer() -> Finding:
+    """Say whether programs that know nothing of tenbin can be moved."""
+    from agent.opencl_layer import build  # late: only the doctor asks
+
+    if why := build.trouble():
+        return limited("checkpoint", "no unmodified OpenCL program can be moved", why, build.REMEDY)
+    return ok("checkpoint", "moves of unmodified OpenCL programs", "tenbin opencl run -- CMD")
 
 
 def _one_device(devices: Sequence[OpenCLDevice]) -> Finding:

@@ -1,0 +1,108 @@
+"""The layer, compiled at its first use and kept for the next."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from agent.opencl_layer import generate
+from agent.paths import default_storage
+from profiles.errors import Unavailable
+
+SOURCES = Path(__file__).with_name("src")
+REMEDY = "apt-get install g++ opencl-c-headers"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wno-deprecated-declarations")
+# Programs bring C++ libraries of their own, so the layer brings its own too.
+STATIC = ("-static-libstdc++", "-static-libgcc")
+
+
+def find_compiler() -> str | None:
+    """Find a C++ compiler; None where there is none."""
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+def trouble() -> str:
+    """Say why the layer cannot be compiled here; "" if it can."""
+    compiler = find_compiler()
+    if compiler is None:
+        return "no C++ compiler"
+    headers = ["-include", "CL/cl_icd.h", "-include", "CL/cl_layer.h"]
+    command = [compiler, "-E", "-x", "c++", *headers, "/dev/null"]
+    return "" if _run(command).returncode == 0 else "no OpenCL headers"
+
+
+def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:
+    """Return the library, compiled before if there is none of these sources.
+
+    Args:
+        folder: where libraries are kept; None: below ``~/.cache/tenbin``.
+        options: more options of the compiler, as ``-DTENBIN_OPENCL_TESTS``.
+
+    Raises:
+        Unavailable: there is no C++ compiler, there are no headers, or the compiler fails.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise Unavailable("no C++ compiler for the OpenCL layer", REMEDY)
+    command = [compiler, *FLAGS, *options, f"-I{SOURCES}"]
+    place = folder or default_storage() / "opencl-layer"
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".building-") as aside:
+        table = Path(aside) / "table.cpp"
+        table.write_text(_table(compiler))
+        sources = [*sorted(SOURCES.glob("*.cpp")), table]
+        library = place / f"layer-{_fingerprint(command, [*sources, *sorted(SOURCES.glob('*.h'))])}.so"
+        if not library.exists():
+            made = _compile(command, sources, Path(aside))
+            made.replace(library)
+    return library
+
+
+def _table(compiler: str) -> str:
+    """Generate the table of entry points from the headers of this system."""
+    command = [compiler, "-E", "-P", "-DCL_TARGET_OPENCL_VERSION=300", "-include", "CL/cl_icd.h", "-x", "c++"]
+    done = _run([*command, "/dev/null"])
+    if done.returncode:
+        raise Unavailable("no OpenCL headers for the OpenCL layer", REMEDY)
+    return generate.generate(done.stdout, "".join(path.read_text() for path in SOURCES.glob("*.cpp")))
+
+
+def _fingerprint(command: Sequence[str], files: Sequence[Path]) -> str:
+    digest = hashlib.sha256("\0".join(command).encode())
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(command: Sequence[str], sources: Sequence[Path], aside: Path) -> Path:
+    """Compile the sources side by side, and link them."""
+
+    def compile_one(source: Path) -> Path:
+        made = aside / f"{source.stem}.o"
+        _check(_run([*command, "-c", str(source), "-o", str(made)]))
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        objects = [str(made) for made in pool.map(compile_one, sources)]
+    library = aside / "layer.so"
+    sanitized = any(option.startswith("-fsanitize") for option in command)
+    static = () if sanitized else STATIC
+    _check(_run([*command, "-shared", *static, "-o", str(library), *objects]))
+    return library
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _check(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
+        said = next((line for line in done.stderr.splitlines() if "error" in line), "it failed")
+        raise Unavailable(f"the OpenCL layer cannot be compiled: {said.strip()}", REMEDY)

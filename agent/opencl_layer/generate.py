@@ -1,0 +1,198 @@
+"""Pass-through of all entry points of OpenCL, generated from the system's headers.
+
+Every function of the dispatch table in ``CL/cl_icd.h`` becomes an entry of the layer. Those that the layer's
+sources write by hand are named. Others exchange handles and call the driver. Those whose objects the layer
+does not know are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+HANDLES = {  # class of the layer, error of a handle that is none
+    "cl_platform_id": ("Platform", "CL_INVALID_PLATFORM"),
+    "cl_device_id": ("Device", "CL_INVALID_DEVICE"),
+    "cl_context": ("Context", "CL_INVALID_CONTEXT"),
+    "cl_command_queue": ("Queue", "CL_INVALID_COMMAND_QUEUE"),
+    "cl_mem": ("Memory", "CL_INVALID_MEM_OBJECT"),
+    "cl_sampler": ("Sampler", "CL_INVALID_SAMPLER"),
+    "cl_program": ("Program", "CL_INVALID_PROGRAM"),
+    "cl_kernel": ("Kernel", "CL_INVALID_KERNEL"),
+    "cl_event": ("Event", "CL_INVALID_EVENT"),
+}
+REFUSED = re.compile(
+    r"GL|D3D|DX9|EGL|NativeKernel|SubDevices|DeviceEXT|SetCommandQueueProperty|UnloadCompiler"
+)
+HINDRANCES = {  # what a program that calls such a function uses from then on
+    "SVM": "shared virtual memory",
+    "ExecInfo": "shared virtual memory",
+    "DefaultDeviceCommandQueue": "a queue on the device",
+    "SpecializationConstant": "a program in an intermediate language",
+}
+_TYPEDEF = re.compile(r"typedef\s+(?P<result>[\w ]+?\**)\s*\(\s*\*cl_api_(?P<name>\w+)\)\((?P<given>[^;]*);")
+_BY_HAND = re.compile(r"\blayer_(cl\w+)\(")
+
+
+class Parameter(NamedTuple):
+    """Type and name of a parameter."""
+
+    type: str
+    name: str
+
+
+class Function(NamedTuple):
+    """An entry of the dispatch table."""
+
+    name: str
+    result: str
+    parameters: list[Parameter]
+
+
+def generate(headers: str, sources: str) -> str:
+    """Write the C++ source of the table.
+
+    Args:
+        headers: text of ``cl_icd.h`` as the preprocessor leaves it. sources: text of the layer's own sources.
+    """
+    functions = {f.name: f for f in map(_function, _TYPEDEF.finditer(headers))}
+    table = re.findall(r"^\s*cl_api_(\w+)\s+\1;", headers.split("_cl_icd_dispatch {")[1], re.MULTILINE)
+    by_hand = set(_BY_HAND.findall(sources))
+    lines = ['#include "objects.h"', "namespace tenbin {"]
+    entries = []
+    for name in table:
+        function = functions.get(name)
+        if function is None:  # a type of another system only
+            continue
+        lines.append(_declaration(function) + ";" if name in by_hand else _entry(function))
+        entries.append(f"    table.{name} = layer_{name};")
+    lines += ["void fill_table(cl_icd_dispatch &table) {", *entries, "}", "} // namespace tenbin", ""]
+    return "\n".join(lines)
+
+
+def _function(match: re.Match[str]) -> Function:
+    parts = [" ".join(part.split()) for part in _split(match["given"])]
+    return Function(
+        match["name"],
+        match["result"].strip(),
+        [_parameter(part, f"given_{i}") for i, part in enumerate(parts) if part != "void"],
+    )
+
+
+def _parameter(text: str, default: str) -> Parameter:
+    """Read a parameter; newer entries of the header name theirs in comments only, so ``default`` is taken."""
+    if callback := re.match(r"(?P<type>.*?\(\s*\*\s*)(?P<name>\w*)(?P<rest>\).*)$", text):
+        return Parameter(f"{callback['type']}@{callback['rest']}", callback["name"] or default)
+    text, arrays = re.subn(r"\[\w*\]$", "", text)
+    named = re.match(r"(?P<type>.*[ *])(?P<name>(?!cl_|(?:size_t|int|void)\b)\w+)$", text)
+    kind, name = (named["type"], named["name"]) if named else (text, default)
+    return Parameter(kind.strip() + " *" * arrays, name)
+
+
+def _split(text: str) -> list[str]:
+    """Split the parameters at the commas that are in no parenthesis, up to the end of their list."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if depth < 0:
+            break
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def _declaration(f: Function) -> str:
+    given = ", ".join(
+        p.type.replace("@", p.name) if "@" in p.type else f"{p.type} {p.name}" for p in f.parameters
+    )
+    return f"{f.result} CL_API_CALL layer_{f.name}({given})"
+
+
+def _failure(f: Function, code: str) -> str:
+    """Write the end of a function that fails with ``code``."""
+    if f.result == "cl_int":
+        return f"return {code};"
+    if f.result == "void":
+        return "return;"
+    has_error = f.parameters[-1].type.replace(" ", "") == "cl_int*"
+    return f"return refuse<{f.result}>({f.parameters[-1].name if has_error else 'nullptr'}, {code});"
+
+
+def _entry(f: Function) -> str:
+    simple = re.fullmatch(r"cl(Retain|Release)\w+", f.name)
+    lines = [_declaration(f) + " {"]
+    if REFUSED.search(f.name):
+        lines += [f"(void){p.name};" for p in f.parameters]
+        lines.append(
+            "return nullptr;" if f.name.startswith("clGetExt") else _failure(f, "CL_INVALID_OPERATION")
+        )
+    elif simple:
+        lines += _counted(f, simple[1].lower())
+    else:
+        lines += _passed(f)
+    return "\n    ".join(lines) + "\n}"
+
+
+def _counted(f: Function, verb: str) -> list[str]:
+    """Count a reference of the program."""
+    of, error = HANDLES[f.parameters[0].type]
+    return [
+        "Inside inside;",
+        f"Slot *slot = find_slot({f.parameters[0].name}, {of}::kind);",
+        f"return slot && {verb}(slot) ? CL_SUCCESS : {error};",
+    ]
+
+
+def _passed(f: Function) -> list[str]:
+    """Exchange handles for the driver's objects, call the driver, and wrap the event."""
+    lines = [f"if (!target->{f.name}) {_failure(f, 'CL_INVALID_OPERATION')}", "Inside inside;"]
+    lines += [f'not_movable("{what}");' for part, what in HINDRANCES.items() if part in f.name]
+    arguments, queue, event, given, blocking = [], "nullptr", "", "", "false"
+    for before, p in zip([None, *f.parameters], f.parameters, strict=False):
+        kind = p.type.replace(" ", "")
+        if p.type in HANDLES:
+            of, error = HANDLES[p.type]
+            lines.append(f"{of} *own_{p.name} = get<{of}>({p.name});")
+            may_be_none = (
+                f"{p.name} && " if of == "Device" else ""
+            )  # the only device of a kernel or a program
+            lines.append(f"if ({may_be_none}!own_{p.name}) {_failure(f, error)}")
+            arguments.append(f"real_of(own_{p.name})")
+            queue = f"own_{p.name}" if of == "Queue" else queue
+            lines += _access(f, p) if of == "Memory" else []
+        elif kind == "constcl_event*" and before is not None:
+            arguments[-1:] = ["waits.count", "waits.list"]
+            given = before.name
+            lines += [f"Waits waits({given}, {p.name});", f"if (waits.error) {_failure(f, 'waits.error')}"]
+        elif kind == "cl_event*":
+            event = p.name
+            arguments.append("@event")
+        elif p.type == "cl_bool" and f.name.startswith("clEnqueue"):
+            blocking = p.name
+            arguments.append("CL_FALSE")
+        else:
+            arguments.append(p.name)
+    if not event:
+        return [*lines, f"return target->{f.name}({', '.join(arguments)});"]
+    if f.name in {"clEnqueueMarkerWithWaitList", "clEnqueueBarrierWithWaitList"}:
+        lines.append(f"waits.keep_meaning({given}, {queue});")
+    wanted = event if blocking == "false" else f"{event} || {blocking}"
+    call = f"target->{f.name}({', '.join(arguments)})".replace("@event", f"{wanted} ? &made : nullptr")
+    return [
+        *lines,
+        "cl_event made = nullptr;",
+        f"cl_int code = {call};",
+        f"return finish_command(inside, {queue}, code, made, {event}, {blocking});",
+    ]
+
+
+def _access(f: Function, p: Parameter) -> list[str]:
+    """Refuse what the flags of a buffer or an image keep the host from."""
+    verb = re.match(r"clEnqueue(Read|Write)", f.name)
+    if verb is None:
+        return []
+    other = {"Read": "WRITE", "Write": "READ"}[verb[1]]
+    allowed = f"own_{p.name}->host_may(CL_MEM_HOST_{other}_ONLY)"
+    return [f"if (!{allowed}) {_failure(f, 'CL_INVALID_OPERATION')}"]

@@ -1,0 +1,167 @@
+"""Requests to the layer in running programs: status, park, resume, move.
+
+Each program with the layer listens on a Unix socket of its process ID, in a folder of its user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import BadInput, Unavailable, UserError
+
+PATIENCE_S = 30.0  # how long a move waits for what postpones it
+_ANSWER_S = 5.0  # a status needs no device
+
+
+@dataclass(frozen=True)
+class LayerStatus:
+    """Status of a program below the layer, as the layer tells it.
+
+    Attributes:
+        pid: process ID. state: ``running`` or ``parked``.
+        device: key of the device that the program is on, or was.
+        devices: ``key`` and ``name`` of each device that it may use.
+        movable: nothing hinders a move.
+        hindrances: what it ``uses`` that cannot be moved, ``since`` when (Unix time).
+        postponed: a request waits for a user event, or for a build. parked_in: ``memory``, ``file``, or "".
+        parked_bytes: contents of the device while parked.
+        moves, parks, failures: how many so far. last_trouble: why the last one failed.
+        last_pause_s, last_total_s: of the last move; None: there was none.
+        last_steps: number of steps of the last request.
+    """
+
+    pid: int
+    state: str
+    device: str
+    devices: list[dict[str, str]]
+    movable: bool
+    hindrances: list[dict[str, Any]]
+    postponed: bool
+    parked_in: str
+    parked_bytes: float
+    moves: int
+    parks: int
+    failures: int
+    last_trouble: str
+    last_pause_s: float | None
+    last_total_s: float | None
+    last_steps: int
+
+
+def default_folder() -> Path:
+    """Return the folder of the sockets: ``$TENBIN_OPENCL_FOLDER``, or one of this user alone."""
+    named = os.environ.get("TENBIN_OPENCL_FOLDER")
+    if named:
+        return Path(named)
+    run = os.environ.get("XDG_RUNTIME_DIR")
+    return (
+        Path(run) / "tenbin-opencl" if run else Path(tempfile.gettempdir()) / f"tenbin-opencl-{os.getuid()}"
+    )
+
+
+def own_folder(folder: Path) -> Path:
+    """Make the folder, for this user alone.
+
+    Raises:
+        BadInput: it belongs to somebody else, or others may write to it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise BadInput(f"{folder}: not a folder of yours alone", "name another: TENBIN_OPENCL_FOLDER")
+    return folder
+
+
+def environment(library: Path, folder: Path, devices: Sequence[str] = ()) -> dict[str, str]:
+    """Give the variables of a program that can be moved; its own layers stay above.
+
+    Args:
+        library: the layer. folder: of the sockets.
+        devices: keys of those that the program may use, that to start on first; empty: all.
+    """
+    layers = (os.environ.get("OPENCL_LAYERS", ""), str(library))
+    variables = {
+        "OPENCL_LAYERS": ":".join(filter(None, layers)),
+        "TENBIN_OPENCL_FOLDER": str(folder.absolute()),
+    }
+    return {**variables, "TENBIN_OPENCL_DEVICES": ",".join(devices)} if devices else variables
+
+
+def status(folder: Path, pid: int) -> LayerStatus:
+    """Ask a program for its status."""
+    return _ask(folder, pid, "status", _ANSWER_S)
+
+
+def statuses(folder: Path) -> Iterator[LayerStatus]:
+    """Ask every program; what a killed one has left behind is removed."""
+    for path in sorted(folder.glob("[0-9]*"), key=lambda path: path.name.zfill(12)):
+        if path.name.isdecimal():
+            with suppress(UserError):  # it has just ended
+                yield status(folder, int(path.name))
+
+
+def park(folder: Path, pid: int, to: Path | None = None, *, patience_s: float = PATIENCE_S) -> LayerStatus:
+    """Stop a program at its next call and free its device; contents go to memory, or to a file in ``to``."""
+    where = f" {to.absolute()}" if to else ""
+    if "\n" in where:
+        raise BadInput(f"--to {to!s}: a line feed", "name a folder without one")
+    return _ask(folder, pid, f"park {patience_s:g}{where}", None)
+
+
+def resume(folder: Path, pid: int, device: str = "") -> LayerStatus:
+    """Let a parked program go on; ``device``: the key of another device."""
+    return _ask(folder, pid, f"resume {device}".rstrip(), None)
+
+
+def move(folder: Path, pid: int, device: str, *, patience_s: float = PATIENCE_S) -> LayerStatus:
+    """Move a running program to the device of this key."""
+    return _ask(folder, pid, f"move {device} {patience_s:g}", None)
+
+
+def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> LayerStatus:
+    """Send a line and read the answer.
+
+    Raises:
+        BadInput: there is no such program. UserError: the layer refuses; the program runs on as before.
+    """
+    answer = _exchange(folder / str(pid), pid, request, timeout_s)
+    if "trouble" in answer:
+        remedy = "try again later" if answer.get("postponed") else ""
+        raise UserError(f"process {pid}: {answer['trouble']}", remedy)
+    known = {field.name for field in fields(LayerStatus)}
+    return LayerStatus(**{key: value for key, value in answer.items() if key in known})
+
+
+def _exchange(path: Path, pid: int, request: str, timeout_s: float | None) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(timeout_s)
+        try:
+            line.connect(str(path))
+        except FileNotFoundError as error:
+            hint = "it was not started by tenbin opencl run, or has not used OpenCL yet: tenbin opencl status"
+            raise BadInput(f"no OpenCL program with process ID {pid} can be moved", hint) from error
+        except ConnectionRefusedError as error:
+            path.unlink(missing_ok=True)  # of a process that was killed
+            raise BadInput(f"process {pid} has ended", "see: tenbin opencl status") from error
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror or error}") from error
+        try:
+            line.sendall(f"{request}\n".encode())
+            with line.makefile(encoding="ascii") as lines:
+                answer = lines.readline()
+        except TimeoutError as error:
+            raise Unavailable(f"process {pid} does not answer; is it stopped?") from error
+        except OSError as error:
+            raise UserError(f"process {pid} has ended meanwhile") from error
+    if not answer:
+        raise UserError(f"process {pid} has ended meanwhile")
+    return dict(json.loads(answer))

@@ -1,0 +1,115 @@
+/* Copies of the contents of buffers and images. */
+#include <algorithm>
+
+#include "move.h"
+
+namespace tenbin {
+
+constexpr size_t CHUNK = size_t(32) << 20;
+
+std::vector<Piece> pieces_of(const Memory &memory) {
+    std::vector<Piece> pieces;
+    if (!memory.image) {
+        for (size_t at = 0; at < memory.size; at += CHUNK) {
+            size_t bytes = std::min(CHUNK, memory.size - at);
+            pieces.push_back({{at, 0, 0}, {bytes, 1, 1}, bytes});
+        }
+        return pieces;
+    }
+    size_t all[3];
+    memory.extent(all);
+    size_t row = all[0] * memory.element_size, rows = std::max<size_t>(1, CHUNK / std::max<size_t>(1, row));
+    for (size_t z = 0; z < all[2]; z++)
+        for (size_t y = 0; y < all[1]; y += rows) {
+            size_t n = std::min(rows, all[1] - y);
+            pieces.push_back({{0, y, z}, {all[0], n, 1}, row * n});
+        }
+    return pieces;
+}
+
+size_t bytes_of(const Memory &memory) {
+    size_t sum = 0;
+    for (auto &piece : pieces_of(memory)) sum += piece.bytes;
+    return sum;
+}
+
+static void read_piece(cl_command_queue queue, const Memory &memory, const Piece &p, void *to) {
+    cl_mem real = real_of(&memory);
+    step(memory.image ? target->clEnqueueReadImage(queue, real, CL_TRUE, p.origin, p.region, 0, 0, to, 0, nullptr,
+                                                   nullptr)
+                      : target->clEnqueueReadBuffer(queue, real, CL_TRUE, p.origin[0], p.bytes, to, 0, nullptr,
+                                                    nullptr),
+         "read device memory");
+}
+
+static void write_piece(cl_command_queue queue, const Memory &memory, const Piece &p, const void *from) {
+    cl_mem next = next_of(&memory);
+    step(memory.image ? target->clEnqueueWriteImage(queue, next, CL_TRUE, p.origin, p.region, 0, 0, from, 0, nullptr,
+                                                    nullptr)
+                      : target->clEnqueueWriteBuffer(queue, next, CL_TRUE, p.origin[0], p.bytes, from, 0, nullptr,
+                                                     nullptr),
+         "write device memory");
+}
+
+CopyQueues::~CopyQueues() {
+    for (auto &[context, queue] : queues) target->clReleaseCommandQueue(queue);
+}
+
+cl_command_queue CopyQueues::of(const Context *context, cl_context real, cl_device_id device) {
+    cl_command_queue &queue = queues[context];
+    if (!queue) {
+        cl_int error;
+        queue = target->clCreateCommandQueue(real, device, 0, &error);
+        if (error != CL_SUCCESS) queues.erase(context);
+        step(error, "make a queue for copies");
+    }
+    return queue;
+}
+
+void save_contents(Store &store, CopyQueues &queues) {
+    cl_device_id device = real_of(the_device());
+    for_each<Memory>([&](Memory &memory) {
+        if (memory.parent) return;
+        cl_command_queue queue = queues.of(memory.context.get(), real_of(memory.context.get()), device);
+        for (auto &piece : pieces_of(memory)) {
+            read_piece(queue, memory, piece, store.space(piece.bytes));
+            store.put(piece.bytes);
+        }
+    });
+    store.written();
+}
+
+/* A buffer is read into its mapped successor, which saves one copy; mapping what the program has mapped already
+ * would be the other way, and crashes PoCL 3.1. */
+void load_from_device(Memory &memory, cl_command_queue from, cl_command_queue to) {
+    std::vector<char> staging;
+    for (auto &piece : pieces_of(memory)) {
+        if (memory.image) {
+            staging.resize(piece.bytes);
+            read_piece(from, memory, piece, staging.data());
+            write_piece(to, memory, piece, staging.data());
+            continue;
+        }
+        cl_int error;
+        cl_mem next = next_of(&memory);
+        void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, piece.origin[0],
+                                                 piece.bytes, 0, nullptr, nullptr, &error);
+        step(error, "map new device memory");
+        Trouble trouble;
+        try {
+            read_piece(from, memory, piece, there);
+        } catch (const Trouble &one) {
+            trouble = one;
+        }
+        cl_int unmapped = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
+        cl_int finished = target->clFinish(to);
+        if (!trouble.what.empty()) throw trouble;
+        step(unmapped != CL_SUCCESS ? unmapped : finished, "unmap new device memory");
+    }
+}
+
+void load_from_store(Memory &memory, Store &store, cl_command_queue to) {
+    for (auto &piece : pieces_of(memory)) write_piece(to, memory, piece, store.take(piece.bytes));
+}
+
+} // namespace tenbin

@@ -1,0 +1,175 @@
+/* Requests to this process: a Unix socket TENBIN_OPENCL_FOLDER/PID, one line each, answered by a line of JSON. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "json.h"
+#include "move.h"
+
+namespace tenbin {
+
+namespace {
+
+std::mutex &start_lock = *new std::mutex;
+std::atomic<pid_t> started{0}; /* the process that listens */
+char socket_path[sizeof(sockaddr_un::sun_path)];
+
+/* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "status". */
+std::string obey(const std::string &request) {
+    auto word_end = [&](size_t from) { return std::min(request.find(' ', from), request.size()); };
+    size_t first = word_end(0);
+    std::string verb = request.substr(0, first);
+    std::string rest = first < request.size() ? request.substr(first + 1) : "";
+    size_t space = std::min(rest.find(' '), rest.size());
+    std::string head = rest.substr(0, space), tail = space < rest.size() ? rest.substr(space + 1) : "";
+    try {
+        if (verb == "move")
+            move_to(head, atof(tail.c_str()));
+        else if (verb == "park")
+            park(tail, atof(head.c_str()));
+        else if (verb == "resume")
+            resume(rest);
+#ifdef TENBIN_OPENCL_TESTS
+        else if (verb == "fail")
+            fail_at = atoi(rest.c_str());
+#endif
+        else if (verb != "status")
+            return Json().text("trouble", "unknown request " + verb).end();
+    } catch (const Trouble &trouble) {
+        return Json().text("trouble", trouble.what).boolean("postponed", trouble.passes).end();
+    }
+    return status_json();
+}
+
+/* Only this user, or root, may ask. */
+bool may_ask(int peer) {
+    ucred who{};
+    socklen_t size = sizeof(who);
+    return getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && (who.uid == geteuid() || who.uid == 0);
+}
+
+void serve(int peer) {
+    timeval patience{5, 0};
+    setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    std::string line;
+    char c;
+    while (line.size() < 8192 && recv(peer, &c, 1, 0) == 1 && c != '\n') line += c;
+    std::string reply = (may_ask(peer) ? obey(line) : Json().text("trouble", "not your process").end()) + "\n";
+    for (size_t done = 0; done < reply.size();) {
+        ssize_t n = send(peer, reply.data() + done, reply.size() - done, MSG_NOSIGNAL);
+        if (n <= 0) break;
+        done += size_t(n);
+    }
+    close(peer);
+}
+
+/* Each request has a thread, so that the status can be asked during a move. */
+void listen_forever(int listener) {
+    for (;;) {
+        int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        if (peer >= 0)
+            std::thread(serve, peer).detach();
+        else if (errno != EINTR && errno != ECONNABORTED && errno != EMFILE && errno != ENFILE)
+            return;
+    }
+}
+
+void take_leave() {
+    if (started.load() != getpid()) return;
+    stop_moves();
+    if (socket_path[0]) unlink(socket_path);
+}
+
+int open_socket() {
+    const char *folder = getenv("TENBIN_OPENCL_FOLDER");
+    if (!folder || !*folder) return -1; /* nobody asks */
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%d", folder, int(getpid()));
+    if (length >= int(sizeof(address.sun_path))) return -1;
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0) return -1;
+    unlink(address.sun_path); /* of an earlier process of this number */
+    mode_t before = umask(0177);
+    bool bound = bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(address)) == 0;
+    umask(before);
+    if (!bound || listen(listener, 8) != 0) {
+        close(listener);
+        return -1;
+    }
+    memcpy(socket_path, address.sun_path, sizeof(socket_path));
+    return listener;
+}
+
+#ifdef TENBIN_OPENCL_TESTS
+std::atomic<unsigned long> calls{0};
+unsigned long move_every, fail_every;
+thread_local bool moving;
+
+/* Move to the next device every so many calls; let a step of every so many moves fail. */
+void move_now_and_then() {
+    static std::atomic<unsigned long> moves{0};
+    if (moving || calls.fetch_add(1) % move_every != move_every - 1 || candidates().empty()) return;
+    moving = true;
+    unsigned long n = moves.fetch_add(1);
+    fail_at = fail_every && n % fail_every == fail_every - 1 ? int(n / fail_every % 40) + 1 : 0;
+    try {
+        move_to(candidates()[(current_candidate() + 1) % candidates().size()].key, 0);
+    } catch (const Trouble &) {
+    }
+    moving = false;
+}
+
+void report() {
+    if (const char *path = getenv("TENBIN_OPENCL_REPORT"))
+        if (FILE *file = fopen(path, "a")) {
+            fprintf(file, "%s\n", status_json().c_str());
+            fclose(file);
+        }
+}
+
+void set_up_tests() {
+    static bool done = false;
+    if (std::exchange(done, true)) return;
+    const char *every = getenv("TENBIN_OPENCL_MOVE_EVERY"), *fail = getenv("TENBIN_OPENCL_FAIL_EVERY");
+    move_every = every ? strtoul(every, nullptr, 10) : 0;
+    fail_every = fail ? strtoul(fail, nullptr, 10) : 0;
+    atexit(report);
+    if (move_every) before_entering = move_now_and_then;
+}
+#endif
+
+} // namespace
+
+/* At the first context, because a child of fork that uses OpenCL makes one of its own. */
+void start_control() {
+    if (started.load() == getpid()) return;
+    std::lock_guard<std::mutex> guard(start_lock);
+    pid_t before = started.exchange(getpid());
+    if (before == getpid()) return;
+    if (before) not_movable("OpenCL in a child of fork");
+    int listener = open_socket();
+    atexit(take_leave);
+    if (listener >= 0) {
+        sigset_t all, old;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the program's own threads' */
+        std::thread(listen_forever, listener).detach();
+        pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    }
+#ifdef TENBIN_OPENCL_TESTS
+    set_up_tests();
+#endif
+}
+
+} // namespace tenbin

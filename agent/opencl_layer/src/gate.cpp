@@ -1,0 +1,143 @@
+/* The gate: two plain stores for a call; who closes it pays, by membarrier(2). */
+#include "gate.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool SANITIZED = true; /* the sanitizer does not know membarrier */
+#else
+constexpr bool SANITIZED = false;
+#endif
+
+namespace tenbin {
+
+void (*before_entering)();
+
+namespace {
+
+struct alignas(64) Thread {
+    std::atomic<bool> inside{false};
+    std::atomic<bool> gone{false};
+    int depth = 0;
+};
+
+std::mutex &lock = *new std::mutex;
+std::condition_variable &opened = *new std::condition_variable;
+std::vector<Thread *> &threads = *new std::vector<Thread *>;
+std::atomic<bool> closed{false};
+std::atomic<int> busy{0};
+
+const bool has_membarrier =
+    !SANITIZED && syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+
+__attribute__((tls_model("initial-exec"))) thread_local Thread *mine;
+
+struct Farewell {
+    ~Farewell() {
+        if (mine) mine->gone.store(true, std::memory_order_release);
+        mine = nullptr;
+    }
+};
+
+Thread *introduce() {
+    thread_local Farewell farewell;
+    (void)&farewell;
+    std::lock_guard<std::mutex> guard(lock);
+    for (Thread *thread : threads) /* one that a thread has left behind */
+        if (thread->gone.load(std::memory_order_acquire)) {
+            thread->gone.store(false, std::memory_order_relaxed);
+            thread->depth = 0;
+            return mine = thread;
+        }
+    threads.push_back(new Thread);
+    return mine = threads.back();
+}
+
+/* A child of fork has one thread, and nobody who would open the gate. */
+void in_child() {
+    new (&lock) std::mutex;
+    new (&opened) std::condition_variable;
+    for (Thread *thread : threads)
+        if (thread != mine) {
+            thread->inside.store(false, std::memory_order_relaxed);
+            thread->gone.store(true, std::memory_order_relaxed);
+        }
+    closed.store(false, std::memory_order_relaxed);
+}
+
+const int registered = pthread_atfork(nullptr, nullptr, in_child);
+
+} // namespace
+
+void Inside::enter() {
+    Thread *me = mine ? mine : introduce();
+    in = true;
+    if (me->depth++) return; /* a call from a driver's callback inside a call */
+    if (__builtin_expect(before_entering != nullptr, 0)) {
+        me->depth = 0;
+        before_entering();
+        me->depth = 1;
+    }
+    for (;;) {
+        me->inside.store(true, std::memory_order_relaxed);
+        if (has_membarrier)
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+        else
+            std::atomic_thread_fence(std::memory_order_seq_cst);
+        if (__builtin_expect(!closed.load(std::memory_order_acquire), 1)) return;
+        me->inside.store(false, std::memory_order_release);
+        std::unique_lock<std::mutex> guard(lock);
+        opened.wait(guard, [] { return !closed.load(std::memory_order_acquire); });
+    }
+}
+
+void Inside::leave() {
+    in = false;
+    if (--mine->depth == 0) mine->inside.store(false, std::memory_order_release);
+}
+
+Busy::Busy(Inside &call) : inside(call) {
+    busy.fetch_add(1);
+    inside.leave();
+}
+
+Busy::~Busy() {
+    inside.enter();
+    busy.fetch_sub(1);
+}
+
+bool is_busy() { return busy.load() > 0; }
+
+void close_gate() {
+    closed.store(true, std::memory_order_seq_cst);
+    if (has_membarrier) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::vector<Thread *> known;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        known = threads;
+    }
+    for (Thread *thread : known)
+        while (thread->inside.load(std::memory_order_acquire)) {
+            timespec pause{0, 20000};
+            nanosleep(&pause, nullptr);
+        }
+}
+
+void open_gate() {
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        closed.store(false, std::memory_order_release);
+    }
+    opened.notify_all();
+}
+
+} // namespace tenbin

@@ -1,0 +1,38 @@
+/* Entry of the loader: the table that stands between the program and the drivers. */
+#include <CL/cl_layer.h>
+
+#include "objects.h"
+
+namespace tenbin {
+
+void fill_table(cl_icd_dispatch &table); /* generated */
+
+/* What the driver would give here would bypass the layer. */
+void *CL_API_CALL layer_clGetExtensionFunctionAddress(const char *) { return nullptr; }
+void *CL_API_CALL layer_clGetExtensionFunctionAddressForPlatform(cl_platform_id, const char *) { return nullptr; }
+
+} // namespace tenbin
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void *value, size_t *size_ret) {
+    switch (what) {
+    case CL_LAYER_API_VERSION:
+        return tenbin::answer(cl_layer_api_version(CL_LAYER_API_VERSION_100), size, value, size_ret);
+    case CL_LAYER_NAME: return tenbin::answer(std::string("tenbin"), size, value, size_ret);
+    default: return CL_INVALID_VALUE;
+    }
+}
+
+EXPORT cl_int CL_API_CALL clInitLayer(cl_uint n, const cl_icd_dispatch *dispatch, cl_uint *n_ret,
+                                      const cl_icd_dispatch **layer) {
+    static cl_icd_dispatch table;
+    constexpr cl_uint ENTRIES = sizeof(table) / sizeof(dispatch->clGetPlatformIDs);
+    if (!dispatch || !n_ret || !layer || n < ENTRIES) return CL_INVALID_VALUE;
+    if (tenbin::target) return CL_INVALID_OPERATION; /* named twice: it would call itself */
+    tenbin::target = dispatch;
+    tenbin::fill_table(table);
+    *n_ret = ENTRIES;
+    *layer = &table;
+    return CL_SUCCESS;
+}

@@ -1,0 +1,208 @@
+/* What is known of every object of the program: enough to make it anew on another device. */
+#pragma once
+#include <string.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gate.h"
+#include "handles.h"
+
+namespace tenbin {
+
+struct Platform : Object {
+    static constexpr Kind kind = Kind::platform;
+    using Handle = cl_platform_id;
+};
+
+/* The one device that the program sees; `real` is the device that the program is on. */
+struct Device : Object {
+    static constexpr Kind kind = Kind::device;
+    using Handle = cl_device_id;
+};
+
+using Callbacks = std::vector<std::function<void()>>;
+
+struct Context : Object {
+    static constexpr Kind kind = Kind::context;
+    using Handle = cl_context;
+    std::vector<cl_context_properties> properties; /* as the program gave them, with our platform */
+    void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *) = nullptr;
+    void *notify_data = nullptr;
+    Callbacks farewells;
+    ~Context() override;
+    cl_context make(const struct Candidate &place, cl_int *error) const;
+};
+
+struct Queue : Object {
+    static constexpr Kind kind = Kind::queue;
+    using Handle = cl_command_queue;
+    Ref<Context> context;
+    std::vector<cl_queue_properties> properties; /* with a 0 at the end */
+    void let_go(void *last) override;
+};
+
+struct Sampler : Object {
+    static constexpr Kind kind = Kind::sampler;
+    using Handle = cl_sampler;
+    Ref<Context> context;
+    cl_bool normalized;
+    cl_addressing_mode addressing;
+    cl_filter_mode filter;
+};
+
+/* A buffer of a device that the program has left, kept while a pointer into its mapping is used. */
+struct Former {
+    cl_mem memory;
+    cl_command_queue queue;
+    Former(cl_mem m, cl_command_queue q) : memory(m), queue(q) {}
+    Former(const Former &) = delete;
+    Former &operator=(const Former &) = delete;
+    ~Former();
+};
+
+struct Mapping {
+    void *pointer;
+    cl_map_flags flags;
+    size_t origin[3], region[3], row_pitch, slice_pitch;
+    std::shared_ptr<Former> former;
+};
+
+struct Memory : Object {
+    static constexpr Kind kind = Kind::memory;
+    using Handle = cl_mem;
+    Ref<Context> context;
+    Ref<Memory> parent; /* of a sub-buffer, or of an image that is a view of a buffer */
+    bool image = false;
+    cl_mem_flags flags = 0; /* as given */
+    size_t size = 0, origin = 0;
+    void *host = nullptr;
+    cl_image_format format{};
+    cl_image_desc description{};
+    size_t element_size = 0;
+    std::mutex lock; /* of what follows */
+    std::vector<Mapping> mappings;
+    Callbacks farewells;
+    void let_go(void *last) override;
+    bool host_may(cl_mem_flags forbidden) const { return !(flags & (forbidden | CL_MEM_HOST_NO_ACCESS)); }
+    void extent(size_t region[3]) const; /* of an image, as commands take it */
+};
+
+/* How a program came to be; never changed once made, so that programs linked from it may refer to it. */
+struct Recipe {
+    enum How : uint32_t { source, built, compiled, linked } how;
+    std::string text, options;
+    std::vector<std::pair<std::string, std::shared_ptr<const Recipe>>> headers;
+    std::vector<std::shared_ptr<const Recipe>> inputs;
+};
+using RecipePointer = std::shared_ptr<const Recipe>;
+
+struct Program : Object {
+    static constexpr Kind kind = Kind::program;
+    using Handle = cl_program;
+    Ref<Context> context;
+    RecipePointer recipe; /* none: a program that cannot be made anew */
+    bool from_binary = false;
+    cl_build_status status = CL_BUILD_NONE; /* as after the program's own last build */
+    std::string log;
+    Callbacks farewells;
+    ~Program() override;
+};
+
+struct Argument {
+    enum Is : uint8_t { unknown, value, memory, sampler, local } is = unknown;
+    bool set = false;
+    uint32_t generation = 0; /* of the object in `slot` when it was given */
+    Slot *slot = nullptr;
+    size_t size = 0;
+    std::string bytes; /* as given, if no object; empty: no value was given (local memory) */
+};
+
+struct Kernel : Object {
+    static constexpr Kind kind = Kind::kernel;
+    using Handle = cl_kernel;
+    Ref<Program> program;
+    std::string name;
+    std::vector<Argument> arguments;
+    std::atomic_flag lock = ATOMIC_FLAG_INIT; /* what the driver has is what `arguments` say */
+};
+
+struct Event : Object {
+    static constexpr Kind kind = Kind::event;
+    using Handle = cl_event;
+    Ref<Context> context;
+    Ref<Queue> queue;
+    bool user = false;
+    std::atomic<bool> awaited{false};       /* a user event: by a command or a callback */
+    std::atomic<cl_int> user_status{CL_SUBMITTED};
+    cl_command_type type = 0;
+    bool recorded = false; /* complete, and its device may be gone: what follows is all there is */
+    cl_int status = CL_COMPLETE, times_error = CL_PROFILING_INFO_NOT_AVAILABLE;
+    cl_ulong times[5] = {};
+    cl_int state() const; /* its execution status now */
+};
+
+/* The events that a command waits for, as the driver knows them; those of devices left behind are dropped. */
+class Waits {
+    cl_event few[8];
+    std::vector<cl_event> many;
+    cl_event done = nullptr;
+
+  public:
+    cl_uint count = 0;
+    const cl_event *list = nullptr;
+    cl_int error = CL_SUCCESS;
+    Waits(cl_uint given, const cl_event *handles);
+    ~Waits();
+    Waits(const Waits &) = delete;
+    Waits &operator=(const Waits &) = delete;
+    /* An empty list means "all before" to markers and barriers: put a complete event in place of a dropped one. */
+    void keep_meaning(cl_uint given, const Queue *queue);
+};
+
+/* End an enqueue: wrap the event that the driver made, wait (outside) where the program asked to. */
+cl_int finish_command(Inside &inside, Queue *queue, cl_int error, cl_event made, cl_event *event, bool blocking,
+                      cl_command_type type = 0);
+
+/* Run on a thread of the layer, outside of all calls; there the program's callbacks run. */
+void later(std::function<void()> work);
+void run_later(Callbacks &callbacks); /* the last registered first */
+
+/* Say that the program uses what cannot be moved; the program runs on. */
+void not_movable(const char *what);
+
+/* Program recipes. */
+cl_program make_program(const Recipe &recipe, cl_context context, cl_device_id device, cl_int *error);
+RecipePointer source_of(const Recipe &recipe);
+
+/* Answer a query of information. */
+cl_int answer(const void *data, size_t bytes, size_t size, void *value, size_t *size_ret);
+template <class T> cl_int answer(const T &data, size_t size, void *value, size_t *size_ret) {
+    return answer(&data, sizeof(T), size, value, size_ret);
+}
+inline cl_int answer(const std::string &text, size_t size, void *value, size_t *size_ret) {
+    return answer(text.c_str(), text.size() + 1, size, value, size_ret);
+}
+
+/* The devices (devices.cpp). */
+struct Candidate {
+    cl_platform_id platform;
+    cl_device_id device;
+    std::string key, name;
+};
+const std::vector<Candidate> &candidates(); /* devices that the program may use; found at the first call */
+Platform *the_platform();                   /* none where no device is there */
+Device *the_device();
+size_t current_candidate();
+void set_current(size_t candidate);
+bool is_ours(cl_device_id device);
+
+void user_event_set(); /* a move may wait for it */
+void start_control();
+void reap_queues(bool all); /* queues that the program has released with work under way */
+cl_int set_arguments(const Kernel &kernel);
+
+} // namespace tenbin

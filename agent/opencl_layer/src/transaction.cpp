@@ -1,0 +1,290 @@
+/* Move, park and resume: until the commit all is as it was; the gate opens again whatever happens. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+
+#include "json.h"
+#include "move.h"
+
+namespace tenbin {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+double unix_time() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::mutex &move_lock = *new std::mutex; /* one move at a time */
+std::unique_ptr<Store> &parked = *new std::unique_ptr<Store>;
+std::atomic<bool> is_closed_by_park{false}, exiting{false};
+
+std::mutex &facts_lock = *new std::mutex; /* of what follows */
+std::vector<std::pair<std::string, double>> &found_hindrances = *new std::vector<std::pair<std::string, double>>;
+struct Facts {
+    unsigned long moves = 0, parks = 0, failures = 0;
+    double pause_s = -1, total_s = -1, parked_bytes = 0;
+    int steps = 0;
+    std::string parked_in, trouble;
+} &facts = *new Facts;
+
+std::mutex &wait_lock = *new std::mutex;
+std::condition_variable &something_changed = *new std::condition_variable;
+std::atomic<bool> waiting{false}; /* a move is postponed */
+unsigned long attempts = 0;
+bool asked = false;
+
+size_t find_candidate(const std::string &key) {
+    std::string keys;
+    for (size_t i = 0; i < candidates().size(); i++) {
+        if (candidates()[i].key == key) return i;
+        keys += (keys.empty() ? "" : ", ") + candidates()[i].key;
+    }
+    throw Trouble{"the program may not use a device " + key + "; choose from " + keys};
+}
+
+void check_movable() {
+    std::lock_guard<std::mutex> guard(facts_lock);
+    if (!found_hindrances.empty()) throw Trouble{"the program cannot be moved: it uses " + found_hindrances[0].first};
+}
+
+/* Wait until a user event is set, or a moment. */
+void wait_for_change() {
+    std::unique_lock<std::mutex> guard(wait_lock);
+    attempts++;
+    something_changed.notify_all();
+    something_changed.wait_for(guard, std::chrono::milliseconds(10), [] { return asked; });
+    asked = false;
+}
+
+/* Try again and again what is postponed, until patience ends. */
+template <class Function> void with_patience(double patience_s, Function attempt) {
+    std::chrono::duration<double> patience(patience_s);
+    auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+    struct Waiting {
+        ~Waiting() {
+            waiting = false;
+            std::lock_guard<std::mutex> guard(wait_lock);
+            attempts++;
+            something_changed.notify_all();
+        }
+    } done;
+    for (;;) {
+        try {
+            attempt();
+            return;
+        } catch (const Trouble &trouble) {
+            if (!trouble.passes) throw;
+            if (Clock::now() >= deadline || exiting) throw Trouble{"postponed, and given up: " + trouble.what, true};
+        }
+        waiting = true;
+        wait_for_change();
+    }
+}
+
+void note_failure(const Trouble &trouble) {
+    std::lock_guard<std::mutex> guard(facts_lock);
+    facts.failures++;
+    facts.trouble = trouble.what;
+}
+
+void move_once(Prepared &prepared, Clock::time_point began) {
+    CopyQueues from, to;
+    auto closing = Clock::now();
+    close_gate();
+    Replaced old;
+    try {
+        check_movable();
+        drain();
+        make_next(prepared, from, to, nullptr);
+        keep_mappings(from);
+    } catch (const Trouble &) {
+        undo();
+        open_gate();
+        throw;
+    }
+    record_events();
+    old = commit(prepared.candidate);
+    auto now = Clock::now();
+    {
+        std::lock_guard<std::mutex> guard(facts_lock);
+        facts.moves++;
+        facts.pause_s = seconds(now - closing);
+        facts.total_s = seconds(now - began);
+        facts.steps = steps;
+    }
+    open_gate();
+    old.release();
+}
+
+double available_memory() {
+    double kib = 0;
+    if (FILE *file = fopen("/proc/meminfo", "r")) {
+        char line[128];
+        while (fgets(line, sizeof(line), file))
+            if (sscanf(line, "MemAvailable: %lf kB", &kib) == 1) break;
+        fclose(file);
+    }
+    return kib * 1024;
+}
+
+std::unique_ptr<Store> make_store(const std::string &folder, size_t bytes) {
+    if (!folder.empty()) return store_in_folder(folder, bytes);
+    if (double(bytes) > 0.9 * available_memory())
+        throw Trouble{"too little free memory for " + std::to_string(bytes >> 20) + " MiB; park to a folder"};
+    return store_in_memory(bytes);
+}
+
+void park_once(const std::string &folder, Clock::time_point began) {
+    CopyQueues from;
+    std::unique_ptr<Store> store;
+    size_t bytes = 0;
+    close_gate();
+    try {
+        check_movable();
+        drain();
+        for_each<Memory>([&](Memory &memory) { bytes += memory.parent ? 0 : bytes_of(memory); });
+        store = make_store(folder, bytes);
+        step(CL_SUCCESS, "make room for the contents");
+        save_contents(*store, from);
+        step(CL_SUCCESS, "save the contents");
+        keep_mappings(from);
+    } catch (const Trouble &) {
+        open_gate();
+        throw;
+    }
+    record_events();
+    detach().release();
+    parked = std::move(store);
+    is_closed_by_park = true;
+    std::lock_guard<std::mutex> guard(facts_lock);
+    facts.parks++;
+    facts.total_s = seconds(Clock::now() - began);
+    facts.parked_bytes = double(bytes);
+    facts.parked_in = parked->place();
+    facts.steps = steps;
+}
+
+} // namespace
+
+void not_movable(const char *what) {
+    std::lock_guard<std::mutex> guard(facts_lock);
+    for (auto &one : found_hindrances)
+        if (one.first == what) return;
+    found_hindrances.emplace_back(what, unix_time());
+}
+
+/* Drivers take themselves down at the end of a process: nothing may move then. */
+void stop_moves() {
+    exiting = true;
+    move_lock.lock();
+}
+
+bool is_parked() { return is_closed_by_park; }
+
+void user_event_set() {
+    if (!waiting.load(std::memory_order_relaxed)) return;
+    std::unique_lock<std::mutex> guard(wait_lock);
+    unsigned long before = attempts;
+    asked = true;
+    something_changed.notify_all();
+    /* The next event would be unset again soon, so the program waits until the move has had its chance. */
+    something_changed.wait_for(guard, std::chrono::milliseconds(200), [&] { return attempts > before; });
+}
+
+void move_to(const std::string &key, double patience_s) {
+    std::lock_guard<std::mutex> guard(move_lock);
+    if (is_parked()) throw Trouble{"the program is parked; resume it"};
+    size_t candidate = find_candidate(key);
+    auto began = Clock::now();
+    steps = 0;
+    try {
+        check_movable();
+        Prepared prepared(candidate);
+        prepared.make();
+        with_patience(patience_s, [&] { move_once(prepared, began); });
+    } catch (const Trouble &trouble) {
+        note_failure(trouble);
+        throw;
+    }
+}
+
+void park(const std::string &folder, double patience_s) {
+    std::lock_guard<std::mutex> guard(move_lock);
+    if (is_parked()) throw Trouble{"the program is parked already"};
+    auto began = Clock::now();
+    steps = 0;
+    try {
+        with_patience(patience_s, [&] { park_once(folder, began); });
+    } catch (const Trouble &trouble) {
+        note_failure(trouble);
+        throw;
+    }
+}
+
+void resume(const std::string &key) {
+    std::lock_guard<std::mutex> guard(move_lock);
+    if (!is_parked()) throw Trouble{"the program is not parked"};
+    size_t candidate = key.empty() ? current_candidate() : find_candidate(key);
+    auto began = Clock::now();
+    steps = 0;
+    try {
+        CopyQueues from, to;
+        parked->rewind();
+        Prepared nothing(candidate);
+        try {
+            make_next(nothing, from, to, parked.get());
+        } catch (const Trouble &) {
+            undo();
+            throw;
+        }
+    } catch (const Trouble &trouble) {
+        note_failure(trouble);
+        throw;
+    }
+    commit(candidate);
+    {
+        std::lock_guard<std::mutex> facts_guard(facts_lock);
+        facts.total_s = seconds(Clock::now() - began);
+        facts.parked_bytes = 0;
+        facts.steps = steps;
+    }
+    is_closed_by_park = false;
+    parked.reset();
+    open_gate();
+}
+
+/* Without a look at the objects, because they may change while the gate is open. */
+std::string status_json() {
+    std::vector<std::string> devices, reasons;
+    for (auto &one : candidates())
+        devices.push_back(Json().text("key", one.key).text("name", one.name).end());
+    std::lock_guard<std::mutex> guard(facts_lock);
+    for (auto &[what, since] : found_hindrances)
+        reasons.push_back(Json().text("uses", what).number("since", since).end());
+    return Json()
+        .number("pid", getpid())
+        .text("state", is_parked() ? "parked" : "running")
+        .text("device", candidates().empty() ? "" : candidates()[current_candidate()].key)
+        .list("devices", devices)
+        .boolean("movable", found_hindrances.empty())
+        .list("hindrances", reasons)
+        .boolean("postponed", waiting.load())
+        .text("parked_in", is_parked() ? facts.parked_in : "")
+        .number("parked_bytes", facts.parked_bytes)
+        .number("moves", double(facts.moves))
+        .number("parks", double(facts.parks))
+        .number("failures", double(facts.failures))
+        .text("last_trouble", facts.trouble)
+        .seconds("last_pause_s", facts.pause_s)
+        .seconds("last_total_s", facts.total_s)
+        .number("last_steps", facts.steps)
+        .end();
+}
+
+} // namespace tenbin

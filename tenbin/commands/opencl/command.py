@@ -1,0 +1,193 @@
+"""``tenbin opencl``: run, status, park, resume, move."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from profiles.errors import BadInput, Unavailable
+from tenbin.commands.options import JsonOption
+from tenbin.text import duration, number, print_json, say
+
+if TYPE_CHECKING:
+    from agent.opencl_layer.requests import LayerStatus
+    from profiles.inventory import OpenCLDevice
+
+app = typer.Typer(
+    help="Unmodified OpenCL programs that are parked, resumed and moved to other devices while they run.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+PidArgument = Annotated[int, typer.Argument(help="Process ID of the program.", min=1)]
+PatienceOption = Annotated[
+    float,
+    typer.Option("--patience", min=0, help="Seconds to wait for a user event to be set, or a build to end."),
+]
+
+
+@app.command("run")
+def run(
+    command: Annotated[
+        list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
+    ],
+    *,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            help="Key of a device that the program may use, the one to start on first; repeat it. "
+            "(default: all devices)",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run an OpenCL program so that it can be parked and moved.
+
+    The program sees one device, whose limits all devices admit that it may use. It starts on the first one.
+    """
+    import os
+    import shutil
+
+    from agent.opencl_layer import build, requests
+
+    known = {one.key: one for one in _devices({})}
+    for key in device or ():
+        if key not in known:
+            raise BadInput(f"no OpenCL device {key!r}", f"choose from {', '.join(known)}")
+    program = shutil.which(command[0])
+    if program is None:
+        raise BadInput(f"{command[0]}: no such program", "name a program after --")
+    folder = requests.own_folder(requests.default_folder())
+    variables = requests.environment(build.build(), folder, device or ())
+    for seen in _devices(variables):
+        limits = f"limits of {', '.join(device or known)}; starts on {next(iter(device or known))}"
+        say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
+    os.execvpe(program, command, {**os.environ, **variables})
+
+
+@app.command("status")
+def status(
+    pid: Annotated[
+        int | None, typer.Argument(help="Process ID. (default: all)", min=1, show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the programs that can be moved, where each is, or why it cannot."""
+    from agent.opencl_layer import requests
+
+    folder = requests.default_folder()
+    found = [requests.status(folder, pid)] if pid else list(requests.statuses(folder))
+    if json:
+        print_json([asdict(one) for one in found])
+        return
+    if not found:
+        say("no OpenCL program runs that was started by: tenbin opencl run -- CMD")
+    for one in found:
+        say(_line(one))
+
+
+@app.command("park")
+def park(
+    pid: PidArgument,
+    *,
+    to: Annotated[
+        str,
+        typer.Option("--to", help="'memory', or a folder for a file that vanishes with the program."),
+    ] = "memory",
+    patience: PatienceOption = 30.0,
+    json: JsonOption = False,
+) -> None:
+    """Stop a program at its next OpenCL call and free its device until it is resumed."""
+    from agent.opencl_layer import requests
+
+    folder = None if to == "memory" else Path(to)
+    if folder is not None and not folder.is_dir():
+        raise BadInput(f"--to {to}: no such folder", "name a folder, or 'memory'")
+    _tell(requests.park(requests.default_folder(), pid, folder, patience_s=patience), json)
+
+
+@app.command("resume")
+def resume(
+    pid: PidArgument,
+    *,
+    to: Annotated[
+        str, typer.Option("--to", metavar="DEVICE", help="Key of another device.", show_default=False)
+    ] = "",
+    json: JsonOption = False,
+) -> None:
+    """Let a parked program go on, on its device or on another one."""
+    from agent.opencl_layer import requests
+
+    _tell(requests.resume(requests.default_folder(), pid, to), json)
+
+
+@app.command("move")
+def move(
+    pid: PidArgument,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="DEVICE", help="Key of the device to move to.")],
+    patience: PatienceOption = 30.0,
+    json: JsonOption = False,
+) -> None:
+    """Move a running program to another device; if that fails, it runs on where it is."""
+    from agent.opencl_layer import requests
+
+    _tell(requests.move(requests.default_folder(), pid, to, patience_s=patience), json)
+
+
+def _tell(one: LayerStatus, json: bool) -> None:
+    if json:
+        print_json(asdict(one))
+    else:
+        say(_line(one))
+
+
+def _line(one: LayerStatus) -> str:
+    """Write one line on a program."""
+    if one.state == "parked":
+        parked = f"{number(one.parked_bytes / 1e6)} MB in {'a file' if one.parked_in == 'file' else 'memory'}"
+        return f"{one.pid}: parked, {parked}; was on {one.device}"
+    parts = [f"{one.pid}: on {one.device}"]
+    if one.hindrances:
+        parts.append(f"cannot be moved: uses {_hindrances(one)}")
+    elif one.postponed:
+        parts.append("a move is postponed")
+    else:
+        others = [device["key"] for device in one.devices if device["key"] != one.device]
+        parts.append(f"can be moved to {', '.join(others)}" if others else "can be parked")
+    if one.moves and one.last_pause_s is not None:
+        times = f"{one.moves} move{'s' * (one.moves != 1)}"
+        parts.append(f"{times}, the last with a pause of {duration(one.last_pause_s)}")
+    if one.last_trouble:
+        parts.append(f"last failure: {one.last_trouble}")
+    return "; ".join(parts)
+
+
+def _hindrances(one: LayerStatus) -> str:
+    from datetime import datetime
+
+    return ", ".join(
+        f"{item['uses']} since {datetime.fromtimestamp(item['since']).strftime('%H:%M')}"
+        for item in one.hindrances
+    )
+
+
+def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:
+    """List the devices that a program sees with these variables, by a process of its own."""
+    import json
+    import os
+    import subprocess
+    import sys
+
+    from profiles.inventory import OpenCLDevice
+
+    command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(done.stderr.strip() or "the OpenCL drivers crash")
+    return [OpenCLDevice.model_validate(one) for one in json.loads(done.stdout)]

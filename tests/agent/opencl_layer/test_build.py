@@ -1,0 +1,67 @@
+"""The table of entry points, and what is said where the layer cannot be compiled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent.opencl_layer import build, generate
+from profiles.errors import Unavailable
+from tests.support.components import require
+
+HEADER = """
+typedef cl_int( *cl_api_clEnqueueFirst)(cl_command_queue queue, cl_mem buffer, cl_bool blocking_read,
+    cl_uint n, const cl_event *waits, cl_event *event) __attribute__((deprecated));
+typedef cl_mem( *cl_api_clMake)(cl_context , size_t , void ( *)(cl_mem, void *), cl_int * );
+typedef void *cl_api_clElsewhere;
+typedef cl_int( *cl_api_clByHand)(cl_kernel kernel);
+struct _cl_icd_dispatch {
+  cl_api_clEnqueueFirst clEnqueueFirst;
+  cl_api_clMake clMake;
+  cl_api_clElsewhere clElsewhere;
+  cl_api_clByHand clByHand;
+} cl_icd_dispatch;
+"""
+
+
+def test_generated_entries() -> None:
+    text = generate.generate(HEADER, "cl_int CL_API_CALL layer_clByHand(cl_kernel kernel) {")
+    assert (
+        "target->clEnqueueFirst(real_of(own_queue), real_of(own_buffer), CL_FALSE, waits.count, waits.list"
+        in text
+    )
+    assert "finish_command(inside, own_queue, code, made, event, blocking_read)" in text
+    assert (
+        "layer_clMake(cl_context given_0, size_t given_1, void ( *given_2)(cl_mem, void *), cl_int * given_3)"
+        in text
+    )
+    assert "return refuse<cl_mem>(given_3, CL_INVALID_CONTEXT)" in text
+    assert "layer_clByHand(cl_kernel kernel);" in text
+    assert re.findall(r"table\.(\w+) = ", text) == ["clEnqueueFirst", "clMake", "clByHand"]
+
+
+def test_every_function_of_the_system_has_an_entry() -> None:
+    require(not build.trouble(), build.trouble())
+    compiler = build.find_compiler()
+    assert compiler is not None
+    entries = re.findall(r"table\.(\w+) = ", build._table(compiler))
+    assert len(entries) > 115
+    assert {"clEnqueueNDRangeKernel", "clSVMAlloc", "clCreateImageWithProperties"} <= set(entries)
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
+    assert build.trouble() == "no C++ compiler"
+    with pytest.raises(Unavailable, match=re.escape(build.REMEDY)):
+        build.build(tmp_path)
+
+
+def test_sources_that_do_not_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    require(not build.trouble(), build.trouble())
+    (tmp_path / "broken.cpp").write_text("no C++\n")
+    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    with pytest.raises(Unavailable, match=r"the OpenCL layer cannot be compiled: .*error"):
+        build.build(tmp_path / "kept")
+    assert list((tmp_path / "kept").iterdir()) == []

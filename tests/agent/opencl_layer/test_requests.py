@@ -1,0 +1,188 @@
+"""Requests to a running program: each is carried out, or leaves the program as it was."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.opencl_layer import requests
+from profiles.errors import BadInput, UserError
+from tests.support.moving import Worker, variables
+
+LIVE = [
+    *(["part", i, i, 0] for i in range(4)),
+    *(["run_part", 0, 1, 0], ["image", 1, 2, 3], ["map", 2, 5, 0], ["write", 3, 7, 1], ["argument", 1, 0, 3]),
+    *(["run", 0, 1, 5], ["copy", 0, 1, 2]),
+]
+REST = [
+    ["run", 1, 0, 3],
+    ["run_part", 2, 3, 1],
+    ["unmap", 0, 3, 9],
+    ["image", 0, 1, 2],
+    ["run", 0, 0, 1],
+    ["read", 2, 0, 0],
+]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the digest of ``LIVE`` and ``REST`` without the layer."""
+    worker = Worker(variables(tmp_path_factory.mktemp("plain"), below=False))
+    found = worker.digest([*LIVE, *REST])
+    worker.end()
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("moved")
+
+
+@pytest.fixture(scope="module")
+def worker(folder: Path) -> Iterator[Worker]:
+    made = Worker(variables(folder, below=True))
+    made.digest([])
+    yield made
+    made.end()
+    assert not (folder / str(made.process.pid)).exists()
+
+
+def ask(folder: Path, pid: int, request: str) -> dict[str, object]:
+    """Ask what only a layer for tests knows."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(folder / str(pid)))
+        line.sendall(f"{request}\n".encode())
+        return dict(json.loads(line.makefile().readline()))
+
+
+def other_device(folder: Path, pid: int) -> str:
+    now = requests.status(folder, pid)
+    return next(one["key"] for one in now.devices if one["key"] != now.device)
+
+
+def test_move(worker: Worker, folder: Path, expected: str) -> None:
+    pid = worker.process.pid
+    worker.digest(["begin", *LIVE])
+    device = other_device(folder, pid)
+    moved = requests.move(folder, pid, device)
+    assert (moved.device, moved.state, moved.movable) == (device, "running", True)
+    assert moved.last_pause_s is not None and moved.last_total_s is not None
+    assert 0 < moved.last_pause_s <= moved.last_total_s
+    assert worker.digest(["end", *REST]) == expected
+    assert [one.pid for one in requests.statuses(folder)] == [pid]
+
+
+@pytest.mark.parametrize("place", ["memory", "file"])
+def test_park_and_resume(worker: Worker, folder: Path, expected: str, place: str) -> None:
+    pid = worker.process.pid
+    worker.digest(["begin", *LIVE])
+    parked = requests.park(folder, pid, folder if place == "file" else None)
+    assert (parked.state, parked.parked_in) == ("parked", place)
+    assert parked.parked_bytes == 4 * 4 * 4096 + 4 * 32 * 32
+    with pytest.raises(UserError, match="is parked; resume it"):
+        requests.move(folder, pid, parked.device)
+    answer: list[str] = []
+    caller = threading.Thread(target=lambda: answer.append(worker.digest(["end", *REST])))
+    caller.start()
+    assert worker.process.stdout is not None
+    assert select.select([worker.process.stdout], [], [], 0.3)[0] == []  # it waits at its first call
+    device = other_device(folder, pid)
+    resumed = requests.resume(folder, pid, device)
+    caller.join(60)
+    assert answer == [expected]
+    assert (resumed.state, resumed.device) == ("running", device)
+
+
+@pytest.mark.parametrize("request_", ["move", "park", "resume"])
+def test_every_step_may_fail(worker: Worker, folder: Path, expected: str, request_: str) -> None:
+    """Step after step fails; then all succeed, and results are those of an undisturbed run."""
+    pid = worker.process.pid
+    worker.digest(["begin", *LIVE])
+    if request_ == "resume":
+        requests.park(folder, pid)
+    line = {"move": f"move {other_device(folder, pid)} 0", "park": "park 0", "resume": "resume"}[request_]
+    before = requests.status(folder, pid)
+    for step in itertools.count(1):
+        ask(folder, pid, f"fail {step}")
+        answer = ask(folder, pid, line)
+        if "trouble" not in answer:
+            break
+        assert str(answer["trouble"]).startswith("injected failure: ")
+        now = requests.status(folder, pid)
+        assert (now.state, now.device) == (before.state, before.device)
+    ask(folder, pid, "fail 0")
+    assert step > {"move": 25, "park": 5, "resume": 20}[request_]
+    if request_ == "park":
+        requests.resume(folder, pid)
+    assert worker.digest(["end", *REST]) == expected
+
+
+def test_move_waits_for_user_events(worker: Worker, folder: Path) -> None:
+    pid = worker.process.pid
+    worker.digest(["begin", ["gate", 0, 0, 0], ["run", 0, 1, 0]])
+    with pytest.raises(
+        UserError, match=r"postponed, and given up: a user event .* is not set; try again later"
+    ):
+        requests.move(folder, pid, other_device(folder, pid), patience_s=0.05)
+    moves: list[str] = []
+    device = other_device(folder, pid)
+    caller = threading.Thread(target=lambda: moves.append(requests.move(folder, pid, device).device))
+    caller.start()
+    while not requests.status(folder, pid).postponed:
+        pass
+    worker.digest(["go on", ["open", 0, 0, 0]])
+    caller.join(60)
+    assert moves == [device]
+
+
+def test_shared_virtual_memory_is_not_moved(folder: Path, expected: str) -> None:
+    worker = Worker(variables(folder, below=True))
+    pid = worker.process.pid
+    worker.digest(["begin", *LIVE, ["svm", 0, 0, 0]])
+    status = requests.status(folder, pid)
+    assert [one["uses"] for one in status.hindrances] == ["shared virtual memory"]
+    for request in (
+        lambda: requests.move(folder, pid, status.devices[1]["key"]),
+        lambda: requests.park(folder, pid),
+    ):
+        with pytest.raises(UserError, match="cannot be moved: it uses shared virtual memory"):
+            request()
+    assert worker.digest(["end", *REST]) == expected
+    worker.end()
+
+
+def test_what_cannot_be_asked(worker: Worker, folder: Path, tmp_path: Path) -> None:
+    pid = worker.process.pid
+    with pytest.raises(UserError, match="may not use a device nvidia-9; choose from pocl-0, pocl-1"):
+        requests.move(folder, pid, "nvidia-9")
+    with pytest.raises(UserError, match="is not parked"):
+        requests.resume(folder, pid)
+    with pytest.raises(UserError, match=r"no file without a name|No such file"):
+        requests.park(folder, pid, tmp_path / "none")
+    with pytest.raises(BadInput, match="no OpenCL program with process ID 1 "):
+        requests.status(folder, 1)
+    left = tmp_path / "77"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+    assert list(requests.statuses(tmp_path)) == []
+    assert not left.exists()
+
+
+def test_folder_of_somebody_else(tmp_path: Path) -> None:
+    assert requests.own_folder(tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(BadInput, match="not a folder of yours alone"):
+        requests.own_folder(tmp_path / "open")
+    if os.getuid() == 0:
+        os.chown(tmp_path / "new", 12345, -1)
+        with pytest.raises(BadInput, match="not a folder of yours alone"):
+            requests.own_folder(tmp_path / "new")

@@ -1,0 +1,89 @@
+"""Programs below the layer that moves them, in processes of their own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.opencl_layer import build
+from profiles.errors import Unavailable
+from tests.support.components import require
+from tests.support.programs import opencl_devices
+
+TWO = "pthread pthread"  # of PoCL; its device "basic" locks itself up when a user event is set
+PROGRAMS = Path(__file__).parent / "opencl_programs"
+
+
+@functools.cache
+def layer() -> Path:
+    """Build the layer for tests, which moves and fails by request; skip where it cannot be had."""
+    try:
+        library = build.build(options=["-DTENBIN_OPENCL_TESTS"])
+    except Unavailable as error:
+        require(False, str(error))
+        raise
+    require(len(opencl_devices(POCL_DEVICES=TWO)) >= 2, "two OpenCL devices (Debian: pocl-opencl-icd)")
+    return library
+
+
+def variables(folder: Path, *, below: bool, **more: str) -> dict[str, str]:
+    """Give the environment of a program; ``below``: with the layer. ``folder``: of its caches and sockets."""
+    own = {"POCL_DEVICES": TWO, "XDG_CACHE_HOME": str(folder / f"cache-{below}"), "PYOPENCL_NO_CACHE": "1"}
+    layers = {"OPENCL_LAYERS": str(layer()), "TENBIN_OPENCL_FOLDER": str(folder)} if below else {}
+    return {**os.environ, "PYTHONWARNINGS": "ignore", **own, **layers, **more}
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    """Give the command of a program in ``opencl_programs``."""
+    return [sys.executable, "-P", "-m", f"tests.support.opencl_programs.{program}", *arguments]
+
+
+def output(program: Sequence[str], environment: dict[str, str]) -> str:
+    """Run a program to its end."""
+    root = str(PROGRAMS.parents[2])
+    done = subprocess.run(
+        program,
+        env={**environment, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Worker:
+    """A ``worker`` that runs one list of operations after the other."""
+
+    def __init__(
+        self, environment: dict[str, str], program: Sequence[str] = (), stderr: int | None = None
+    ) -> None:
+        root = str(PROGRAMS.parents[2])
+        self.process = subprocess.Popen(
+            program or command("worker"),
+            env={**environment, "PYTHONPATH": root},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+
+    def digest(self, operations: Sequence[Sequence[object]]) -> str:
+        """Run a program and return the digest of its results."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(operations) + "\n")
+        self.process.stdin.flush()
+        found = self.process.stdout.readline()
+        assert found, f"the worker ended with {self.process.wait(10)}"
+        return found.strip()
+
+    def end(self) -> None:
+        """End the process in order, so that it writes its report."""
+        self.process.communicate(timeout=30)
+        assert self.process.returncode == 0

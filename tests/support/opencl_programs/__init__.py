@@ -1,0 +1,1 @@
+"""OpenCL programs that know nothing of tenbin, for the layer that moves them."""
