@@ -22,6 +22,7 @@ from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tenbin.page import job as job_view
 from tenbin.page.explainer import Explainer
+from tenbin.page.gantt import Gantt, Window
 from tenbin.page.listing import Asked, Lists, number_of, told, window
 from tenbin.page.mirror import Mirror
 from tenbin.page.stream import MOST_VIEWERS, Streams
@@ -53,6 +54,7 @@ class Page:
         self.mirror = Mirror(store)
         self.lists = Lists(self.mirror)
         self.explainer = Explainer(store, self.mirror)
+        self.gantt = Gantt(self.mirror, self.explainer)
         self.streams = Streams(self.mirror, self.explainer)
         self.client = Client(store)
 
@@ -94,6 +96,12 @@ def _questions(app: FastAPI, page: Page) -> None:
         page.explainer.watch(waiting)
         found["reasons"] = {job: page.explainer.told(job) for job in waiting}
         return found | {"version": page.mirror.version, "now_s": time.time()}
+
+    @app.get("/api/gantt")
+    async def gantt(window: Annotated[Window, Query()]) -> dict[str, Any]:
+        """Return the rectangles of a part of the time."""
+        planned = await asyncio.to_thread(page.gantt.watch)
+        return await asyncio.to_thread(page.gantt.find, window, planned)
 
     @app.get("/api/ids")
     async def ids(asked: Annotated[Asked, Query()]) -> dict[str, list[int]]:

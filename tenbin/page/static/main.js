@@ -7,6 +7,7 @@ import { count } from "./words.js";
 
 const VIEWS = {
   queue: ["Queue", () => import("./queue.js")],
+  gantt: ["Gantt", () => import("./gantt.js")],
   job: [null, () => import("./job.js")],
 };
 let leave = () => {};
