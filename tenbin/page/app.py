@@ -58,6 +58,17 @@ class Page:
         self.streams = Streams(self.mirror, self.explainer)
         self.client = Client(store)
 
+    def warm(self) -> None:
+        """Read the journal, and make what the first viewer would wait for.
+
+        Raises:
+            BadInput: the journal cannot be read.
+        """
+        self.mirror.refresh()
+        self.lists.find(Asked())
+        now_s = time.time()
+        self.gantt.find(Window(from_s=now_s - 3600.0, until_s=now_s), [])
+
 
 def make_app(page: Page) -> FastAPI:
     """Make the application over the journal of one coordinator, which is read already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,15 +32,15 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     stages: list[Stage] = Field(default_factory=list)
-    text: str = Field("", max_length=200)
+    text: Annotated[str, Field(max_length=200)] = ""
     array: int | None = None
     members: bool = False
     sort: Literal[
         "queue", "id", "name", "user", "stage", "cores", "place", "submit_s", "start_s", "end_s", "priority"
     ] = "queue"
     down: bool = False
-    start: int = Field(0, ge=0, le=10**9)
-    count: int = Field(50, ge=1, le=MOST)
+    start: Annotated[int, Field(ge=0, le=10**9)] = 0
+    count: Annotated[int, Field(ge=1, le=MOST)] = 50
 
 
 class ArrayRow(NamedTuple):

@@ -29,7 +29,7 @@ def serve(store: Path, place: str, tell: Callable[[str, bool], None]) -> None:
     listener = tcp.listen(place)
     try:
         page = Page(store)
-        page.mirror.refresh()
+        page.warm()
         asyncio.run(_serve(page, listener, tcp.where(place)[0], tell))
     finally:
         listener.close()

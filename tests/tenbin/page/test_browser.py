@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.coordinator import Up
 from tests.support.page import Messages, PageProcess, Relay
-from tests.tenbin.page.conftest import Viewer
+from tests.support.viewer import Viewer
 
 Open = Callable[..., Viewer]
 ODD = "<script>document.title='mine'</script> \x07\x1b[31m\u202egnp.exe <img src=x onerror=alert(1)>"

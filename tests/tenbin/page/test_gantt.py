@@ -16,7 +16,7 @@ from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import MOST_RECTANGLES, Gantt, Rectangle, Window
 from tenbin.page.mirror import Mirror
 from tests.support.coordinator import Up
-from tests.tenbin.page.conftest import Viewer
+from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
 
 BEGAN_S = 1_700_000_000.0
