@@ -26,6 +26,7 @@ from tenbin.page.gantt import Gantt, Window
 from tenbin.page.listing import Asked, Lists, number_of, told, window
 from tenbin.page.mirror import Mirror
 from tenbin.page.stream import MOST_VIEWERS, Streams
+from tenbin.page.truth import Truth
 from tenbin.server.job_filters import LARGEST
 from tenbin.server.refusals import refuse_invalid
 
@@ -55,6 +56,7 @@ class Page:
         self.lists = Lists(self.mirror)
         self.explainer = Explainer(store, self.mirror)
         self.gantt = Gantt(self.mirror, self.explainer)
+        self.truth = Truth(self.mirror, self.explainer)
         self.streams = Streams(self.mirror, self.explainer)
         self.client = Client(store)
 
@@ -113,6 +115,14 @@ def _questions(app: FastAPI, page: Page) -> None:
         """Return the rectangles of a part of the time."""
         planned = await asyncio.to_thread(page.gantt.watch)
         return await asyncio.to_thread(page.gantt.find, window, planned)
+
+    @app.get("/api/truth")
+    async def truth() -> dict[str, Any]:
+        """Tell how good the predictions were."""
+        try:
+            return await asyncio.to_thread(page.truth.find)
+        except BadInput as error:
+            raise HTTPException(503, str(error)) from error
 
     @app.get("/api/ids")
     async def ids(asked: Annotated[Asked, Query()]) -> dict[str, list[int]]:

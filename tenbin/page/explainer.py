@@ -58,6 +58,14 @@ class Starts:
             if row is not None and row.start_s is not None:
                 self._ratios.append(max(row.start_s - at_s, 0.0) / wait_s)
 
+    def account(self) -> dict[str, Any]:
+        """Return how many outcomes there are, and the quantiles of real wait / said wait if they suffice."""
+        found: dict[str, Any] = {"outcomes": len(self._ratios), "needed": LEAST}
+        if len(self._ratios) < LEAST:
+            return found | dict.fromkeys(("low", "middle", "high"))
+        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
+        return found | {"low": max(low, 0.0), "middle": middle, "high": high}
+
     def interval(self, answer: Answer) -> dict[str, Any]:
         """Return the start that is expected, and within what it lay in 8 of 10 cases lately."""
         found: dict[str, Any] = {
