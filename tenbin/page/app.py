@@ -25,6 +25,7 @@ from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import Gantt, Window
 from tenbin.page.listing import Asked, Lists, number_of, told, window
 from tenbin.page.mirror import Mirror
+from tenbin.page.nodes import NodeView
 from tenbin.page.stream import MOST_VIEWERS, Streams
 from tenbin.page.truth import Truth
 from tenbin.server.job_filters import LARGEST
@@ -56,6 +57,7 @@ class Page:
         self.lists = Lists(self.mirror)
         self.explainer = Explainer(store, self.mirror)
         self.gantt = Gantt(self.mirror, self.explainer)
+        self.nodes = NodeView(self.mirror, self.explainer)
         self.truth = Truth(self.mirror, self.explainer)
         self.streams = Streams(self.mirror, self.explainer)
         self.client = Client(store)
@@ -113,8 +115,14 @@ def _questions(app: FastAPI, page: Page) -> None:
     @app.get("/api/gantt")
     async def gantt(window: Annotated[Window, Query()]) -> dict[str, Any]:
         """Return the rectangles of a part of the time."""
-        planned = await asyncio.to_thread(page.gantt.watch)
+        planned = await asyncio.to_thread(page.gantt.head)
+        page.explainer.watch(planned)
         return await asyncio.to_thread(page.gantt.find, window, planned)
+
+    @app.get("/api/nodes")
+    async def nodes() -> dict[str, Any]:
+        """Tell what each node is and has."""
+        return await asyncio.to_thread(page.nodes.find)
 
     @app.get("/api/truth")
     async def truth() -> dict[str, Any]:

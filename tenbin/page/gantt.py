@@ -65,14 +65,13 @@ class Gantt:
         self._head: tuple[int, list[int]] = -1, []
         self._lock = threading.Lock()
 
-    def watch(self) -> list[int]:
-        """Have the coordinator asked when the jobs at the head of the queue should start; return these."""
+    def head(self) -> list[int]:
+        """Return the waiting jobs at the head of the queue, whose starts are to be asked for."""
         version = self._mirror.version
         if self._head[0] != version:
             waiting = (row for row in list(self._mirror.rows.values()) if row.stage == "waiting")
             head = heapq.nsmallest(PLANNED, waiting, key=lambda row: (-row.priority, row.id))
             self._head = version, [row.id for row in head]
-        self._explainer.watch(self._head[1])
         return self._head[1]
 
     def find(self, window: Window, planned: list[int]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
@@ -56,20 +57,21 @@ class Lists:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self._kept: OrderedDict[object, list[Row | ArrayRow]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, str], list[Row | ArrayRow]] = OrderedDict()
+        self._lock = threading.Lock()
         self._arrays: tuple[int, dict[int, ArrayRow]] = -1, {}
 
     def find(self, asked: Asked) -> list[Row | ArrayRow]:
         """Return the whole list of which ``asked`` is a window."""
         version = self._mirror.version
-        key = (version, asked.model_dump_json(exclude={"start", "count"}))
-        if (found := self._kept.get(key)) is None:
-            rows = list(self._mirror.rows.values())
-            found = _sorted(self._as_rows(rows, asked, version), asked)
-            self._kept[key] = found
-            while len(self._kept) > KEPT or next(iter(self._kept))[0] != version:  # type: ignore[index]
-                self._kept.popitem(last=False)
-        return found
+        key = version, asked.model_dump_json(exclude={"start", "count"})
+        with self._lock:
+            if (found := self._kept.get(key)) is None:
+                rows = list(self._mirror.rows.values())
+                found = self._kept[key] = _sorted(self._as_rows(rows, asked, version), asked)
+                while len(self._kept) > KEPT or next(iter(self._kept))[0] != version:
+                    self._kept.popitem(last=False)
+            return found
 
     def _as_rows(self, rows: list[Row], asked: Asked, version: int) -> list[Row | ArrayRow]:
         meant = [row for row in rows if matches(row, asked)]

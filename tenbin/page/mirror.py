@@ -28,6 +28,7 @@ class Mirror:
         self.spans: spans.Spans = {}
         self.number = self.version = self.epoch = 0
         self._reader = JournalReader(store, COLUMNS, row_of)
+        self._counts: tuple[int, Counter[str]] = -1, Counter()
         self._events: deque[JournalEvent] = deque(maxlen=REMEMBERED)
         self._changed: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)  # version, job
 
@@ -95,4 +96,6 @@ class Mirror:
 
     def counts(self) -> dict[str, int]:
         """Count the jobs by stage."""
-        return dict(Counter(row.stage for row in list(self.rows.values())))
+        if self._counts[0] != self.version:
+            self._counts = self.version, Counter(row.stage for row in list(self.rows.values()))
+        return dict(self._counts[1])

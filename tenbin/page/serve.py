@@ -43,10 +43,8 @@ async def _serve(page: Page, listener: socket.socket, name: str, tell: Callable[
         return f"{url}/enter?token={token}"
 
     gate = Gate(make_app(page), names, listener.getsockname()[1], lambda token: tell(address(token), False))
-    config = uvicorn.Config(
-        gate, log_config=None, lifespan="off", access_log=False
-    )  # a log would have the token
-    server = Server(config)
+    # A log of calls would have the token.
+    server = Server(uvicorn.Config(gate, log_config=None, lifespan="off", access_log=False))
 
     def end() -> None:
         server.should_exit, server.force_exit = True, server.should_exit
@@ -56,11 +54,16 @@ async def _serve(page: Page, listener: socket.socket, name: str, tell: Callable[
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
     tasks = [asyncio.create_task(page.streams.run()), asyncio.create_task(page.explainer.run())]
+    for task in tasks:
+        task.add_done_callback(lambda _: end())  # one that fails must not leave a page that stands still
     try:
         tell(address(gate.token), True)
         await server.serve(sockets=[listener])
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
         page.mirror.close()
+    for error in ended:
+        if not isinstance(error, asyncio.CancelledError) and error is not None:
+            raise error

@@ -33,6 +33,7 @@ class JobView {
     this.bar = el("progress", { max: 1, hidden: true, aria: { label: "progress" } });
     this.words = el("span");
     this.actions = new Map(Object.entries(TEXTS).map(([verb, text]) => [verb, button(text, () => act(verb, [id]))]));
+    this.command = el("pre", { tabIndex: 0, className: "command", role: "region", aria: { label: "command" } });
     this.about = el("div");
     this.story = el("div");
     this.text = el("pre", { className: "output", tabIndex: 0, role: "region", aria: { label: "output" } });
@@ -43,8 +44,11 @@ class JobView {
     this.predictions = el("div");
     place.append(this.title, this.stage, el("p", {}, this.bar, this.words),
       el("div", { className: "actions", role: "group", aria: { label: "Actions" } }, [...this.actions.values()]),
-      this.about, el("h3", { textContent: "Output" }), el("div", { className: "actions" }, [...this.streams.values()]),
-      this.skipped, this.text, el("h3", { textContent: "Use over time" }), this.use,
+      this.command,
+      el("div", { className: "beside" },
+        el("div", {}, el("h3", { textContent: "Output" }), el("div", { className: "actions" }, [...this.streams.values()]), this.skipped, this.text),
+        el("div", {}, el("h3", { textContent: "Facts" }), this.about)),
+      el("h3", { textContent: "Use over time" }), this.use,
       el("h3", { textContent: "Story" }), this.story, el("h3", { textContent: "Predictions" }), this.predictions);
     this.silence = listen((kind, data) => {
       if (kind === "changes" && (data.jobs === null || data.jobs.includes(id))) this.load();
@@ -89,23 +93,22 @@ class JobView {
     document.title = `tenbin: job ${job.label}`;
     for (const [verb, one] of this.actions) one.disabled = !WHILE[verb](job);
     const usage = job.usage;
-    this.about.replaceChildren(
-      el("h3", { textContent: "Command" }), el("pre", { textContent: shownLines(quoted(job.command)) }),
-      facts([
-        ["folder", shown(job.folder)], ["user", shown(job.user)],
-        ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.member} of array ${job.array}` })],
-        ["cores", `${job.cores}${job.cpus.length ? ` (${job.cpus.join(", ")})` : ""}`],
-        ["place", shown(job.place)], ["priority", job.priority || null],
-        ["submitted", clock(job.submit_s)], ["started", job.start_s === null ? null : clock(job.start_s)],
-        ["ended", job.end_s === null ? null : clock(job.end_s)], ["exit code", job.code],
-        ["time limit", job.limit_s === null ? null : duration(job.limit_s)],
-        ["expected", job.expected ? expectedWords(job.expected) : null],
-        ["attempts", job.attempt || null], ["moves", job.migrations || null], ["pauses", job.preemptions || null],
-        ["processor time", usage ? duration(usage.user_s + usage.system_s) : null],
-        ["memory", usage?.peak_memory_mb ? `${number(usage.peak_memory_mb)} MB at most` : null],
-        ["energy", usage?.energy_j != null ? `${number(usage.energy_j)} J${usage.emulated ? " (EMULATED)" : ""}` : null],
-        ["output in", shown(job.stdout)],
-      ]));
+    setText(this.command, shownLines(quoted(job.command)));
+    this.about.replaceChildren(facts([
+      ["folder", shown(job.folder)], ["user", shown(job.user)],
+      ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.member} of array ${job.array}` })],
+      ["cores", `${job.cores}${job.cpus.length ? ` (${job.cpus.join(", ")})` : ""}`],
+      ["place", shown(job.place)], ["priority", job.priority || null],
+      ["submitted", clock(job.submit_s)], ["started", job.start_s === null ? null : clock(job.start_s)],
+      ["ended", job.end_s === null ? null : clock(job.end_s)], ["exit code", job.code],
+      ["time limit", job.limit_s === null ? null : duration(job.limit_s)],
+      ["expected", job.expected ? expectedWords(job.expected) : null],
+      ["attempts", job.attempt || null], ["moves", job.migrations || null], ["pauses", job.preemptions || null],
+      ["processor time", usage ? duration(usage.user_s + usage.system_s) : null],
+      ["memory", usage?.peak_memory_mb ? `${number(usage.peak_memory_mb)} MB at most` : null],
+      ["energy", usage?.energy_j != null ? `${number(usage.energy_j)} J${usage.emulated ? " (EMULATED)" : ""}` : null],
+      ["output in", shown(job.stdout)],
+    ]));
     this.story.replaceChildren(table("What happened", ["time", "what", "detail"],
       job.history.map((event) => [clock(event.at_s), event.what, shown(event.detail)])));
     this.predictions.replaceChildren(job.predictions.length ? table("Predicted beside measured",

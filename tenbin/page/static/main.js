@@ -8,6 +8,7 @@ import { count } from "./words.js";
 const VIEWS = {
   queue: ["Queue", () => import("./queue.js")],
   gantt: ["Gantt", () => import("./gantt.js")],
+  nodes: ["Nodes", () => import("./nodes.js")],
   truth: ["Truth", () => import("./truth.js")],
   job: [null, () => import("./job.js")],
 };

@@ -357,7 +357,9 @@ function write(cell, text) {
 /** Say in one sentence what happens to a job. */
 export function what(job, at) {
   if (job.members) {
-    return { share: null, words: Object.entries(job.stages).map(([stage, number]) => `${stage} ${count(number)}`).join(", ") };
+    const counts = Object.entries(job.stages).map(([stage, number]) => `${stage} ${count(number)}`).join(", ");
+    const next = startWords(live.reasons.get(job.asks), at);
+    return { share: null, words: next ? `${counts}; the next ${next}` : counts };
   }
   if (job.stage === "running") return progress(job, at);
   if (ENDED.includes(job.stage)) {

@@ -44,7 +44,7 @@ export function startWords(reason, now) {
   const at = reason.expected_start_s;
   const about = `starts about ${clock(at, at - now < 600)}`;
   if (reason.low_s === null) return `${about} (no interval yet: ${reason.outcomes} of ${reason.needed} outcomes)`;
-  return `${about} (${clock(reason.low_s)} to ${clock(reason.high_s)} in 8 of 10 cases, by the last ${reason.outcomes} forecasts)`;
+  return `${about} (${clock(reason.low_s)} to ${clock(reason.high_s)} in 8 of 10 of the last ${reason.outcomes})`;
 }
 
 /** Of a running job: the share of its run time that is over (null: not known), and when it should end. */
