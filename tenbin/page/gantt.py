@@ -75,7 +75,7 @@ class Gantt:
         return self._head[1]
 
     def find(self, window: Window, planned: list[int]) -> dict[str, Any]:
-        """Return at most ``MOST_RECTANGLES`` rectangles that the window shows, and a list of the newest."""
+        """Return at most ``MOST_RECTANGLES`` rectangles that the window shows, and a list."""
         versions = self._mirror.version, self._explainer.version
         name = *versions, window.from_s, window.until_s, window.width
         with self._lock:
@@ -98,8 +98,11 @@ class Gantt:
             pixel_s *= 2
             groups = merged(stays, pixel_s)
         shown = self._rectangles(stays, groups) + later
-        newest = np.argsort(stays["start_s"], kind="stable")[: -LISTED - 1 : -1]
-        listed = sorted(later, key=lambda one: -one.start_s) + [self._one(stays, at) for at in newest]
+        # What runs, what is planned, then what ended last.
+        newest = np.argsort(stays["end_s"], kind="stable")[: -LISTED - 1 : -1]
+        known = [self._one(stays, at) for at in newest]
+        runs = [one for one in known if one.end_s is None]
+        listed = runs + later + known[len(runs) :]
         lanes = self._lanes(shown)
         return {
             "now_s": now_s,

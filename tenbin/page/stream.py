@@ -68,20 +68,21 @@ class Streams:
         mirror, explainer = self._mirror, self._explainer
         number = mirror.number if last_id is None else last_id
         version: int | None = None  # not known what this viewer has
-        answers, epoch, trouble, hint = 0, mirror.epoch, None, None
+        answers, epoch = 0, mirror.epoch
+        state: dict[str, Any] | None = None
         self.viewers += 1
         try:
             yield "retry: 1000\n\n"
             while not self._over:
                 news = self._news
-                if mirror.version != version:
+                if (read := mirror.version) != version:  # before the rest: more may be read meanwhile
                     anew = mirror.epoch != epoch
                     told = _changes(mirror, number, None if anew else version, anew=anew)
-                    number, version, epoch = told["to"], mirror.version, mirror.epoch
+                    number, version, epoch = told["to"], read, mirror.epoch
                     yield _message("changes", told, number)
-                if (now := (self.trouble, explainer.trouble)) != trouble or explainer.status != hint:
-                    trouble, hint = now, explainer.status
-                    yield _message("coordinator", {"journal": now[0], "trouble": now[1], "status": hint})
+                if (now := self._state()) != state:
+                    state = now
+                    yield _message("coordinator", state)
                 if explainer.version != answers:
                     found = explainer.changed_since(answers)
                     answers = explainer.version
@@ -95,6 +96,12 @@ class Streams:
                         yield ": here\n\n"
         finally:
             self.viewers -= 1
+
+    def _state(self) -> dict[str, Any]:
+        """Return what is known of journal and coordinator."""
+        status = self._explainer.status or {}
+        told = {name: status.get(name) for name in ("policy", "power")}
+        return {"journal": self.trouble, "trouble": self._explainer.trouble, **told}
 
 
 def _changes(mirror: Mirror, number: int, version: int | None, *, anew: bool) -> dict[str, Any]:

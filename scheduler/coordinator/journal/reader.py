@@ -99,7 +99,7 @@ class JournalReader(Generic[T]):
                 self._db.execute("ROLLBACK")
         except OSError as error:
             raise BadInput(f"{self._path}: {error.strerror}", "start its coordinator: tenbin up") from error
-        except file.UNREADABLE as error:
+        except (*file.UNREADABLE, ValueError, TypeError, KeyError) as error:  # the latter: of ``view``
             self.close()
             raise BadInput(f"{self._path}: {file.in_a_line(error)}", "see: tenbin up") from error
         self._version = version

@@ -65,7 +65,7 @@ class Gantt {
       el("div", { className: "chartAndList" },
         el("div", { className: "drawn" }, this.canvas, this.tip),
         el("div", { className: "scroller", tabIndex: 0, role: "region", aria: { label: "Jobs of the window, scrollable" } },
-          el("table", { className: "plain", aria: { label: "Jobs of the window, the last begun first" } },
+          el("table", { className: "plain", aria: { label: "Jobs of the window: what runs, what is planned, what ended" } },
             el("thead", {}, el("tr", {}, ["job", "where", "from", "to", "what"].map((text) => el("th", { scope: "col", textContent: text })))),
             this.list))));
     const { canvas } = this;

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 
 export const live = {
-  counts: {}, reasons: new Map(), status: null, trouble: "", journal: "", lost: "", to: null, gaps: 0, behind_s: 0,
+  counts: {}, reasons: new Map(), power: null, trouble: "", journal: "", lost: "", to: null, gaps: 0, behind_s: 0,
 };
 const listeners = new Set();
 
@@ -37,7 +37,7 @@ function changes(event) {
 
 function coordinator(event) {
   const data = JSON.parse(event.data);
-  Object.assign(live, { status: data.status, trouble: data.trouble, journal: data.journal });
+  Object.assign(live, data);
   tell("state");
 }
 

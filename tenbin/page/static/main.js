@@ -46,7 +46,7 @@ async function show() {
 function state() {
   const waiting = (live.counts.waiting ?? 0) + (live.counts.held ?? 0);
   const jobs = `${count(live.counts.running ?? 0)} running, ${count(waiting)} waiting`;
-  const power = live.status?.power;
+  const { power } = live;
   const watts = power ? `, ${Math.round(power.allotted_w)} of ${Math.round(power.budget_w)} W allotted` : "";
   const trouble = live.lost || live.journal || live.trouble;
   const place = document.getElementById("state");

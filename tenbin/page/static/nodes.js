@@ -23,7 +23,7 @@ export function show(place) {
       content.replaceChildren(...found.nodes.map(part));
       for (const one of content.querySelectorAll("details")) one.open = open.has(one.dataset.node);
       const more = found.left_out ? `; ${count(found.left_out)} more are not shown` : "";
-      setText(told, found.known ? `${count(found.nodes.length)} nodes or pools${more}.` : "The coordinator has not been asked yet, or does not answer.");
+      setText(told, found.known ? `${count(found.nodes.length)} ${found.nodes.length === 1 ? "node or pool" : "nodes or pools"}${more}.` : "The coordinator has not been asked yet, or does not answer.");
     } catch (error) {
       setText(told, shown(error.message));
     }

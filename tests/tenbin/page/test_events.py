@@ -13,9 +13,9 @@ import pytest
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
+from tenbin.page.mirror import Mirror
 from tests.support.coordinator import Up
 from tests.support.page import Messages, PageProcess
-from tests.support.programs import TENBIN
 
 
 def numbers(page: PageProcess, path: str = "/api/jobs?count=200") -> list[int]:
@@ -185,6 +185,40 @@ def test_lists_agree_with_a_plain_filter(tmp_path: Path) -> None:
         assert page.stop() == 0
 
 
+def test_a_journal_made_anew_is_read_anew(tmp_path: Path) -> None:
+    def job(name: str) -> Entry:
+        return Entry(0, JobSpec(command=(name,), folder="/"), "", 1000.0)
+
+    journal_of(tmp_path / "old", [job("one"), job("two"), job("three")])
+    journal_of(tmp_path / "new", [job("other")])
+    mirror = Mirror(tmp_path / "old")
+    assert mirror.refresh() and [row.name for row in mirror.rows.values()] == ["one", "two", "three"]
+    assert not mirror.refresh()
+    (tmp_path / "new" / "journal.sqlite").replace(tmp_path / "old" / "journal.sqlite")
+    assert mirror.refresh() and [row.name for row in mirror.rows.values()] == ["other"]
+    assert (mirror.epoch, mirror.number) == (2, 1)
+    mirror.close()
+
+
+def test_a_change_without_an_event_is_seen(tmp_path: Path) -> None:
+    entries = [Entry(0, JobSpec(command=("a",), folder="/"), "", 1000.0) for _ in range(3)]
+    journal_of(tmp_path, entries)
+    mirror = Mirror(tmp_path)
+    mirror.refresh()
+    version = mirror.version
+    journal = Journal(tmp_path)
+    entries[1].stage, entries[1].blocked = Stage.HELD, "not allowed yet"
+    journal.commit([entries[1]])
+    deadline = time.monotonic() + 30
+    while mirror.rows[entries[1].id].stage != "held":
+        mirror.refresh()
+        assert time.monotonic() < deadline
+    assert mirror.rows[entries[1].id].trouble == "not allowed yet"
+    assert mirror.changed_since(version) == [entries[1].id]
+    journal.close()
+    mirror.close()
+
+
 def test_output_comes_from_a_byte_on_and_is_bounded(up: Up, page: PageProcess) -> None:
     page.enter()
     job = up.client.submit(["python3", "-c", "print('x' * 1_000_000); print('end')"])
@@ -215,4 +249,3 @@ def test_bad_addresses_are_one_line(up: Up, tmp_path: Path) -> None:
     none = up.run("page", "--no-open", "--home", str(tmp_path / "none"), "--listen", "0")
     assert none.returncode == 2 and none.stderr.count("\n") == 1 and "tenbin up" in none.stderr
     assert up.run("page", "--no-open", "--listen", "x").returncode == 2
-    assert TENBIN
