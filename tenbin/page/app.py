@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Header, HTTPException, Query
+from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict, Field
 
-from profiles.errors import BadInput
+from profiles.errors import UserError
 from scheduler.coordinator.journal.reader import job_record
 from scheduler.jobs.entry import Entry
 from tenbin.client.client import Client
@@ -78,6 +77,7 @@ def make_app(page: Page) -> FastAPI:
     """Make the application over the journal of one coordinator, which is read already."""
     app = FastAPI(title="tenbin page", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, refuse_invalid)
+    app.add_exception_handler(UserError, _unreadable)
     _questions(app, page)
     _of_job(app, page)
     _changes(app, page)
@@ -90,6 +90,11 @@ def make_app(page: Page) -> FastAPI:
     return app
 
 
+def _unreadable(request: Request, error: Exception) -> JSONResponse:
+    """Say that the journal cannot be read."""
+    return JSONResponse({"detail": str(error)}, 503)
+
+
 def _questions(app: FastAPI, page: Page) -> None:
     """Add the routes that tell of many jobs."""
 
@@ -99,8 +104,6 @@ def _questions(app: FastAPI, page: Page) -> None:
             "home": str(page.store),
             "host": socket.gethostname(),
             "now_s": time.time(),
-            "pid": os.getpid(),
-            "policy": (page.explainer.status or {}).get("policy"),
         }
 
     @app.get("/api/jobs")
@@ -110,7 +113,7 @@ def _questions(app: FastAPI, page: Page) -> None:
         waiting = [row["asks"] for row in found["rows"] if row["asks"] is not None]
         page.explainer.watch(waiting)
         found["reasons"] = {job: page.explainer.told(job) for job in waiting}
-        return found | {"version": page.mirror.version, "now_s": time.time()}
+        return found | {"now_s": time.time()}
 
     @app.get("/api/gantt")
     async def gantt(window: Annotated[Window, Query()]) -> dict[str, Any]:
@@ -127,10 +130,7 @@ def _questions(app: FastAPI, page: Page) -> None:
     @app.get("/api/truth")
     async def truth() -> dict[str, Any]:
         """Tell how good the predictions were."""
-        try:
-            return await asyncio.to_thread(page.truth.find)
-        except BadInput as error:
-            raise HTTPException(503, str(error)) from error
+        return await asyncio.to_thread(page.truth.find)
 
     @app.get("/api/ids")
     async def ids(asked: Annotated[Asked, Query()]) -> dict[str, list[int]]:
@@ -150,9 +150,6 @@ def _questions(app: FastAPI, page: Page) -> None:
         return StreamingResponse(page.streams.stream(last), media_type="text/event-stream")
 
 
-JobId = Annotated[int, Query(ge=1, le=LARGEST)]
-
-
 def _of_job(app: FastAPI, page: Page) -> None:
     """Add the routes that tell of one job."""
 
@@ -164,10 +161,7 @@ def _of_job(app: FastAPI, page: Page) -> None:
 
     @app.get("/api/jobs/{job_id}")
     async def job(job_id: int) -> dict[str, Any]:
-        try:
-            found = await asyncio.to_thread(job_view.account, page.store, job_id)
-        except BadInput as error:
-            raise HTTPException(503, str(error)) from error
+        found = await asyncio.to_thread(job_view.account, page.store, job_id)
         row = page.mirror.rows.get(job_id)
         if found is None or row is None:
             if any(row.array == job_id for row in list(page.mirror.rows.values())):
@@ -176,9 +170,7 @@ def _of_job(app: FastAPI, page: Page) -> None:
         shown = told(row)
         if shown["asks"] is not None:
             page.explainer.watch([job_id])
-        spans = [span._asdict() for span in page.mirror.spans.get(job_id, ())]
-        reason = page.explainer.told(job_id)
-        return found | shown | {"reason": reason, "spans": spans, "now_s": time.time()}
+        return found | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
 
     @app.get("/api/jobs/{job_id}/output")
     async def output(

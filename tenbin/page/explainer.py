@@ -7,6 +7,7 @@ poller waits until its time is earned again.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from contextlib import suppress
@@ -23,7 +24,8 @@ SHARE = 0.01  # of a processor
 BURST_S = 0.3  # earned while nobody asks
 FRESH_S = 10.0  # a reason is not asked again before
 WATCHED_S = 30.0  # a job is asked for so long after a viewer saw it
-STATUS_S = 10.0
+STATUS_S, QUIET_S = 2.0, 10.0  # between two looks at its nodes: while jobs change, and else
+ANSWER_S = 10.0  # to wait for an answer
 LEAST = 8  # outcomes before a forecast has an interval
 KEPT = 200  # outcomes
 
@@ -85,7 +87,7 @@ class Explainer:
     """The one caller of the coordinator; viewers share its answers.
 
     Attributes:
-        status: the last answer to ``GET /status``; None: it never answered.
+        status: the last answer to ``GET /status``; None: it never answered. status_number: counts them.
         trouble: why the coordinator does not answer; "": it does.
         version: counts what has changed here.
     """
@@ -97,12 +99,11 @@ class Explainer:
         self._answers: dict[int, Answer] = {}
         self._changed: deque[tuple[int, int]] = deque(maxlen=10_000)
         self._earned_s, self._earned_at = BURST_S, time.monotonic()
-        self._status_at = 0.0
+        self._asked_at, self._asked_version = -math.inf, -1
         self._wake = asyncio.Event()
         self.starts = Starts()
         self.status: dict[str, Any] | None = None
-        self.trouble, self.version = "", 0
-        self.calls, self.spent_s = 0, 0.0
+        self.trouble, self.version, self.status_number = "", 0, 0
 
     def watch(self, jobs: list[int]) -> None:
         """Note that viewers see these waiting jobs now."""
@@ -130,7 +131,7 @@ class Explainer:
             if holder(self._store) is None:
                 self._say("no coordinator runs; start one with: tenbin up --daemon")
                 await asyncio.sleep(0.5)
-            elif self.trouble or time.monotonic() >= self._status_at:
+            elif self.trouble or self._status_is_due():
                 await self._ask_status()
             elif (job := self._next()) is not None:
                 await self._ask(job)
@@ -152,25 +153,31 @@ class Explainer:
     async def _call(self, path: str) -> Any:
         began = time.monotonic()
         try:
-            found = await asyncio.to_thread(self._client.call, "GET", path, None, 10.0)
-            self._say("")
-            return found
+            found = await asyncio.to_thread(self._client.call, "GET", path, None, ANSWER_S)
         except TenbinError as error:
-            if error.exit_code == 4:
-                self._say(str(error))
-                await asyncio.sleep(0.5)
+            if error.exit_code != 4:
+                self._earned_s -= time.monotonic() - began
+                return None
+            self._earned_s -= min(time.monotonic() - began, BURST_S)  # it did not work for us all the time
+            self._say(str(error))
+            await asyncio.sleep(0.5)
             return None
-        finally:
-            took_s = time.monotonic() - began
-            self._earned_s -= took_s
-            self.calls, self.spent_s = self.calls + 1, self.spent_s + took_s
+        self._earned_s -= time.monotonic() - began
+        self._say("")
+        return found
 
     async def _ask_status(self) -> None:
+        before = self._mirror.version
         if (found := await self._call("/status")) is not None:
-            self._status_at = time.monotonic() + STATUS_S
+            self._asked_at, self._asked_version = time.monotonic(), before
             if found != self.status:
                 self.status = found
+                self.status_number += 1
                 self.version += 1
+
+    def _status_is_due(self) -> bool:
+        quiet = self._asked_version == self._mirror.version
+        return time.monotonic() >= self._asked_at + (QUIET_S if quiet else STATUS_S)
 
     async def _ask(self, job: int) -> None:
         found = await self._call(f"/jobs/{job}")
@@ -201,5 +208,5 @@ class Explainer:
 
     def _say(self, trouble: str) -> None:
         if trouble != self.trouble:
-            self.trouble, self._status_at = trouble, 0.0
+            self.trouble, self._asked_at = trouble, -math.inf
             self.version += 1

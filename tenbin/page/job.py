@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,27 +23,20 @@ def account(store: Path, job_id: int) -> dict[str, Any] | None:
         return None
     entry, folders = record.entry, JobFolders(store)
     return {
-        "spec": entry.spec.model_dump(mode="json", exclude_defaults=True),
         "command": list(entry.spec.command),
         "folder": entry.spec.folder,
         "stdout": str(folders.output(entry, "stdout")),
-        "stderr": str(folders.output(entry, "stderr")),
         "cpus": list(entry.cores),
-        "devices": list(entry.devices),
-        "tasks": entry.tasks,
         "preemptions": entry.preemptions,
         "migrations": entry.migrations,
-        "failures": entry.failures,
-        "retried": entry.retried,
         "usage": entry.usage,
         "history": [{"at_s": at, "what": what, "detail": detail} for at, what, detail in record.history],
         "predictions": [one.told() for one in record.predictions],
-        "predicted": entry.predicted,
     }
 
 
 def output(store: Path, entry: Entry, stream: Stream, start: int | None) -> dict[str, Any]:
-    """Return the output from a byte on, or its end; at most ``TAIL`` bytes.
+    """Return the output from a byte on, or its end; at most ``TAIL`` bytes, to the end of a character.
 
     Raises:
         OSError: it cannot be read.
@@ -51,12 +45,11 @@ def output(store: Path, entry: Entry, stream: Stream, start: int | None) -> dict
     size = path.stat().st_size if path.exists() else 0
     begin = max(size - TAIL, 0) if start is None or start > size else max(start, size - TAIL)
     content = piece(path, begin)[:TAIL]
-    return {
-        "start": begin,
-        "end": begin + len(content),
-        "skipped": begin if start is None or begin != start else 0,
-        "text": content.decode(errors="replace"),
-    }
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = decoder.decode(content)
+    end = begin + len(content) - len(decoder.getstate()[0])  # the rest of a character is yet to be written
+    skipped = begin if start is None or begin != start else 0
+    return {"start": begin, "end": end, "skipped": skipped, "text": text}
 
 
 def samples(store: Path, entry: Entry) -> list[dict[str, Any]]:

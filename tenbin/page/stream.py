@@ -101,7 +101,12 @@ class Streams:
         """Return what is known of journal and coordinator."""
         status = self._explainer.status or {}
         told = {name: status.get(name) for name in ("policy", "power")}
-        return {"journal": self.trouble, "trouble": self._explainer.trouble, **told}
+        explainer = self._explainer
+        return {
+            "journal": self.trouble,
+            "trouble": explainer.trouble,
+            "status": explainer.status_number,
+        } | told
 
 
 def _changes(mirror: Mirror, number: int, version: int | None, *, anew: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import { listen, noteClock, now } from "./live.js";
 import { clock, count, duration } from "./words.js";
 
 const LEFT = 130, TOP = 26, ROW = 20, GAP = 6; // pixels
+const AGAIN_MS = 15_000; // the server has starts asked for only while somebody asks it
 const LEAST_S = 2, MOST_S = 400 * 86400;
 const WORDS = {
   running: "runs", planned: "planned", several: "several jobs", done: "done", failed: "failed", killed: "killed", cancelled: "cancelled",
@@ -127,7 +128,7 @@ class Gantt {
   tick() {
     if (this.follow) this.until = now() + this.span * 0.4;
     this.draw();
-    if (this.follow && this.span < 120) this.ask();
+    if (this.follow && (this.span < 120 || Date.now() - this.asked > AGAIN_MS)) this.ask();
   }
 
   async ask() {
@@ -136,6 +137,7 @@ class Gantt {
       return;
     }
     this.asking = true;
+    this.asked = Date.now();
     const wide = this.canvas.clientWidth - LEFT;
     try {
       // The window and as much on both sides, so that panning shows something at once.

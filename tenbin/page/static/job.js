@@ -124,9 +124,10 @@ class JobView {
     setText(this.words, shown(words));
     this.bar.hidden = share === null;
     if (share !== null) this.bar.value = share;
+    this.beats += 1;
+    if (job.asks !== null && this.beats % 15 === 0) this.load(); // so that the start is asked for again
     if (!BEGUN.includes(job.stage)) return;
     this.readOutput();
-    this.beats += 1;
     if (this.beats % 5 === 0) this.readSamples();
   }
 

@@ -38,7 +38,7 @@ const many = (ids) => `${count(ids.length)} ${ids.length === 1 ? "job" : "jobs"}
 export async function act(verb, ids) {
   let to = null;
   if (verb === "cancel") {
-    const question = `Cancel ${many(ids)}? What runs gets SIGTERM, and SIGKILL after its grace.`;
+    const question = `Cancel ${many(ids)}? Of an array all members are meant. What runs gets SIGTERM, and SIGKILL after its grace.`;
     if (!await ask(question, "Cancel")) return false;
   } else if (verb === "migrate") {
     const field = el("label", {}, "To device or node ", el("input", { name: "to", required: true }));

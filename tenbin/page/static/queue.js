@@ -9,6 +9,7 @@ import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, progress, startWo
 const ROW = 44; // pixels, as page.css has it
 const AROUND = 20; // rows that are loaded above and below those that are seen
 const MOST = 200;
+const AGAIN_MS = 15_000; // the server has starts asked for only while somebody asks it
 const COLUMNS = [
   ["id", "job"], ["name", "name"], ["user", "user"], ["stage", "stage"], ["cores", "cores"],
   ["place", "place"], ["submit_s", "since"], ["queue", "what happens"],
@@ -49,7 +50,11 @@ class Queue {
       else if (kind === "reasons") this.refresh();
       this.showCounts();
     });
-    this.timer = setInterval(() => this.refresh(), 1000);
+    this.loaded = Date.now();
+    this.timer = setInterval(() => {
+      this.refresh();
+      if (Date.now() - this.loaded > AGAIN_MS) this.load();
+    }, 1000);
     this.keys = (event) => this.key(event);
     addEventListener("keydown", this.keys);
     this.resized = new ResizeObserver(() => this.scrolled());
@@ -185,6 +190,7 @@ class Queue {
     }
     this.loading?.abort();
     const mine = this.loading = new AbortController();
+    this.loaded = Date.now();
     const [first, last] = this.seen();
     const start = Math.max(first - AROUND, 0);
     const size = Math.min(last - start + AROUND, MOST);

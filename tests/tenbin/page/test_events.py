@@ -238,6 +238,10 @@ def test_output_comes_from_a_byte_on_and_is_bounded(up: Up, page: PageProcess) -
     }
     assert read(stream="stdout", start=1_000_005)["text"] == ""
     assert read(stream="stderr")["text"] == ""
+    half = up.client.submit(["python3", "-c", "import sys; sys.stdout.buffer.write('é\u20ac'.encode()[:4])"])
+    half.result(30)
+    found = page.get(f"/api/jobs/{half.id}/output?stream=stdout")
+    assert (found["text"], found["end"]) == ("é", 2)  # the rest of the other character may yet come
     fifo = up.home.parent / "fifo"
     os.mkfifo(fifo)
     held = up.client.submit(["true"], stdout=str(fifo), priority=-1, begin_s=time.time() + 600)
