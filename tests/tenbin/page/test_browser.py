@@ -72,6 +72,7 @@ def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     viewer.row("second").get_by_text("▶ running").wait_for()
     tab.get_by_role("link", name="3", exact=True).click()
     tab.get_by_text("Members of array 3").wait_for()
+    up.until(lambda: up.client.call("GET", "/jobs/count")["count"] == 1)  # else one may end as it is killed
 
 
 def test_it_stays_live_when_the_coordinator_or_the_connection_is_lost(
