@@ -30,17 +30,23 @@ class NodeView:
         self._profiles: dict[str, tuple[str, dict[str, Any] | None]] = {}  # by node, with the path
 
     def find(self) -> dict[str, Any]:
-        """Return the nodes as the coordinator said last, each with its jobs and its newest profile."""
+        """Return the nodes as the coordinator said last, each with its jobs and its newest profile.
+
+        The profile of this machine stands with its first pool; a pool of other nodes has none.
+        """
         status = self._explainer.status
         table = status["nodes"] if status else []
         begun = [row for row in list(self._mirror.rows.values()) if row.stage in BEGUN]
+        of_here = all("units" in node for node in table)  # cores or devices of this machine
         nodes = []
         for node in table[:MOST_NODES]:
             jobs = [row for row in begun if node["name"] in row.lane]
             shown = [{"id": row.id, "label": row.label, "name": row.name} for row in jobs[:MOST_JOBS]]
-            is_pool = "units" in node  # its cores or devices are of this machine, unless there are nodes too
-            host = socket.gethostname() if is_pool and len(table) == 1 else node["name"]
-            nodes.append({**node, "jobs": shown, "job_count": len(jobs), "profile": self._profile(host)})
+            nodes.append({**node, "jobs": shown, "job_count": len(jobs)})
+            if "units" not in node:
+                nodes[-1]["profile"] = self._profile(node["name"])
+            elif of_here and len(nodes) == 1:
+                nodes[-1]["profile"] = self._profile(socket.gethostname())
         return {"nodes": nodes, "left_out": max(len(table) - MOST_NODES, 0), "known": status is not None}
 
     def _profile(self, node: str) -> dict[str, Any] | None:

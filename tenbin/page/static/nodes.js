@@ -59,6 +59,7 @@ function part(node) {
 }
 
 function profile({ name, profile: found }) {
+  if (found === undefined) return [];
   if (!found) return [el("p", { className: "hint", textContent: "Nothing was measured of it yet: tenbin profile" })];
   const mark = (one) => (one.emulated ? " EMULATED" : "");
   return [
