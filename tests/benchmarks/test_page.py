@@ -24,9 +24,8 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 from tests.support.coordinator import Up
 from tests.support.page import Messages, PageProcess
-from tests.support.viewer import Viewer, browser
+from tests.support.viewer import Viewer
 
-__all__ = ["browser"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 JOBS, VIEWERS = 100_000, 20
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -19,12 +21,13 @@ document.addEventListener("securitypolicyviolation", (event) =>
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is there, asyncio cannot run in this process
 def browser() -> Iterator[Any]:
-    """Start Debian's Chromium once."""
+    """Start Debian's Chromium once for a file of tests."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     require(program, "chromium")
-    api = pytest.importorskip("playwright.sync_api")
+    require(find_spec("playwright"), "playwright (./install --dev)")
+    api = import_module("playwright.sync_api")
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield started

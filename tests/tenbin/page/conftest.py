@@ -9,9 +9,7 @@ import pytest
 
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
-from tests.support.viewer import Viewer, browser
-
-__all__ = ["browser"]
+from tests.support.viewer import Viewer
 
 
 @pytest.fixture

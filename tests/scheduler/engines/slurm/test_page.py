@@ -7,9 +7,7 @@ from typing import Any
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 from tests.support.slurm_lab import SlurmLab
-from tests.support.viewer import Viewer, browser
-
-__all__ = ["browser"]
+from tests.support.viewer import Viewer
 
 
 def test_nodes_of_the_cluster_are_lanes(up: Up, lab: SlurmLab, browser: Any) -> None:
