@@ -38,6 +38,7 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "down": ("cluster.status:down", RUN),
     "status": ("cluster.status:status", RUN),
     "nodes": ("cluster.nodes:nodes", RUN),
+    "page": ("cluster.page:page", RUN),
     "submit": ("jobs.submit:submit", RUN),
     "map": ("jobs.map.command:map_", RUN),
     "jobs": ("jobs.jobs:jobs", RUN),

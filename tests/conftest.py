@@ -18,7 +18,7 @@ from profiles.errors import Unavailable
 from tests.support.components import require
 from tests.support.machines import Pristine, Tree
 
-pytest_plugins = ["tests.support.coordinator"]
+pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

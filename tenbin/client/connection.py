@@ -100,7 +100,7 @@ class Connection:
         if late and connection.sock is not None:
             busy = f"the coordinator at {self.address} is busy: no answer within {timeout_s:g} s"
             return f"{busy}; see later what became of the call: tenbin jobs"
-        if not self._url and (pid := _holder(self.home)) is not None:
+        if not self._url and (pid := holder(self.home)) is not None:
             return f"the coordinator at {self.address} is starting or ending (pid {pid}); try again"
         start = "tenbin up --listen PORT" if self._url else "tenbin up --daemon"
         return f"no coordinator answers at {self.address}; start one with: {start}"
@@ -136,7 +136,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _holder(home: Path) -> int | None:
+def holder(home: Path) -> int | None:
     """Find the process that holds the lock of a coordinator's folder; None: no process, or unknown."""
     try:
         end = f":{(home / 'lock').stat().st_ino}"

@@ -78,6 +78,22 @@ def token_of(home: Path) -> str:
     return token
 
 
+def own_names(names: Iterable[str]) -> set[str]:
+    """Return the names of this machine as ``is_here`` compares them; ``localhost`` is always one."""
+    return {"localhost", *(name.lower().rstrip(".") for name in names)}
+
+
+def is_here(host: bytes, names: set[str]) -> bool:
+    """Return True if a Host header names this machine, by an address (no page can rebind it) or a name."""
+    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host.decode("latin-1"))
+    name = (found[1] or found[2] or "") if found else ""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower().rstrip(".") in names
+    return True
+
+
 class Guard:
     """Lets calls through that came by the Unix socket, or that know the token.
 
@@ -88,14 +104,14 @@ class Guard:
 
     def __init__(self, app: App, unix: Path, token: str, names: Iterable[str] = ()) -> None:
         self._app, self._unix, self._token = app, str(unix), token.encode()
-        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+        self._names = own_names(names)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope.get("server") == (self._unix, None):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             headers = dict(scope["headers"])
-            if not self._is_here(headers.get(b"host", b"").decode("latin-1")):
+            if not is_here(headers.get(b"host", b""), self._names):
                 detail = "this coordinator does not answer to that name; call it by its address"
                 await JSONResponse({"detail": detail}, 403)(scope, receive, send)
             elif not self._knows(headers.get(b"authorization", b"")):
@@ -106,16 +122,6 @@ class Guard:
                 await answer(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
-
-    def _is_here(self, host: str) -> bool:
-        """Return True if the header names this machine, by an address (no page can rebind it) or a name."""
-        found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host)
-        name = (found[1] or found[2] or "") if found else ""
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name.lower().rstrip(".") in self._names
-        return True
 
     def _knows(self, authorization: bytes) -> bool:
         scheme, _, token = authorization.partition(b" ")

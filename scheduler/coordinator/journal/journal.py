@@ -306,7 +306,7 @@ def predictions_of(
     Raises:
         BadInput: there is none, or it cannot be read.
     """
-    with _as_it_is(store) as db:
+    with as_it_is(store) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'forecasts'").fetchone():
             return []
         return read_predictions(db, job=None, kind=kind, last=last, open=False)
@@ -314,7 +314,7 @@ def predictions_of(
 
 def ended_jobs(store: Path, last: int) -> list[Entry]:
     """Read the last jobs that have ended, in the order of their numbers; see ``predictions_of``."""
-    with _as_it_is(store) as db:
+    with as_it_is(store) as db:
         has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
         columns = ", ".join(name if name in has else f"NULL AS {name}" for name in COLUMNS)
         where = f"stage IN ({', '.join('?' * len(FINAL))}) ORDER BY id DESC LIMIT ?"
@@ -323,7 +323,7 @@ def ended_jobs(store: Path, last: int) -> list[Entry]:
 
 
 @contextmanager
-def _as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
+def as_it_is(store: Path) -> Iterator[sqlite3.Connection]:
     """Open the journal of a store to read only."""
     path = store / file.FILE
     if not path.exists():

@@ -190,9 +190,14 @@ def columns_of(db: sqlite3.Connection, layout: Layout, older: bool) -> list[str]
     return [name if name in has or not older else f"NULL AS {name}" for name in wanted]
 
 
-def read_only(path: Path) -> sqlite3.Connection:
-    """Open the journal to read only: its log is neither carried over nor deleted."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+def read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
+    """Open the journal to read only: its log is neither carried over nor deleted.
+
+    Args:
+        any_thread: threads may use it, one at a time.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(address, uri=True, check_same_thread=not any_thread)
 
 
 def functions(db: sqlite3.Connection) -> None:

@@ -1,0 +1,207 @@
+"""The HTTP API of the page, which only the page itself uses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Header, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ConfigDict, Field
+
+from profiles.errors import UserError
+from scheduler.coordinator.journal.reader import job_record
+from scheduler.jobs.entry import Entry
+from tenbin.client.client import Client
+from tenbin.errors import TenbinError
+from tenbin.page import job as job_view
+from tenbin.page.explainer import Explainer
+from tenbin.page.gantt import Gantt, Window
+from tenbin.page.listing import Asked, Lists, number_of, told, window
+from tenbin.page.mirror import Mirror
+from tenbin.page.nodes import NodeView
+from tenbin.page.stream import MOST_VIEWERS, Streams
+from tenbin.page.truth import Truth
+from tenbin.server.job_filters import LARGEST
+from tenbin.server.refusals import refuse_invalid
+
+STATIC = Path(__file__).parent / "static"
+MOST_SELECTED = 100_000
+Verb = Literal["cancel", "suspend", "resume", "retry", "migrate"]
+
+
+class Change(BaseModel):
+    """Jobs or arrays to change, those to which it applies; ``to``: where ``migrate`` moves them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    ids: Annotated[list[int], Field(min_length=1, max_length=MOST_SELECTED)]
+    to: str | None = None
+
+
+class Page:
+    """The parts of the page's process.
+
+    Attributes:
+        streams: to be ended before the server waits for its requests.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.mirror = Mirror(store)
+        self.lists = Lists(self.mirror)
+        self.explainer = Explainer(store, self.mirror)
+        self.gantt = Gantt(self.mirror, self.explainer)
+        self.nodes = NodeView(self.mirror, self.explainer)
+        self.truth = Truth(self.mirror, self.explainer)
+        self.streams = Streams(self.mirror, self.explainer)
+        self.client = Client(store)
+
+    def warm(self) -> None:
+        """Read the journal, and make what the first viewer would wait for.
+
+        Raises:
+            BadInput: the journal cannot be read.
+        """
+        self.mirror.refresh()
+        self.lists.find(Asked())
+        now_s = time.time()
+        self.gantt.find(Window(from_s=now_s - 3600.0, until_s=now_s), [])
+
+
+def make_app(page: Page) -> FastAPI:
+    """Make the application over the journal of one coordinator, which is read already."""
+    app = FastAPI(title="tenbin page", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_exception_handler(RequestValidationError, refuse_invalid)
+    app.add_exception_handler(UserError, _unreadable)
+    _questions(app, page)
+    _of_job(app, page)
+    _changes(app, page)
+
+    @app.get("/")
+    async def shell() -> FileResponse:
+        return FileResponse(STATIC / "page.html")
+
+    app.mount("/static", StaticFiles(directory=STATIC))
+    return app
+
+
+def _unreadable(request: Request, error: Exception) -> JSONResponse:
+    """Say that the journal cannot be read."""
+    return JSONResponse({"detail": str(error)}, 503)
+
+
+def _questions(app: FastAPI, page: Page) -> None:
+    """Add the routes that tell of many jobs."""
+
+    @app.get("/api/session")
+    async def session() -> dict[str, Any]:
+        return {
+            "home": str(page.store),
+            "host": socket.gethostname(),
+            "now_s": time.time(),
+        }
+
+    @app.get("/api/jobs")
+    async def jobs(asked: Annotated[Asked, Query()]) -> dict[str, Any]:
+        """List the rows of a window; those of them that wait are explained from now on."""
+        found = await asyncio.to_thread(window, page.lists, asked)
+        waiting = [row["asks"] for row in found["rows"] if row["asks"] is not None]
+        page.explainer.watch(waiting)
+        found["reasons"] = {job: page.explainer.told(job) for job in waiting}
+        return found | {"now_s": time.time()}
+
+    @app.get("/api/gantt")
+    async def gantt(window: Annotated[Window, Query()]) -> dict[str, Any]:
+        """Return the rectangles of a part of the time."""
+        planned = await asyncio.to_thread(page.gantt.head)
+        page.explainer.watch(planned)
+        return await asyncio.to_thread(page.gantt.find, window, planned)
+
+    @app.get("/api/nodes")
+    async def nodes() -> dict[str, Any]:
+        """Tell what each node is and has."""
+        return await asyncio.to_thread(page.nodes.find)
+
+    @app.get("/api/truth")
+    async def truth() -> dict[str, Any]:
+        """Tell how good the predictions were."""
+        return await asyncio.to_thread(page.truth.find)
+
+    @app.get("/api/ids")
+    async def ids(asked: Annotated[Asked, Query()]) -> dict[str, list[int]]:
+        """List the numbers of all rows of a list, to be selected."""
+        found = await asyncio.to_thread(page.lists.find, asked)
+        return {"ids": [number_of(row) for row in found[:MOST_SELECTED]]}
+
+    @app.get("/api/events")
+    async def events(
+        after: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+        last_event_id: Annotated[str | None, Header(max_length=19, pattern="^[0-9]*$")] = None,
+    ) -> StreamingResponse:
+        """Stream what happens, from the last message on that the viewer has."""
+        if page.streams.viewers >= MOST_VIEWERS:
+            raise HTTPException(503, f"{MOST_VIEWERS} viewers are here already; close a window")
+        last = int(last_event_id) if last_event_id else after
+        return StreamingResponse(page.streams.stream(last), media_type="text/event-stream")
+
+
+def _of_job(app: FastAPI, page: Page) -> None:
+    """Add the routes that tell of one job."""
+
+    def entry_of(job_id: int) -> Entry:
+        record = job_record(page.store, job_id)
+        if record is None:
+            raise HTTPException(404, f"there is no job {job_id}")
+        return record.entry
+
+    @app.get("/api/jobs/{job_id}")
+    async def job(job_id: int) -> dict[str, Any]:
+        found = await asyncio.to_thread(job_view.account, page.store, job_id)
+        row = page.mirror.rows.get(job_id)
+        if found is None or row is None:
+            if any(row.array == job_id for row in list(page.mirror.rows.values())):
+                return {"array": True}
+            raise HTTPException(404, f"there is no job {job_id}")
+        shown = told(row)
+        if shown["asks"] is not None:
+            page.explainer.watch([job_id])
+        return found | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
+
+    @app.get("/api/jobs/{job_id}/output")
+    async def output(
+        job_id: int,
+        stream: job_view.Stream,
+        start: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    ) -> dict[str, Any]:
+        try:
+            return await asyncio.to_thread(
+                lambda: job_view.output(page.store, entry_of(job_id), stream, start)
+            )
+        except OSError as error:
+            raise HTTPException(422, f"{stream} of job {job_id}: {error.strerror}") from error
+
+    @app.get("/api/jobs/{job_id}/samples")
+    async def samples(job_id: int) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(lambda: job_view.samples(page.store, entry_of(job_id)))
+
+
+def _changes(app: FastAPI, page: Page) -> None:
+    """Add the route that changes jobs: the coordinator is asked, with the rights of this process's user."""
+
+    @app.post("/api/change/{verb}")
+    async def change(verb: Verb, asked: Change) -> dict[str, Any]:
+        body: dict[str, Any] = {"ids": [], "where_possible": asked.ids}
+        if verb == "migrate":
+            if not asked.to:
+                raise HTTPException(422, "to: name a device or a node")
+            body["to"] = asked.to
+        try:
+            found: dict[str, Any] = await asyncio.to_thread(page.client.call, "POST", f"/{verb}", body)
+        except TenbinError as error:
+            raise HTTPException(503 if error.exit_code == 4 else 422, str(error)) from error
+        return found

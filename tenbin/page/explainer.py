@@ -1,0 +1,212 @@
+"""Reasons and expected starts of waiting jobs, asked of the coordinator rarely, once for all viewers.
+
+All calls together take at most ``SHARE`` of a processor of the coordinator: each is timed, and after it the
+poller waits until its time is earned again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+from tenbin.client.client import Client
+from tenbin.client.connection import holder
+from tenbin.errors import TenbinError
+from tenbin.page.mirror import Mirror
+
+SHARE = 0.01  # of a processor
+BURST_S = 0.3  # earned while nobody asks
+FRESH_S = 10.0  # a reason is not asked again before
+WATCHED_S = 30.0  # a job is asked for so long after a viewer saw it
+STATUS_S, QUIET_S = 2.0, 10.0  # between two looks at its nodes: while jobs change, and else
+ANSWER_S = 10.0  # to wait for an answer
+LEAST = 8  # outcomes before a forecast has an interval
+KEPT = 200  # outcomes
+
+
+class Answer(NamedTuple):
+    """The reason of a wait, the expected start (None: not known), and when that was said."""
+
+    why: str
+    expected_start_s: float | None
+    at_s: float
+
+
+class Starts:
+    """Expected starts beside the real ones; how wrong they were lately gives the next ones their interval."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, tuple[float, float]] = {}  # when it was said, and the wait that was said
+        self._ratios: deque[float] = deque(maxlen=KEPT)  # real wait / said wait
+
+    def say(self, job: int, answer: Answer) -> None:
+        """Note the first forecast of a job."""
+        if answer.expected_start_s is not None and answer.expected_start_s > answer.at_s + 1.0:
+            self._said.setdefault(job, (answer.at_s, answer.expected_start_s - answer.at_s))
+
+    def look(self, mirror: Mirror) -> None:
+        """Compare the forecasts of jobs that have started or ended meanwhile."""
+        for job in [
+            job for job in self._said if (row := mirror.rows.get(job)) is None or row.end_s or row.start_s
+        ]:
+            at_s, wait_s = self._said.pop(job)
+            row = mirror.rows.get(job)
+            if row is not None and row.start_s is not None:
+                self._ratios.append(max(row.start_s - at_s, 0.0) / wait_s)
+
+    def account(self) -> dict[str, Any]:
+        """Return how many outcomes there are, and the quantiles of real wait / said wait if they suffice."""
+        found: dict[str, Any] = {"outcomes": len(self._ratios), "needed": LEAST}
+        if len(self._ratios) < LEAST:
+            return found | dict.fromkeys(("low", "middle", "high"))
+        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
+        return found | {"low": max(low, 0.0), "middle": middle, "high": high}
+
+    def interval(self, answer: Answer) -> dict[str, Any]:
+        """Return the start that is expected, and within what it lay in 8 of 10 cases lately."""
+        found: dict[str, Any] = {
+            "outcomes": len(self._ratios),
+            "needed": LEAST,
+            "low_s": None,
+            "high_s": None,
+        }
+        if answer.expected_start_s is None or len(self._ratios) < LEAST:
+            return found
+        low, *_, high = quantiles(self._ratios, n=10)
+        wait_s = max(answer.expected_start_s - answer.at_s, 0.0)
+        return found | {"low_s": answer.at_s + wait_s * max(low, 0.0), "high_s": answer.at_s + wait_s * high}
+
+
+class Explainer:
+    """The one caller of the coordinator; viewers share its answers.
+
+    Attributes:
+        status: the last answer to ``GET /status``; None: it never answered. status_number: counts them.
+        trouble: why the coordinator does not answer; "": it does.
+        version: counts what has changed here.
+    """
+
+    def __init__(self, store: Path, mirror: Mirror) -> None:
+        self._client, self._mirror = Client(store), mirror
+        self._store = store
+        self._watched: dict[int, float] = {}
+        self._answers: dict[int, Answer] = {}
+        self._changed: deque[tuple[int, int]] = deque(maxlen=10_000)
+        self._earned_s, self._earned_at = BURST_S, time.monotonic()
+        self._asked_at, self._asked_version = -math.inf, -1
+        self._wake = asyncio.Event()
+        self.starts = Starts()
+        self.status: dict[str, Any] | None = None
+        self.trouble, self.version, self.status_number = "", 0, 0
+
+    def watch(self, jobs: list[int]) -> None:
+        """Note that viewers see these waiting jobs now."""
+        now = time.monotonic()
+        fresh = [job for job in jobs if job not in self._answers]
+        self._watched.update(dict.fromkeys(jobs, now))
+        if fresh:
+            self._wake.set()
+
+    def told(self, job: int) -> dict[str, Any] | None:
+        """Return what is known of a waiting job; None: nothing yet."""
+        answer = self._answers.get(job)
+        return None if answer is None else answer._asdict() | self.starts.interval(answer)
+
+    def changed_since(self, version: int) -> dict[int, Any]:
+        """Return the answers that are newer than a version."""
+        jobs = {job for at, job in self._changed if at > version}
+        return {job: self.told(job) for job in jobs if job in self._answers}
+
+    async def run(self) -> None:
+        """Ask, until cancelled."""
+        while True:
+            await self._earn()
+            self.starts.look(self._mirror)
+            if holder(self._store) is None:
+                self._say("no coordinator runs; start one with: tenbin up --daemon")
+                await asyncio.sleep(0.5)
+            elif self.trouble or self._status_is_due():
+                await self._ask_status()
+            elif (job := self._next()) is not None:
+                await self._ask(job)
+            else:
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), 0.5)
+
+    async def _earn(self) -> None:
+        """Wait until calls may go on."""
+        while True:
+            now = time.monotonic()
+            self._earned_s = min(self._earned_s + SHARE * (now - self._earned_at), BURST_S)
+            self._earned_at = now
+            if self._earned_s > 0:
+                return
+            await asyncio.sleep(-self._earned_s / SHARE + 0.01)
+
+    async def _call(self, path: str) -> Any:
+        began = time.monotonic()
+        try:
+            found = await asyncio.to_thread(self._client.call, "GET", path, None, ANSWER_S)
+        except TenbinError as error:
+            if error.exit_code != 4:
+                self._earned_s -= time.monotonic() - began
+                return None
+            self._earned_s -= min(time.monotonic() - began, BURST_S)  # it did not work for us all the time
+            self._say(str(error))
+            await asyncio.sleep(0.5)
+            return None
+        self._earned_s -= time.monotonic() - began
+        self._say("")
+        return found
+
+    async def _ask_status(self) -> None:
+        before = self._mirror.version
+        if (found := await self._call("/status")) is not None:
+            self._asked_at, self._asked_version = time.monotonic(), before
+            if found != self.status:
+                self.status = found
+                self.status_number += 1
+                self.version += 1
+
+    def _status_is_due(self) -> bool:
+        quiet = self._asked_version == self._mirror.version
+        return time.monotonic() >= self._asked_at + (QUIET_S if quiet else STATUS_S)
+
+    async def _ask(self, job: int) -> None:
+        found = await self._call(f"/jobs/{job}")
+        if found is None:
+            self._watched.pop(job, None)
+            return
+        answer = Answer(found["why"], found["expected_start_s"], time.time())
+        self.starts.say(job, answer)
+        before = self._answers.get(job)
+        self._answers[job] = answer
+        if before is None or before[:2] != answer[:2]:
+            self.version += 1
+            self._changed.append((self.version, job))
+
+    def _next(self) -> int | None:
+        """Choose the job to ask for: first what was never explained, then the oldest answer."""
+        now = time.monotonic()
+        rows = self._mirror.rows
+        for job, at in list(self._watched.items()):
+            row = rows.get(job)
+            if now - at > WATCHED_S or row is None or row.stage not in ("waiting", "held", "suspended"):
+                del self._watched[job]
+                self._answers.pop(job, None)
+        due_s = time.time() - FRESH_S
+        ages = [(answer.at_s if (answer := self._answers.get(job)) else 0.0, job) for job in self._watched]
+        oldest = min(ages, default=None)
+        return None if oldest is None or oldest[0] > due_s else oldest[1]
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            self.trouble, self._asked_at = trouble, -math.inf
+            self.version += 1

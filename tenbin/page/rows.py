@@ -1,0 +1,143 @@
+"""Jobs as the page keeps them: light, all of them in memory, made from the journal's rows."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+import posixpath
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from scheduler.jobs.entry import FINAL, Stage
+
+COLUMNS = (
+    *("id", "spec", "array", "array_index", "stage", "held_by_user", "placement", "cores", "hosts"),
+    *("submit_s", "start_s", "since_s", "end_s", "limit_s", "predicted", "code", "trouble", "attempt"),
+    *("done", "served_s", "blocked"),
+)
+BEGUN = frozenset(stage.value for stage in Stage if stage.begun)
+ENDED = frozenset(stage.value for stage in FINAL)
+USER = getpass.getuser()  # whose jobs those are that name nobody
+
+
+class Expected(NamedTuple):
+    """A run time in seconds: the middle, and the 10 and 90 % quantiles where they are known."""
+
+    run_s: float
+    low_s: float | None
+    high_s: float | None
+    basis: str
+
+
+class Row(NamedTuple):
+    """One job of the lists; times in seconds since 1970.
+
+    Attributes:
+        member: its index in the array.
+        lane: where it runs or ran last: the nodes, else the pool; () before its first start.
+        expected: its run time; None: nothing is known.
+    """
+
+    id: int
+    label: str
+    name: str
+    user: str
+    array: int | None
+    member: int | None
+    stage: str
+    cores: int
+    priority: int
+    place: str
+    lane: tuple[str, ...]
+    submit_s: float
+    start_s: float | None
+    since_s: float
+    end_s: float | None
+    limit_s: float | None
+    expected: Expected | None
+    code: int | None
+    trouble: str
+    attempt: int
+    served_s: float
+
+
+class _Asked(NamedTuple):
+    """The parts of a specification that lists show."""
+
+    name: str
+    user: str
+    cores: int
+    priority: int
+    time_s: float | None
+    expect_s: dict[str, float]
+    member: int | None
+
+
+@lru_cache(maxsize=256)
+def _asked(text: str) -> _Asked:
+    """Read a specification; the members of an array, one after the other, share one."""
+    spec = json.loads(text)
+    slurm = spec.get("slurm") or {}
+    return _Asked(
+        spec.get("name") or posixpath.basename(spec["command"][0]),
+        slurm.get("user") or USER,
+        spec.get("tasks", 1) * spec.get("cores", 1),
+        spec.get("priority", 0),
+        spec.get("time_s"),
+        spec.get("expect_s") or {},
+        spec.get("array_index"),
+    )
+
+
+def row_of(values: Sequence[Any]) -> Row:
+    """Make the row of a job from ``COLUMNS``."""
+    found = dict(zip(COLUMNS, values, strict=True))
+    asked = _asked(found["spec"])
+    array, index = found["array"], found["array_index"]
+    pool, nodes = "", list[list[int]]()
+    if found["placement"] not in (None, "null"):
+        pool, _, nodes, *_ = json.loads(found["placement"])
+    hosts = _listed(found["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
+    stage = found["stage"]
+    limit_s = asked.time_s if found["limit_s"] is None else found["limit_s"]
+    return Row(
+        id=found["id"],
+        label=str(found["id"]) if array is None else f"{array}[{index}]",
+        name=asked.name,
+        user=asked.user,
+        array=array,
+        member=asked.member if index is None else index,
+        stage="suspended" if stage == "held" and found["held_by_user"] else stage,
+        cores=len(_listed(found["cores"])) or asked.cores,
+        priority=asked.priority,
+        place=", ".join(hosts) or pool,
+        lane=tuple(hosts) or ((pool,) if pool else ()),
+        submit_s=found["submit_s"],
+        start_s=found["start_s"],
+        since_s=found["since_s"],
+        end_s=found["end_s"],
+        limit_s=None if limit_s is None or math.isinf(limit_s) else limit_s,
+        expected=_expected(asked, found["predicted"], pool),
+        code=found["code"],
+        trouble=found["blocked"] or found["trouble"] or "",
+        attempt=found["attempt"],
+        served_s=found["served_s"] or 0.0,
+    )
+
+
+def _listed(text: str | None) -> list[Any]:
+    return [] if text in (None, "null", "[]") else json.loads(text)
+
+
+def _expected(asked: _Asked, predicted: str | None, pool: str) -> Expected | None:
+    """Return the run time that the owner states, else what earlier runs say, on the job's pool."""
+    if asked.expect_s:
+        run_s = asked.expect_s.get(pool, next(iter(asked.expect_s.values())))
+        return Expected(run_s, None, None, "stated by the user")
+    told = {} if predicted in (None, "null") else (json.loads(predicted).get("run_s") or {})
+    if not told:
+        return None
+    found = told.get(pool) or next(iter(told.values()))
+    return Expected(found["middle"], found["low"], found["high"], found["rule"])

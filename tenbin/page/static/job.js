@@ -1,0 +1,190 @@
+// One job: command, story, output as it comes, use over time, predictions beside outcomes.
+
+import { get } from "./api.js";
+import { chart } from "./chart.js";
+import { button, el, facts, setText, shown, shownLines, table } from "./dom.js";
+import { listen, live, noteClock, now } from "./live.js";
+import { act } from "./notices.js";
+import { what } from "./queue.js";
+import { BEGUN, ENDED, GLYPHS, clock, duration, number } from "./words.js";
+
+const MOST_TEXT = 64 * 1024; // characters of output that are kept
+const WHILE = { cancel: (job) => !ENDED.includes(job.stage), suspend: (job) => !ENDED.includes(job.stage) && job.stage !== "suspended",
+  resume: (job) => job.stage === "suspended", retry: (job) => ENDED.includes(job.stage) && job.stage !== "done", migrate: (job) => job.stage === "running" };
+const TEXTS = { cancel: "Cancel", suspend: "Suspend", resume: "Resume", retry: "Run again", migrate: "Move" };
+
+export function show(place, { rest }) {
+  const view = new JobView(place, Number(rest));
+  return () => view.end();
+}
+
+/** A command as a shell takes it. */
+function quoted(words) {
+  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`)).join(" ");
+}
+
+class JobView {
+  constructor(place, id) {
+    this.id = id;
+    this.stream = "stdout";
+    this.ended = false;
+    this.title = el("h2", { textContent: `Job ${id}` });
+    this.stage = el("p", { className: "stage" });
+    this.bar = el("progress", { max: 1, hidden: true, aria: { label: "progress" } });
+    this.words = el("span");
+    this.actions = new Map(Object.entries(TEXTS).map(([verb, text]) => [verb, button(text, () => act(verb, [id]))]));
+    this.command = el("pre", { tabIndex: 0, className: "command", role: "region", aria: { label: "command" } });
+    this.about = el("div");
+    this.story = el("div");
+    this.text = el("pre", { className: "output", tabIndex: 0, role: "region", aria: { label: "output" } });
+    this.skipped = el("p", { className: "hint" });
+    this.streams = new Map(["stdout", "stderr"].map((stream) =>
+      [stream, button(stream, () => this.choose(stream), { ariaPressed: String(stream === this.stream) })]));
+    this.use = el("div");
+    this.predictions = el("div");
+    place.append(this.title, this.stage, el("p", {}, this.bar, this.words),
+      el("div", { className: "actions", role: "group", aria: { label: "Actions" } }, [...this.actions.values()]),
+      this.command,
+      el("div", { className: "beside" },
+        el("div", {}, el("h3", { textContent: "Output" }), el("div", { className: "actions" }, [...this.streams.values()]), this.skipped, this.text),
+        el("div", {}, el("h3", { textContent: "Facts" }), this.about)),
+      el("h3", { textContent: "Use over time" }), this.use,
+      el("h3", { textContent: "Story" }), this.story, el("h3", { textContent: "Predictions" }), this.predictions);
+    this.silence = listen((kind, data) => {
+      if (kind === "changes" && (data.jobs === null || data.jobs.includes(id))) this.load();
+      if (kind === "reasons") this.tick();
+    });
+    this.choose("stdout");
+    this.load();
+    this.timer = setInterval(() => this.tick(), 1000);
+    this.beats = 0;
+  }
+
+  end() {
+    this.ended = true;
+    this.silence();
+    clearInterval(this.timer);
+  }
+
+  async load() {
+    let job;
+    try {
+      job = await get(`/api/jobs/${this.id}`);
+    } catch (error) {
+      setText(this.stage, shown(error.message));
+      return;
+    }
+    if (this.ended) return;
+    if (job.array === true) {
+      location.hash = `#queue?array=${this.id}`;
+      return;
+    }
+    noteClock(job.now_s);
+    if (job.reason) live.reasons.set(this.id, job.reason);
+    this.job = job;
+    this.draw(job);
+    this.tick();
+    this.readOutput();
+    this.readSamples();
+  }
+
+  draw(job) {
+    setText(this.title, `Job ${job.label}: ${shown(job.name)}`);
+    document.title = `tenbin: job ${job.label}`;
+    for (const [verb, one] of this.actions) one.disabled = !WHILE[verb](job);
+    const usage = job.usage;
+    setText(this.command, shownLines(quoted(job.command)));
+    this.about.replaceChildren(facts([
+      ["folder", shown(job.folder)], ["user", shown(job.user)],
+      ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.member} of array ${job.array}` })],
+      ["cores", `${job.cores}${job.cpus.length ? ` (${job.cpus.join(", ")})` : ""}`],
+      ["place", shown(job.place)], ["priority", job.priority || null],
+      ["submitted", clock(job.submit_s)], ["started", job.start_s === null ? null : clock(job.start_s)],
+      ["ended", job.end_s === null ? null : clock(job.end_s)], ["exit code", job.code],
+      ["time limit", job.limit_s === null ? null : duration(job.limit_s)],
+      ["expected", job.expected ? expectedWords(job.expected) : null],
+      ["attempts", job.attempt || null], ["moves", job.migrations || null], ["pauses", job.preemptions || null],
+      ["processor time", usage ? duration(usage.user_s + usage.system_s) : null],
+      ["memory", usage?.peak_memory_mb ? `${number(usage.peak_memory_mb)} MB at most` : null],
+      ["energy", usage?.energy_j != null ? `${number(usage.energy_j)} J${usage.emulated ? " (EMULATED)" : ""}` : null],
+      ["output in", shown(job.stdout)],
+    ]));
+    this.story.replaceChildren(table("What happened", ["time", "what", "detail"],
+      job.history.map((event) => [clock(event.at_s), event.what, shown(event.detail)])));
+    this.predictions.replaceChildren(job.predictions.length ? table("Predicted beside measured",
+      ["kind", "where", "attempt", "predicted", "measured", "error"], job.predictions.map(predictionRow))
+      : el("p", { textContent: "Nothing was predicted of this job." }));
+  }
+
+  tick() {
+    const { job } = this;
+    if (!job) return;
+    const { share, words } = what(job, now());
+    setText(this.stage, `${GLYPHS[job.stage]} ${job.stage}`);
+    setText(this.words, shown(words));
+    this.bar.hidden = share === null;
+    if (share !== null) this.bar.value = share;
+    this.beats += 1;
+    if (job.asks !== null && this.beats % 15 === 0) this.load(); // so that the start is asked for again
+    if (!BEGUN.includes(job.stage)) return;
+    this.readOutput();
+    if (this.beats % 5 === 0) this.readSamples();
+  }
+
+  choose(stream) {
+    this.stream = stream;
+    for (const [name, one] of this.streams) one.ariaPressed = String(name === stream);
+    this.at = null;
+    this.text.textContent = "";
+    this.readOutput(true);
+  }
+
+  /** Read what has been written since, and keep the end. */
+  async readOutput(anew = false) {
+    if (this.reading && !anew) return;
+    const { stream } = this;
+    this.reading = true;
+    try {
+      const found = await get(`/api/jobs/${this.id}/output`, { stream, start: this.at === null ? null : String(this.at) });
+      if (stream !== this.stream || this.ended) return;
+      const down = this.text.scrollTop + this.text.clientHeight >= this.text.scrollHeight - 30;
+      if (this.at === null || found.start !== this.at) this.text.textContent = "";
+      if (found.text) {
+        const kept = this.text.textContent + shownLines(found.text);
+        this.text.textContent = kept.slice(-MOST_TEXT);
+      }
+      this.at = found.end;
+      setText(this.skipped, found.skipped ? "Only the end is shown; all of it is in the file." : this.text.textContent ? "" : `Nothing on ${stream} yet.`);
+      if (down) this.text.scrollTop = this.text.scrollHeight;
+    } catch (error) {
+      setText(this.skipped, shown(error.message));
+    } finally {
+      this.reading = false;
+    }
+  }
+
+  async readSamples() {
+    const rows = await get(`/api/jobs/${this.id}/samples`).catch(() => []);
+    if (this.ended || rows.length === this.points) return;
+    this.points = rows.length;
+    const open = [...this.use.querySelectorAll("details")].map((one) => one.open);
+    const of = (name) => rows.map((row) => [row.at_s, row[name]]);
+    const charts = [chart("Cores in use", "cores", of("cores")), chart("Memory", "MB", of("memory_mb"))];
+    if (rows.some((row) => row.power_w !== null)) charts.push(chart("Power", "W", of("power_w")));
+    this.use.replaceChildren(...(rows.length > 1 ? charts : [el("p", { textContent: "No samples yet: it waits, or was too short." })]));
+    this.use.querySelectorAll("details").forEach((one, place) => { one.open = open[place] ?? false; });
+  }
+}
+
+function expectedWords({ run_s: run, low_s: low, high_s: high, basis }) {
+  const within = low === null ? "" : ` (${duration(low)} to ${duration(high)} in 8 of 10 cases)`;
+  return `${duration(run)}${within}: ${shown(basis)}`;
+}
+
+function predictionRow(one) {
+  const said = one.predicted ?? one.stated;
+  const error = one.measured && said > 0 ? `${Math.round(((said - one.measured) / one.measured) * 100)} %` : "-";
+  const measured = one.measured === null ? (one.void ? shown(one.void) : "not known yet") : number(one.measured);
+  const where = one.detail.to ? `${one.detail.pool ?? ""} to ${one.detail.to}` : one.detail.pool ?? "";
+  return [one.kind, shown(where), String(one.attempt), `${number(said)}${one.predicted === null ? " (stated by the user)" : ""}`, measured, error];
+}

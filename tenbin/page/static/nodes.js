@@ -1,0 +1,73 @@
+// The nodes: what is free, which jobs are there, what was measured.
+
+import { get } from "./api.js";
+import { el, facts, setText, shown, table } from "./dom.js";
+import { listen } from "./live.js";
+import { count } from "./words.js";
+
+export function show(place) {
+  const told = el("p", { role: "status", className: "hint" });
+  const content = el("div");
+  place.append(el("h2", { textContent: "Nodes" }), told, content);
+  let ended = false, loading = false, again = false;
+  async function load() {
+    if (loading) {
+      again = true;
+      return;
+    }
+    loading = true;
+    try {
+      const found = await get("/api/nodes");
+      if (ended) return;
+      const open = new Set([...content.querySelectorAll("details[open]")].map((one) => one.dataset.node));
+      content.replaceChildren(...found.nodes.map(part));
+      for (const one of content.querySelectorAll("details")) one.open = open.has(one.dataset.node);
+      const more = found.left_out ? `; ${count(found.left_out)} more are not shown` : "";
+      setText(told, found.known ? `${count(found.nodes.length)} ${found.nodes.length === 1 ? "node or pool" : "nodes or pools"}${more}.` : "The coordinator has not been asked yet, or does not answer.");
+    } catch (error) {
+      setText(told, shown(error.message));
+    }
+    loading = false;
+    if (again && !ended) {
+      again = false;
+      load();
+    }
+  }
+  const silence = listen(() => load());
+  load();
+  return () => {
+    ended = true;
+    silence();
+  };
+}
+
+function free(node) {
+  if (node.units !== undefined) return `${count(node.free)} of ${count(node.units)} units`;
+  if (!node.capacity) return null;
+  return Object.entries(node.capacity).map(([name, all]) => `${node.free[name]} of ${all} ${name}`).join(", ");
+}
+
+function part(node) {
+  const jobs = node.jobs.flatMap((job) => [el("a", { href: `#job/${job.id}`, textContent: job.label }), ` ${shown(job.name)}  `]);
+  const state = node.up === false ? `✗ down${node.trouble ? `: ${shown(node.trouble)}` : ""}` : "✓ in service";
+  const regions = Array.isArray(node.regions) ? node.regions.map((region) => `${region.name}: ${region.used} of ${region.units}`).join(", ")
+    : Object.entries(node.regions ?? {}).map(([name, units]) => `${name}: ${units}`).join(", ");
+  const more = node.job_count > node.jobs.length ? `and ${count(node.job_count - node.jobs.length)} more` : "";
+  return el("section", {}, el("h3", { textContent: shown(node.name) }),
+    facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"]]),
+    ...profile(node));
+}
+
+function profile({ name, profile: found }) {
+  if (found === undefined) return [];
+  if (!found) return [el("p", { className: "hint", textContent: "Nothing was measured of it yet: tenbin profile" })];
+  const mark = (one) => (one.emulated ? " EMULATED" : "");
+  return [
+    table(shown(found.headline), ["figure", "value", "95 % interval", "meaning"],
+      found.figures.map((one) => [`${one.name}${mark(one)}`, shown(one.value), one.interval, shown(one.meaning)])),
+    ...found.unusual.map((sentence) => el("p", { textContent: `unusual: ${shown(sentence)}` })),
+    el("details", { data: { node: name } }, el("summary", { textContent: `All coefficients of ${shown(name)}` }),
+      table("Coefficients", ["probe", "quantity", "coefficient", "value", "95 % interval", "quality"],
+        found.coefficients.map((one) => [one.probe, `${shown(one.quantity)}${mark(one)}`, one.name, one.value, one.interval, one.quality]))),
+  ];
+}

@@ -1,0 +1,64 @@
+// Numbers and times as people read them, as tenbin.text writes them.
+
+export function number(value) {
+  if (value === null || value === undefined) return "-";
+  if (value !== 0 && !(Math.abs(value) >= 1e-4 && Math.abs(value) < 1e6)) return value.toExponential(2);
+  return Math.abs(value) >= 1000 ? String(Math.round(value)) : String(Number(value.toPrecision(3)));
+}
+
+/** `0.45 s`, `8.4 s`, `1:05 min`, `3:20 h`, from two days `12.5 d`; never below 0. */
+export function duration(seconds) {
+  const s = Math.max(seconds, 0);
+  if (s < 59.95) return s < 10 ? `${number(Math.round(s * 10) / 10)} s` : `${Math.round(s)} s`;
+  for (const [size, unit, end] of [[60, "min", 3600], [3600, "h", 48 * 3600]]) {
+    const parts = Math.round((s * 60) / size);
+    if (parts * size < 60 * end) return `${Math.floor(parts / 60)}:${String(parts % 60).padStart(2, "0")} ${unit}`;
+  }
+  return `${number(s / 86400)} d`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** `12:03:10`, with the date where it is another day. */
+export function clock(at, seconds = true) {
+  const when = new Date(at * 1000), now = new Date();
+  const time = `${two(when.getHours())}:${two(when.getMinutes())}${seconds ? `:${two(when.getSeconds())}` : ""}`;
+  if (when.toDateString() === now.toDateString()) return time;
+  return `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())} ${time}`;
+}
+
+export const count = (value) => value.toLocaleString("en-US");
+export const percent = (value) => (value === null || value === undefined ? "" : `${Math.round(value * 100)} %`);
+
+export const GLYPHS = {
+  running: "▶", stopping: "▷", suspended: "‖", waiting: "…", held: "∥",
+  done: "✓", failed: "✗", cancelled: "⊘", killed: "☠",
+};
+export const STAGES = Object.keys(GLYPHS);
+export const BEGUN = ["running", "stopping", "suspended"];
+export const ENDED = ["done", "failed", "cancelled", "killed"];
+
+/** When a job should start, and within what such forecasts lay lately. */
+export function startWords(reason, now) {
+  if (!reason || reason.expected_start_s === null) return "";
+  const at = reason.expected_start_s;
+  const about = `starts about ${clock(at, at - now < 600)}`;
+  if (reason.low_s === null) return `${about} (no interval yet: ${reason.outcomes} of ${reason.needed} outcomes)`;
+  return `${about} (${clock(reason.low_s)} to ${clock(reason.high_s)} in 8 of 10 of the last ${reason.outcomes})`;
+}
+
+/** Of a running job: the share of its run time that is over (null: not known), and when it should end. */
+export function progress(job, now) {
+  const over = job.served_s + (now - job.since_s);
+  if (job.expected) {
+    const end = (seconds) => job.since_s + Math.max(seconds - job.served_s, 0);
+    const { run_s: run, low_s: low, high_s: high } = job.expected;
+    const within = low === null ? "" : ` (${clock(end(low))} to ${clock(end(high))} in 8 of 10 cases)`;
+    if (over > run) return { share: 1, words: `runs for ${duration(over)}; ${duration(run)} were expected` };
+    return { share: over / run, words: `ends about ${clock(end(run))}${within}` };
+  }
+  if (job.limit_s) {
+    return { share: null, words: `runs for ${duration(over)}; at the latest until ${clock(job.since_s + job.limit_s - job.served_s)}, its limit` };
+  }
+  return { share: null, words: `runs for ${duration(over)}; nothing is known of its run time` };
+}

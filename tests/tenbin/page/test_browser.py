@@ -1,0 +1,167 @@
+"""The page in a real browser, beside a real coordinator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.coordinator import Up
+from tests.support.page import Messages, PageProcess, Relay
+from tests.support.viewer import Viewer
+
+Open = Callable[..., Viewer]
+ODD = "<script>document.title='mine'</script> \x07\x1b[31m\u202egnp.exe <img src=x onerror=alert(1)>"
+
+
+def axe(viewer: Viewer) -> None:
+    """Check that there is no serious or critical finding about accessibility."""
+    module = pytest.importorskip("axe_playwright_python.sync_playwright")
+    found = module.Axe().run(viewer.tab).response["violations"]
+    serious = [
+        (one["id"], [node["html"][:200] for node in one["nodes"]])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert not serious, serious
+
+
+def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
+    running = up.client.submit(["sleep", "600"], name="first", cores=2, expect_s={"": 900})
+    waiting = up.client.submit(["sleep", "600"], name="second", time_s=60)
+    up.client.submit_all([{"command": ["true"], "folder": "/", "name": "many"}], arrays={0: [1, 2, 3]})
+    viewer, other = view(color_scheme="dark"), view()
+    for one in (viewer, other):
+        one.row("first").get_by_text("▶ running").wait_for()
+    viewer.row("first").get_by_role("progressbar").wait_for()
+    why = viewer.row("second").locator(".what")
+    why.filter(has_text="starts about").wait_for()
+    assert waiting.info()["why"] in why.inner_text()
+    viewer.row("many").get_by_text("waiting 3").wait_for()
+    axe(viewer)
+    axe(other)
+    began = time.monotonic()
+    up.client.submit(["true"], name="late")
+    viewer.row("late").wait_for()
+    print(f"a new job is shown after {time.monotonic() - began:.2f} s")
+    tab = viewer.tab
+    tab.keyboard.press("/")  # all by keyboard: search, choose, suspend
+    tab.keyboard.type("second")
+    viewer.row("first").wait_for(state="detached")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Space")
+    tab.get_by_text("1 selected").wait_for()
+    tab.get_by_role("button", name="Suspend", exact=True).press("Enter")
+    tab.get_by_text("1 job suspended.").wait_for()
+    viewer.row("second").get_by_text("‖ suspended").wait_for()
+    other.row("second").get_by_text("‖ suspended").wait_for()
+    tab.get_by_role("button", name="Undo: resume").press("Enter")
+    viewer.row("second").get_by_text("… waiting").wait_for()
+    tab.get_by_role("searchbox").fill("")
+    viewer.row("first").get_by_role("checkbox").click()
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    tab.get_by_role("dialog").get_by_role("button", name="Leave as it is").click()
+    assert not running.done()
+    tab.get_by_role("button", name="Cancel", exact=True).click()
+    axe(viewer)
+    tab.keyboard.press("Enter")
+    viewer.row("first").get_by_text("⊘ cancelled").wait_for()
+    up.until(running.cancelled)
+    viewer.row("second").get_by_text("▶ running").wait_for()
+    tab.get_by_role("link", name="3", exact=True).click()
+    tab.get_by_text("Members of array 3").wait_for()
+    up.until(lambda: up.client.call("GET", "/jobs/count")["count"] == 1)  # else one may end as it is killed
+
+
+def test_it_stays_live_when_the_coordinator_or_the_connection_is_lost(
+    up: Up, page: PageProcess, view: Open
+) -> None:
+    up.client.submit(["sleep", "600"], name="before")
+    relay = Relay(page)
+    viewer = view(url=relay.url)
+    viewer.row("before").wait_for()
+    up.kill()
+    viewer.tab.get_by_text("no coordinator runs").wait_for()
+    viewer.row("before").get_by_text("▶ running").wait_for()
+    up.start("--cores", "2")
+    viewer.tab.get_by_text("live: 1 running").wait_for()
+    relay.cut()
+    viewer.tab.get_by_text("the connection is lost").wait_for()
+    up.client.submit(["true"], name="meanwhile").result(30)
+    assert viewer.row("meanwhile").count() == 0
+    relay.mend()
+    viewer.row("meanwhile").get_by_text("✓ done").wait_for()
+    viewer.tab.get_by_text("live: 1 running").wait_for()
+    gaps = "import('/static/live.js').then((module) => [module.live.gaps, module.live.to])"
+    assert viewer.tab.evaluate(gaps) == [0, up_to(page)]
+    relay.close()
+
+
+def up_to(page: PageProcess) -> int:
+    """Return the number of the journal's last event."""
+    page.cookie = ""
+    page.address = page.addresses(1)[-1]
+    page.enter()
+    return int(Messages(page).next("changes")["to"])
+
+
+def test_what_users_write_is_text(up: Up, view: Open) -> None:
+    script = f"import sys; print({ODD!r}); print({ODD!r}, file=sys.stderr); print('y' * 1_000_000)"
+    job = up.client.submit(["python3", "-c", script], name=ODD)
+    assert job.result(30) == 0
+    viewer = view(color_scheme="dark")
+    tab = viewer.tab
+    row = viewer.row("gnp.exe")
+    row.wait_for()
+    assert "<script>document.title='mine'</script> ␇␛[31m⟨U+202E⟩gnp.exe <img" in row.inner_text()
+    row.get_by_role("link").press("Enter")
+    tab.get_by_role("heading", name="Job 1: <script>").wait_for()
+    tab.locator("pre.output").filter(has_text="yyyy").wait_for()
+    assert len(tab.locator("pre.output").inner_text()) <= 64 << 10
+    tab.get_by_role("button", name="stderr").click()
+    tab.locator("pre.output").filter(has_text="␇␛[31m⟨U+202E⟩gnp.exe").wait_for()
+    assert tab.title() == "tenbin: job 1" and tab.locator("main img, main script").count() == 0
+    axe(viewer)
+
+
+def test_a_job_is_followed(up: Up, view: Open) -> None:
+    script = "import time\nfor n in range(1000): print('line', n, flush=True); time.sleep(0.2)"
+    for _ in range(2):
+        up.client.submit(["python3", "-c", "import time; time.sleep(0.3)"], name="same").result(30)
+    job = up.client.submit(["python3", "-c", script], name="same")
+    viewer = view()
+    viewer.go("job/3")
+    tab = viewer.tab
+    tab.locator("pre.output").filter(has_text="line 1").wait_for()
+    tab.locator("pre.output").filter(has_text="line 9").wait_for()
+    tab.get_by_role("img", name="Cores in use").wait_for()
+    tab.get_by_text("Memory as a table").press("Enter")
+    tab.get_by_role("table", name="Memory over time").wait_for()
+    axe(viewer)
+    tab.get_by_role("button", name="Cancel").press("Enter")
+    tab.get_by_role("dialog").get_by_role("button", name="Cancel").press("Enter")
+    tab.get_by_text("⊘ cancelled").wait_for()
+    up.until(job.done)
+    tab.get_by_role("table", name="What happened").get_by_text("cancelled").first.wait_for()
+    told: list[dict[str, Any]] = job.info()["forecasts"]
+    assert (
+        tab.get_by_role("table", name="Predicted beside measured").locator("tbody tr").count()
+        == len(told)
+        > 0
+    )
+
+
+def test_other_browsers_are_let_in_by_the_next_address_only(
+    page: PageProcess, view: Open, browser: Any
+) -> None:
+    view()
+    tab = browser.new_context().new_page()
+    tab.goto(page.url)
+    tab.get_by_text("open the address that tenbin page has printed").wait_for()
+    tab.context.close()
+    viewer = view()
+    viewer.tab.get_by_text("live: 0 running").wait_for()
+    assert "token" not in viewer.tab.url and viewer.tab.evaluate("history.length") <= 2
+    assert viewer.tab.evaluate("document.cookie") == "" and viewer.tab.evaluate("document.referrer") == ""
