@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.check import Figure
+from profiles.quantities import Better, better
 
 BEST = 0.9  # quantile of the speeds; of times 1 - BEST
 OF_CORES = {"compute_gflops": "compute_core_ratio", "compute_clock_ghz": "compute_core_clock_ratio"}
@@ -32,7 +33,7 @@ Subject = tuple[str, str, str]  # quantity, labels as JSON, unit
 
 def sign(quantity: str) -> Literal[1, -1]:
     """Tell whether a higher value is better (1) or worse (-1)."""
-    return -1 if quantity.endswith(("_s", "_ns")) else 1
+    return -1 if better(quantity) is Better.LOWER else 1
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:

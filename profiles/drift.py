@@ -10,8 +10,8 @@ from pydantic import Field
 
 from profiles.change import LEAST_LOSS
 from profiles.check import Check
-from profiles.check_figures import sign
 from profiles.models.change_points import change_points
+from profiles.quantities import Better, better
 from profiles.records import Profile, Record
 from profiles.verdict import usable
 
@@ -58,7 +58,8 @@ class Drift(Record):
     def worse(self) -> bool:
         """True where the last change made the machine worse by more than does not matter."""
         last = self.levels[-1].change_ratio
-        return last is not None and -sign(self.quantity) * last > LEAST_LOSS
+        way = {Better.HIGHER: -1, Better.LOWER: 1, Better.NEITHER: 0}[better(self.quantity, self.coefficient)]
+        return last is not None and way * last > LEAST_LOSS
 
 
 def drift(profiles: Sequence[Profile], checks: Sequence[Check]) -> list[Drift]:

@@ -40,6 +40,8 @@ QUANTITIES = {
     "compute_clock_ghz": _FAST,
     "compute_share_ratio": _FAST,
     "compute_clock_ratio": _FAST,
+    "compute_core_ratio": _FAST,
+    "compute_core_clock_ratio": _FAST,
     "network_bandwidth_gbs": Quantity(
         Better.HIGHER, "moves large messages {} faster", "moves large messages {} slower"
     ),

@@ -101,6 +101,12 @@ def test_changes_too_small_to_matter_are_one_level() -> None:
     assert [level.n for level in one.levels] == [20]
 
 
+def test_less_power_is_no_loss() -> None:
+    power = [make_check(n, figures_of({"power_w": 50.0 - 10 * (n > 9)})) for n in range(20)]
+    (one,) = drift([], power)
+    assert len(one.levels) == 2 and not one.worse
+
+
 def test_the_command(tmp_path: Path) -> None:
     store = CheckStore(tmp_path)
     for node in ("node", "other"):
