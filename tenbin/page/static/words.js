@@ -42,9 +42,13 @@ export const ENDED = ["done", "failed", "cancelled", "killed"];
 export function startWords(reason, now) {
   if (!reason || reason.expected_start_s === null) return "";
   const at = reason.expected_start_s;
-  const about = `starts about ${clock(at, at - now < 600)}`;
-  if (reason.low_s === null) return `${about} (no interval yet: ${reason.outcomes} of ${reason.needed} outcomes)`;
-  return `${about} (${clock(reason.low_s)} to ${clock(reason.high_s)} in 8 of 10 of the last ${reason.outcomes})`;
+  const about = clock(at, at - now < 600);
+  if (reason.low_s === null) {
+    return `starts about ${about} (no interval yet: ${reason.outcomes} of ${reason.needed} outcomes)`;
+  }
+  // Plans may all have been too late or too early, so the plan itself need not lie in the interval.
+  const within = `${clock(reason.low_s)} to ${clock(reason.high_s)}`;
+  return `starts ${within} (8 of 10 of the last ${reason.outcomes} did; planned for ${about})`;
 }
 
 /** Of a running job: the share of its run time that is over (null: not known), and when it should end. */
