@@ -26,6 +26,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 def wrapped(text: str, width: int) -> list[str]:
     """Break a line at its spaces, else in the middle of a word; what follows is indented as the line is."""
+    width = max(width, 1)  # before the first layout there is none
     text = printable(text[:LONGEST]) + "…" * (len(text) > LONGEST)
     indent = " " * min(len(text) - len(text.lstrip()) + 2, width // 2)
     if cell_len(text) <= width:
