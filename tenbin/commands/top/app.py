@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
@@ -41,6 +40,8 @@ from tenbin.errors import TenbinError
 from tenbin.text import printable
 
 if TYPE_CHECKING:
+    from textual import events
+
     from tenbin.client.client import Client
 
 EVERY_S, SELDOM_S = 1.0, 5.0
@@ -237,8 +238,6 @@ class Top(App[None]):
                 call = self._calls.popleft()
                 await self._answered(call.ask, partial(self._take_answer, call), lost=UNKNOWN)
                 continue
-            if self.screenful.size != self.size:  # Textual loses a new size whose timer starts late
-                self.screen.post_message(events.Resize(self.size, self.size))
             view = self.views[-1]
             if (ask := view.question()) is not None:
                 await self._answered(ask, view.take)

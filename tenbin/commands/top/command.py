@@ -32,6 +32,8 @@ def top(home: HomeOption = None) -> None:
         raise BadInput("tenbin top needs a terminal", "for files, pipes and programs: tenbin jobs")
     client = Client(home)
     client.call("GET", "/queue?rows=0", timeout_s=10)  # without a coordinator a plain error
+    for name in ("COLUMNS", "LINES"):  # a shell's, which would hold while the terminal changes its size
+        os.environ.pop(name, None)
     from tenbin.commands.top.app import Top
 
     Top(client).run(mouse=False)  # the terminal's own marking of text goes on to work

@@ -30,7 +30,13 @@ class Terminal:
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["tmux", "-S", str(self.socket), *words]
-        environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
+        environment = {
+            **os.environ,
+            "LC_ALL": "C.UTF-8",
+            "TERM": "xterm-256color",
+            "COLUMNS": "70",
+            "LINES": "20",
+        }
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     def screen(self) -> str:

@@ -228,19 +228,6 @@ def test_only_the_window_is_asked_for(busy: Up) -> None:
     play(busy, script)
 
 
-def test_a_new_size_whose_timer_never_fires(busy: Up, quick: None) -> None:
-    """Textual forgets a timer of one shot that starts later than it should end."""
-
-    async def script(top: Session) -> None:
-        await top.shows("32 listed")
-        top.app._resize_timer = top.app.set_timer(3600, lambda: None)
-        await top.pilot.resize_terminal(120, 30)
-        await top.until(lambda: top.app.screenful.size == (120, 30))
-        await top.shows("^ +job +name +stage +cores +since +place")
-
-    play(busy, script)
-
-
 def test_without_a_terminal(up: Up) -> None:
     """A plain error, with the remedy; without a coordinator too."""
     up.home.mkdir()
