@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiles.causes import explain
+from profiles.causes import LEAST_SHARE, explain
 from profiles.change import (
     FALSE_ALARM_RATIO,
     LEAST_LOSS,
@@ -34,7 +34,6 @@ BEST_TENTH_ERROR = (
     1.71  # standard error of its quantile, in standard deviations over the root of their number
 )
 BUSY_PROCESSORS = 0.3  # of a machine with many; of one with few the share of a quiet machine
-LEAST_SHARE = 0.9  # of their time in which the slices of a machine without other users have their processor
 # Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
 CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
 
