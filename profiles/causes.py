@@ -15,7 +15,8 @@ from profiles.trust import BUSY
 HOT_C = 90.0
 ALIKE = 0.5  # the clock explains a loss of speed if it lost at least this share of it
 # Of their time in which slices have their processor. 60 checks of a quiet virtual machine had 0.993 or
-# more, those under quotas of 1 and 0.6 of its two processors 0.87 to 0.925. Others below ``BUSY`` may take 0.05.
+# more, those under quotas of 1 and 0.6 of its two processors 0.87 to 0.925.
+# Others that use less than ``BUSY`` may take 0.05.
 LEAST_SHARE = 0.93
 MEMORY = ("memory ", "NUMA node", "transparent huge pages")  # facts that explain slower memory
 
