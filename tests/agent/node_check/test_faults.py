@@ -121,18 +121,7 @@ def test_a_shaped_link_is_found(past: list[Check], storage: Path, lab: NetLab) -
         check = judged(made(storage, lab), past)
     finally:
         for number in range(1, len(lab.hosts) + 1):
-            tc = [
-                "ip",
-                "netns",
-                "exec",
-                f"{lab.prefix}n{number}",
-                "tc",
-                "qdisc",
-                "del",
-                "dev",
-                "eth0",
-                "root",
-            ]
+            tc = f"ip netns exec {lab.prefix}n{number} tc qdisc del dev eth0 root".split()
             subprocess.run(tc, check=False)
     if is_disturbed(check.conditions) and "link" not in names(check):  # ranks that wait for a processor
         pytest.skip(f"others use this machine: {check.conditions.consumers}")
