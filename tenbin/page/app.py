@@ -23,6 +23,7 @@ from tenbin.page import job as job_view
 from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import Gantt, Window
 from tenbin.page.listing import Asked, Lists, number_of, told, window
+from tenbin.page.measured import Measured
 from tenbin.page.mirror import Mirror
 from tenbin.page.nodes import NodeView
 from tenbin.page.stream import MOST_VIEWERS, Streams
@@ -31,6 +32,7 @@ from tenbin.server.job_filters import LARGEST
 from tenbin.server.refusals import refuse_invalid
 
 STATIC = Path(__file__).parent / "static"
+PICTURES = Path(__file__).parents[1] / "report" / "pictures"
 MOST_SELECTED = 100_000
 Verb = Literal["cancel", "suspend", "resume", "retry", "migrate"]
 
@@ -57,6 +59,7 @@ class Page:
         self.explainer = Explainer(store, self.mirror)
         self.gantt = Gantt(self.mirror, self.explainer)
         self.nodes = NodeView(self.mirror, self.explainer)
+        self.measured = Measured()
         self.truth = Truth(self.mirror, self.explainer)
         self.streams = Streams(self.mirror, self.explainer)
         self.client = Client(store)
@@ -85,6 +88,10 @@ def make_app(page: Page) -> FastAPI:
     @app.get("/")
     async def shell() -> FileResponse:
         return FileResponse(STATIC / "page.html")
+
+    @app.get("/static/picture.css")
+    async def pictures() -> FileResponse:
+        return FileResponse(PICTURES / "picture.css")
 
     app.mount("/static", StaticFiles(directory=STATIC))
     return app
@@ -126,6 +133,13 @@ def _questions(app: FastAPI, page: Page) -> None:
     async def nodes() -> dict[str, Any]:
         """Tell what each node is and has."""
         return await asyncio.to_thread(page.nodes.find)
+
+    @app.get("/api/measured/{node}")
+    async def measured(node: str) -> dict[str, Any]:
+        """Return the pictures of what was measured of a node, or of a pool of this machine."""
+        name = page.nodes.measured_as(node)
+        found = await asyncio.to_thread(page.measured.find, name)
+        return {"node": name, "measured": found}
 
     @app.get("/api/truth")
     async def truth() -> dict[str, Any]:

@@ -49,6 +49,12 @@ class NodeView:
                 nodes[-1]["profile"] = self._profile(socket.gethostname())
         return {"nodes": nodes, "left_out": max(len(table) - MOST_NODES, 0), "known": status is not None}
 
+    def measured_as(self, name: str) -> str:
+        """Return the node under whose name a node, or a pool of this machine, was measured."""
+        table = self._explainer.status["nodes"] if self._explainer.status else []
+        pools = {node["name"] for node in table if "units" in node}
+        return socket.gethostname() if name in pools and len(pools) == len(table) else name
+
     def _profile(self, node: str) -> dict[str, Any] | None:
         """Describe the newest profile of a node; None: it has none that can be read."""
         paths = self._store.of_node(node)

@@ -16,21 +16,20 @@ from tenbin.server import tcp
 from tenbin.server.serve import Server
 
 
-def serve(store: Path, place: str, tell: Callable[[str, bool], None]) -> None:
+def serve(store: Path, listener: socket.socket, name: str, tell: Callable[[str, bool], None]) -> None:
     """Serve the page of a coordinator's folder until SIGINT or SIGTERM.
 
     Args:
-        place: as ``tcp.where`` reads it.
+        listener: closed at the end. name: of this machine, as callers may know it.
         tell: called with the address to open, and False for the ones after the first.
 
     Raises:
-        BadInput: the journal cannot be read, or the address cannot be used.
+        BadInput: the journal cannot be read.
     """
-    listener = tcp.listen(place)
     try:
         page = Page(store)
         page.warm()
-        asyncio.run(_serve(page, listener, tcp.where(place)[0], tell))
+        asyncio.run(_serve(page, listener, name, tell))
     finally:
         listener.close()
 

@@ -31,7 +31,7 @@ def write(template: str, *, interactive: bool = False, **values: Any) -> str:
         duration=text.duration,
     )
     return environment.get_template(template).render(
-        css=_beside("look.css"),
+        css=_beside("picture.css") + _beside("look.css"),
         library=_packed_library() if interactive else "",
         zoom=_beside("zoom.js") if interactive else "",
         **values,

@@ -98,6 +98,19 @@ def render(
     )
 
 
+def sections(
+    profile: Profile, tables: dict[str, pd.DataFrame], jobs: Sequence[JobProfile] = ()
+) -> list[dict[str, Any]]:
+    """Return title, explanation and pictures of each probe, and of the job profiles, without the numbers."""
+    found = [
+        _section(name, profile, tables, interactive=False) for name in PROBES if _has(name, profile, tables)
+    ]
+    if of_jobs := _jobs(jobs, interactive=False):
+        found.append({"title": "Jobs", "emulated": any(job.emulated for job in jobs)} | of_jobs)
+    names = "title", "explanation", "figures", "emulated"
+    return [{name: one[name] for name in names} for one in found if one["figures"]]
+
+
 def _jobs(jobs: Sequence[JobProfile], *, interactive: bool) -> dict[str, Any] | None:
     """Return explanation, pictures and a table of the job profiles; None without any."""
     if not jobs:

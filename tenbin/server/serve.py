@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ def serve(
     place: str | None = None,
     tell: Callable[[str], None] = lambda url: None,
     drain_unfit: bool = False,
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
 
@@ -65,6 +66,7 @@ def serve(
         place: address for TCP (``tcp.where``); None: no TCP.
         tell: called with the URL when the coordinator listens on TCP.
         drain_unfit: start no job here while this machine's last check failed.
+        beside: makes what is there as long as the coordinator answers.
 
     Raises:
         Busy: another coordinator runs there.
@@ -92,7 +94,8 @@ def serve(
             if place is not None:
                 door = TcpDoor(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])
                 tell(tcp.url_of(door.listener))
-            asyncio.run(_serve(coordinator, sockets / "api.sock", door))
+            with beside():
+                asyncio.run(_serve(coordinator, sockets / "api.sock", door))
         finally:
             engine.close()
             (sockets / "api.sock").unlink(missing_ok=True)

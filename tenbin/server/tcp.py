@@ -26,18 +26,18 @@ Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
-def where(text: str) -> tuple[str, int]:
+def where(text: str, option: str = "--listen") -> tuple[str, int]:
     """Read host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; the default host is the loopback."""
     found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):)?(\d{1,5})", text)
     if not found or int(found[3]) > 65535:
         remedy = "write PORT (only from this machine), 0.0.0.0:PORT (from everywhere) or HOST:PORT"
-        raise BadInput(f"--listen {text!r} is no place to listen", remedy)
+        raise BadInput(f"{option} {text!r} is no place to listen", remedy)
     return found[1] or found[2] or LOOPBACK, int(found[3])
 
 
-def listen(text: str) -> socket.socket:
+def listen(text: str, option: str = "--listen") -> socket.socket:
     """Open a listening socket there; port 0: any free one."""
-    host, port = where(text)
+    host, port = where(text, option)
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
@@ -49,7 +49,7 @@ def listen(text: str) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise BadInput(f"--listen {text}: {error.strerror}", "choose another address or port") from error
+        raise BadInput(f"{option} {text}: {error.strerror}", "choose another address or port") from error
     return listener
 
 

@@ -38,6 +38,7 @@ def page(
     """
     from tenbin.client.connection import default_home
     from tenbin.page.serve import serve
+    from tenbin.server import tcp
 
     def tell(url: str, first: bool) -> None:
         with suppress(OSError):  # whoever read this has seen enough
@@ -45,7 +46,7 @@ def page(
         if first and not no_open:
             _open(url)
 
-    serve((home or default_home()).absolute(), listen, tell)
+    serve((home or default_home()).absolute(), tcp.listen(listen), tcp.where(listen)[0], tell)
 
 
 def _open(url: str) -> None:

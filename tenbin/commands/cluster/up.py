@@ -20,9 +20,13 @@ from tenbin.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from scheduler.engines.common.machine import Machine
 
-START_S = 60.0
+START_S, PAGE_S = 60.0, 20.0
+PAGE_PORT = "8471"
 
 
 Engines = StrEnum("Engines", {name: name for name in ENGINES})  # type: ignore[misc]
@@ -77,6 +81,17 @@ def up(
             metavar="[HOST:]PORT",
         ),
     ] = None,
+    page: Annotated[
+        bool,
+        typer.Option("--page", help="Show the queue in a browser, too: tenbin page, as long as this runs."),
+    ] = False,
+    page_listen: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Where the page of --page listens. (default: {PAGE_PORT}, from this machine)",
+            metavar="[HOST:]PORT",
+        ),
+    ] = None,
     recover: RecoverOption = False,
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
@@ -97,6 +112,8 @@ def up(
 
       tenbin up --policy parm --power-budget 150 --profile last
 
+      tenbin up --page --daemon
+
       tenbin up --engine slurm --partition batch --home /nfs/me/tenbin --daemon
 
       tenbin up --engine slurm --take-over /run/tenbin.lease --daemon
@@ -106,33 +123,48 @@ def up(
       tenbin up --engine slurm --policy regions --partitions tenbin
     """
     import logging
+    from contextlib import nullcontext
 
     from scheduler.engines import registry
     from scheduler.engines.options import Asked
     from tenbin.client.connection import default_home
+    from tenbin.page.beside import page_beside
+    from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
-    from tenbin.server.tcp import where
 
     folder = (home or default_home()).absolute()
     asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
     registry.check(engine, asked, profiled=profile is not None)
     if listen is not None:
-        where(listen)  # a wrong address is refused before anything is started
+        tcp.where(listen)  # a wrong address is refused before anything is started
+    page_at = page_listen or (PAGE_PORT if page else "")
+    door = tcp.listen(page_at, "--page-listen") if page_at else None
     asked = replace(asked, profile=_profile(profile))
     for done in make_ready(folder, recover):
         typer.echo(f"tenbin: {done}")
     with registry.find(engine, asked) as machine:
         if daemon:
-            _go_into_background(folder)
+            _go_into_background(folder, page=door is not None)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         if not daemon:
             typer.echo(f"tenbin: policy {policy}, {_told(machine)}; Ctrl-C stops it, jobs go on")
         tell = (lambda url: None) if daemon else partial(_tell_url, folder)
-        serve(folder, policy, machine, place=listen, tell=tell, drain_unfit=drain_unfit)
+        beside: Callable[[], AbstractContextManager[None]] = nullcontext
+        if door is not None:
+            beside = partial(page_beside, folder, door, tcp.where(page_at)[0], tells=not daemon)
+        serve(folder, policy, machine, place=listen, tell=tell, drain_unfit=drain_unfit, beside=beside)
 
 
 def _tell_url(folder: Path, url: str) -> None:
     typer.echo(f"tenbin: also at {url}, for whoever knows the token in {folder / 'token'}")
+
+
+def _tell_page(folder: Path) -> None:
+    from tenbin.page.beside import FILE, address
+
+    found = address(folder, PAGE_S)
+    later = f"each address works once, the next one is in {folder / FILE}"
+    typer.echo(f"tenbin: {f'page at {found}' if found else 'the page is not ready yet'}; {later}")
 
 
 def _told(machine: Machine) -> str:
@@ -151,8 +183,11 @@ def _profile(selector: str | None) -> Any:
     return None if selector is None else Store().load(selector)
 
 
-def _go_into_background(folder: Path) -> None:
+def _go_into_background(folder: Path, *, page: bool) -> None:
     """Return in a process of its own; the first one waits until that answers, then ends.
+
+    Args:
+        page: it also waits for the address of the page, and prints it.
 
     Raises:
         typer.Exit: in the first process.
@@ -187,6 +222,8 @@ def _go_into_background(folder: Path) -> None:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
                 if found["url"]:
                     _tell_url(folder, found["url"])
+                if page:
+                    _tell_page(folder)
                 raise typer.Exit()
         except TenbinError:
             time.sleep(0.02)

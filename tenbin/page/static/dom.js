@@ -47,6 +47,25 @@ export function button(text, action, properties = {}) {
   return made;
 }
 
+/** The name of a node or pool, as a link to what is measured of it. */
+export function nodeLink(name, properties = {}) {
+  return el("a", { href: `#measured/${encodeURIComponent(name)}`, textContent: shown(name), title: `what is measured of ${shown(name)}`, ...properties });
+}
+
+/** The same for several names, with commas between; nothing known: a dash. */
+export function nodeLinks(names, properties = {}) {
+  if (!names.length) return ["-"];
+  return names.flatMap((name, place) => (place ? [", ", nodeLink(name, properties)] : [nodeLink(name, properties)]));
+}
+
+/** Replace the content of a cell by names of nodes, only if they differ: the keyboard may be on one. */
+export function setNodes(cell, names) {
+  const text = names.join("\n");
+  if (cell.dataset.nodes === text) return;
+  cell.dataset.nodes = text;
+  cell.replaceChildren(...nodeLinks(names, { tabIndex: -1 }));
+}
+
 /** A table of text for people; the first column heads each row. */
 export function table(caption, columns, rows) {
   const head = el("tr", {}, columns.map((name) => el("th", { scope: "col", textContent: name })));

@@ -1,7 +1,7 @@
 // Past, now and planned on one axis: a canvas, and beside it a list that the keyboard reaches.
 
 import { get } from "./api.js";
-import { button, el, setText, shown } from "./dom.js";
+import { button, el, nodeLink, setText, shown } from "./dom.js";
 import { listen, noteClock, now } from "./live.js";
 import { clock, count, duration } from "./words.js";
 
@@ -327,9 +327,9 @@ class Gantt {
 
   point(event) {
     if (!this.dragged) {
-      const one = this.at(event);
-      this.canvas.classList.toggle("pointed", Boolean(one));
-      setText(this.tip, one ? this.words(one) : "Point at a job, or choose one in the list.");
+      const one = this.at(event), lane = this.laneAt(event);
+      this.canvas.classList.toggle("pointed", Boolean(one ?? lane));
+      setText(this.tip, lane ? `What is measured of ${shown(lane.name)}` : one ? this.words(one) : "Point at a job, or choose one in the list.");
       return;
     }
     const { x, y, until, top } = this.dragged;
@@ -341,9 +341,23 @@ class Gantt {
     this.moved();
   }
 
+  /** The lane whose name is under the pointer. */
+  laneAt(event) {
+    const { offsetX: x, offsetY: y } = event;
+    return x > LEFT - 8 ? undefined : this.found.lanes.find((lane) => {
+      const top = this.tops.get(lane.name) - this.top;
+      return y >= Math.max(top, TOP) && y < top + lane.rows * ROW;
+    });
+  }
+
   release(event) {
     const far = this.dragged?.far;
     this.dragged = null;
+    const lane = far ? undefined : this.laneAt(event);
+    if (lane) {
+      location.hash = nodeLink(lane.name).hash;
+      return;
+    }
     const one = far ? null : this.at(event);
     if (one?.job) location.hash = `#job/${one.job}`;
     else if (one) { // several: look closer
@@ -365,7 +379,7 @@ class Gantt {
     const focused = document.activeElement?.closest?.("tr[data-job]")?.dataset.job;
     this.list.replaceChildren(...this.found.jobs.map((one) => el("tr", { data: { job: one.job } },
       el("th", { scope: "row" }, el("a", { href: `#job/${one.job}`, textContent: one.label }), ` ${shown(one.name)}`),
-      el("td", { textContent: shown(one.lane) }), el("td", { textContent: clock(one.start_s) }),
+      el("td", {}, nodeLink(one.lane)), el("td", { textContent: clock(one.start_s) }),
       el("td", { textContent: one.end_s !== null ? clock(one.end_s) : one.expected_s ? `about ${clock(one.expected_s)}` : "-" }),
       el("td", { textContent: `${MARKS[one.how] ?? ""} ${WORDS[one.how] ?? one.how}` }))));
     if (focused) this.list.querySelector(`tr[data-job="${Number(focused)}"] a`)?.focus({ preventScroll: true });

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { chart } from "./chart.js";
-import { button, el, facts, setText, shown, shownLines, table } from "./dom.js";
+import { button, el, facts, nodeLinks, setText, shown, shownLines, table } from "./dom.js";
 import { listen, live, noteClock, now } from "./live.js";
 import { act } from "./notices.js";
 import { what } from "./queue.js";
@@ -98,7 +98,7 @@ class JobView {
       ["folder", shown(job.folder)], ["user", shown(job.user)],
       ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.member} of array ${job.array}` })],
       ["cores", `${job.cores}${job.cpus.length ? ` (${job.cpus.join(", ")})` : ""}`],
-      ["place", shown(job.place)], ["priority", job.priority || null],
+      ["place", el("span", {}, nodeLinks(job.lane))], ["priority", job.priority || null],
       ["submitted", clock(job.submit_s)], ["started", job.start_s === null ? null : clock(job.start_s)],
       ["ended", job.end_s === null ? null : clock(job.end_s)], ["exit code", job.code],
       ["time limit", job.limit_s === null ? null : duration(job.limit_s)],

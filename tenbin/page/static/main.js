@@ -10,6 +10,7 @@ const VIEWS = {
   gantt: ["Gantt", () => import("./gantt.js")],
   nodes: ["Nodes", () => import("./nodes.js")],
   truth: ["Truth", () => import("./truth.js")],
+  measured: ["Measured", () => import("./measured.js")],
   job: [null, () => import("./job.js")],
 };
 let leave = () => {};
@@ -39,7 +40,7 @@ async function show() {
   const place = el("div", { className: `view ${name}` });
   main.replaceChildren(place);
   leave = view.show(place, { rest, query }) ?? (() => {});
-  document.title = `tenbin: ${title ?? `job ${rest}`}`;
+  document.title = `tenbin: ${[title ?? "job", shown(decodeURIComponent(rest))].filter(Boolean).join(" ")}`;
   if (!first) main.focus();
 }
 

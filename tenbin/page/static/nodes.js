@@ -1,7 +1,7 @@
 // The nodes: what is free, which jobs are there, what was measured.
 
 import { get } from "./api.js";
-import { el, facts, setText, shown, table } from "./dom.js";
+import { el, facts, nodeLink, setText, shown, table } from "./dom.js";
 import { listen } from "./live.js";
 import { count } from "./words.js";
 
@@ -53,7 +53,7 @@ function part(node) {
   const regions = Array.isArray(node.regions) ? node.regions.map((region) => `${region.name}: ${region.used} of ${region.units}`).join(", ")
     : Object.entries(node.regions ?? {}).map(([name, units]) => `${name}: ${units}`).join(", ");
   const more = node.job_count > node.jobs.length ? `and ${count(node.job_count - node.jobs.length)} more` : "";
-  return el("section", {}, el("h3", { textContent: shown(node.name) }),
+  return el("section", {}, el("h3", {}, nodeLink(node.name)),
     facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"]]),
     ...profile(node));
 }

@@ -1,7 +1,7 @@
 // The queue: the server sends the rows of the window; the rest of the list is empty height.
 
 import { get } from "./api.js";
-import { button, el, setText, shown } from "./dom.js";
+import { button, el, setNodes, setText, shown } from "./dom.js";
 import { listen, live, noteClock, now } from "./live.js";
 import { act, notice } from "./notices.js";
 import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, progress, startWords } from "./words.js";
@@ -342,7 +342,7 @@ function fill(row, job, at) {
   setText(cells.stage, `${GLYPHS[job.stage]} ${job.stage}`);
   row.element.dataset.stage = job.stage;
   setText(cells.cores, String(job.cores));
-  write(cells.place, job.place || "-");
+  setNodes(cells.place, job.lane);
   const since = job.end_s ?? (BEGUN.includes(job.stage) ? job.start_s : null) ?? job.submit_s;
   setText(cells.since, duration(at - since));
   const { share, words } = what(job, at);

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { chart } from "./chart.js";
-import { el, setText, shown, table } from "./dom.js";
+import { el, nodeLink, setText, shown, table } from "./dom.js";
 import { listen } from "./live.js";
 import { count, number, percent } from "./words.js";
 
@@ -52,7 +52,8 @@ function row(one) {
   const said = one.predicted ?? one.stated, unit = one.unit === "s" ? " s" : "";
   const marks = `${one.stated !== null && one.predicted === null ? ", stated by users" : ""}${one.emulated ? " EMULATED" : ""}`;
   const value = (number_) => (number_ === null || number_ === undefined ? "-" : `${number(number_)}${unit}`);
-  return [one.kind, `${shown(one.place)}${marks}`, count(one.n), value(said), value(one.measured), percent(one.median) || "-", percent(one.p95) || "-",
+  const where = el("span", {}, one.place.split(" -> ").flatMap((name, at) => [at ? " -> " : "", name ? nodeLink(name) : ""]), marks);
+  return [one.kind, where, count(one.n), value(said), value(one.measured), percent(one.median) || "-", percent(one.p95) || "-",
     percent(one.within) || "-", one.worst_job === null ? "-" : el("a", { href: `#job/${one.worst_job}`, textContent: `${percent(one.worst)} (job ${one.worst_job})` }),
     count(one.open), count(one.void)];
 }

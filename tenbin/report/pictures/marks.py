@@ -16,7 +16,7 @@ from tenbin.text import number
 
 MOST_TITLED = 200  # marks of a series that say their numbers under the pointer
 SMALL_LETTER = 6.0  # width in the fields of a heat map
-GREY = "var(--soft)"
+GREY = "grey"
 DASHES = {"dash": "dash", "dot": "dot"}
 
 
@@ -46,21 +46,21 @@ class Bar(NamedTuple):
 
 
 def colour(trace: Any, place: int) -> str:
-    """Find the colour of a series as a variable of the page's style, which light and dark pages set."""
+    """Find the colour of a series as a class of the page's style, which light and dark pages set."""
     for part in (trace.line if trace.type == "scatter" else None, trace.marker):
         if part is not None and isinstance(part.color, str):
             return themed(part.color)
     if trace.type == "scatter" and trace.fillcolor is not None:
         return themed(trace.fillcolor)
-    return f"var(--c{place % len(COLOURS)})"
+    return f"c{place % len(COLOURS)}"
 
 
 def themed(text: str) -> str:
-    """Convert a colour of the drawing to one of the page; greys are the page's own."""
+    """Convert a colour of the drawing to a class of the page; greys are the page's own."""
     if text.startswith("rgba"):
         red, green, blue = (int(part) for part in text[5:-1].split(",")[:3])
         text = f"#{red:02X}{green:02X}{blue:02X}"
-    return f"var(--c{COLOURS.index(text)})" if text in COLOURS else GREY
+    return f"c{COLOURS.index(text)}" if text in COLOURS else GREY
 
 
 def scatter(trace: Any, plot: Plot, tone: str, before: Any) -> str:
@@ -81,7 +81,7 @@ def scatter(trace: Any, plot: Plot, tone: str, before: Any) -> str:
     parts += _intervals(trace, plot, x, y)
     if "markers" in mode:
         parts.append(_dots(trace, x, y))
-    return f'<g style="--c:{tone}">{"".join(parts)}</g>'
+    return f'<g class="{tone}">{"".join(parts)}</g>'
 
 
 def mode_of(trace: Any) -> str:
@@ -205,7 +205,7 @@ def bars(trace: Any, placed: Sequence[Bar], plot: Plot, tone: str) -> str:
         across, up = (reach, ends) if flat else (ends, reach)
         left, right = sorted(plot.width * across)
         bottom, top = sorted(plot.height * (1 - up))
-        own = f' style="--c:{themed(tones[i])}"' if tones is not None else ""
+        own = f' class="{themed(tones[i])}"' if tones is not None else ""
         said = f"<title>{_said(trace, i)}</title>"
         parts.append(
             f'<path{own} d="M{left:.1f} {bottom:.1f}H{right:.1f}V{top:.1f}H{left:.1f}z">{said}</path>'
@@ -215,15 +215,13 @@ def bars(trace: Any, placed: Sequence[Bar], plot: Plot, tone: str) -> str:
     if trace.error_y.array is not None and not flat:
         x = plot.width * plot.x.at(middle)
         intervals = _intervals(trace, plot, x, plot.upwards(listed(trace.y)))
-    tips = f'<g style="--c:var(--ink)">{"".join(intervals)}</g>'
-    return f'<g class="bars" style="--c:{tone}">{"".join(parts)}</g>{tips}'
+    tips = f'<g class="inked">{"".join(intervals)}</g>'
+    return f'<g class="{tone}"><g class="bars">{"".join(parts)}</g></g>{tips}'
 
 
 def heatmap(trace: Any, plot: Plot) -> str:
     """Draw the fields of a heat map, each with its words."""
     low, high = heat_range(trace)
-    places, tones = zip(*trace.colorscale, strict=True)
-    channels = np.array([hex_to_rgb(tone) for tone in tones]).T
     wide, tall = plot.width / len(trace.x), plot.height / len(trace.y)
     parts = []
     for j, row in enumerate(trace.z):
@@ -231,22 +229,33 @@ def heatmap(trace: Any, plot: Plot) -> str:
             if value is None or not np.isfinite(value):
                 continue
             share = min(max((value - low) / ((high - low) or 1.0), 0.0), 1.0)
-            fill = [float(np.interp(share, places, channel)) for channel in channels]
+            fill = heat_tone(trace, share)
             left, top = plot.across([trace.x[i]])[0] - wide / 2, plot.upwards([trace.y[j]])[0] - tall / 2
             words = trace.text[j][i] if trace.text is not None else number(value)
-            tone = ",".join(f"{part:.0f}" for part in fill)
             said = f"{trace.x[i]}, {trace.y[j]}: {words}"
             parts.append(
                 f'<rect x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall:.1f}" '
-                f'fill="rgb({tone})"><title>{escape(said)}</title></rect>'
+                f'fill="{rgb(fill)}"><title>{escape(said)}</title></rect>'
             )
             if trace.texttemplate is not None and SMALL_LETTER * len(words) < wide:
-                ink = "#000" if np.dot(fill, (0.299, 0.587, 0.114)) > 128 else "#fff"
+                ink = "black" if np.dot(fill, (0.299, 0.587, 0.114)) > 128 else "white"
                 parts.append(
-                    f'<text class="in" style="fill:{ink}" x="{left + wide / 2:.1f}" '
+                    f'<text class="in {ink}" x="{left + wide / 2:.1f}" '
                     f'y="{top + tall / 2 + 4:.1f}">{escape(words)}</text>'
                 )
     return "".join(parts)
+
+
+def heat_tone(trace: Any, share: float) -> list[float]:
+    """Mix the colour at a share of the scale: red, green and blue."""
+    places, tones = zip(*trace.colorscale, strict=True)
+    channels = np.array([hex_to_rgb(tone) for tone in tones]).T
+    return [float(np.interp(share, places, channel)) for channel in channels]
+
+
+def rgb(parts: Iterable[float]) -> str:
+    """Write a colour as SVG has it."""
+    return f"rgb({','.join(f'{part:.0f}' for part in parts)})"
 
 
 def heat_range(trace: Any) -> tuple[float, float]:

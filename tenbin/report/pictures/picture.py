@@ -19,10 +19,12 @@ from tenbin.report.pictures.marks import (
     colour,
     errors,
     heat_range,
+    heat_tone,
     heatmap,
     listed,
     mode_of,
     place_bars,
+    rgb,
     scatter,
     themed,
 )
@@ -35,6 +37,7 @@ MARGINS = 160  # of the height that a figure asks for, not of its area
 LETTER, LINE = 9.0, 18.0  # room of a letter and of a line, in the larger type of small screens
 WIDE_LETTER, MOST_LETTERS = 7.2, 48  # of a wide picture, which is not enlarged there; beside the picture
 TOP, RIGHT = 10.0, 14.0
+STEPS = 32  # of colours in the scale of a heat map
 
 
 def picture(fig: go.Figure, *, interactive: bool = False) -> Markup:
@@ -133,7 +136,7 @@ def _marks(fig: go.Figure, area: Plot, placed: Sequence[Sequence[Bar]]) -> list[
         at = (area.across([one.x0]) if upright else area.upwards([one.y0]))[0]
         way = f"M{at:.1f} 0V{area.height:.0f}" if upright else f"M0 {at:.1f}H{area.width:.0f}"
         kind, tone = DASHES.get(one.line.dash, ""), themed(one.line.color or "")
-        parts.append(f'<path class="line thin {kind}" style="--c:{tone}" d="{way}"/>')
+        parts.append(f'<path class="line thin {kind} {tone}" d="{way}"/>')
     return [*parts, *(_note(note, area) for note in fig.layout.annotations)]
 
 
@@ -207,7 +210,7 @@ def _legend(traces: Sequence[Any], wanted: bool | None) -> str:
         if trace.name and trace.showlegend is not False:
             tone = colour(trace, place)
             entries.setdefault(
-                trace.name, f'<li style="--c:{tone}"><i class="{_kind(trace)}"></i>{escape(trace.name)}</li>'
+                trace.name, f'<li class="{tone}"><i class="{_kind(trace)}"></i>{escape(trace.name)}</li>'
             )
     return f'<ul class="legend">{"".join(entries.values())}</ul>' if entries else ""
 
@@ -223,9 +226,10 @@ def _kind(trace: Any) -> str:
 def _scale(trace: Any) -> str:
     """Draw the scale of colours of a heat map."""
     low, high = heat_range(trace)
-    tones = ",".join(f"{tone} {100 * place:.0f}%" for place, tone in trace.colorscale)
-    words = escape(trace.colorbar.title.text or "")
-    return (
-        f'<div class="scale">{number(low)} <i style="background:linear-gradient(to right,{tones})"></i> '
-        f"{number(high)} {words}</div>"
+    fields = "".join(
+        f'<rect x="{i}" width="1.1" height="1" fill="{rgb(heat_tone(trace, i / (STEPS - 1)))}"/>'
+        for i in range(STEPS)
     )
+    words = escape(trace.colorbar.title.text or "")
+    scale = f'<svg viewBox="0 0 {STEPS} 1" preserveAspectRatio="none">{fields}</svg>'
+    return f'<div class="scale">{number(low)} {scale} {number(high)} {words}</div>'

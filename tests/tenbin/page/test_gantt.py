@@ -158,5 +158,5 @@ def test_the_chart_shows_what_was_is_and_will_be(up: Up, view: Callable[..., Vie
     print(frames)
     axe(viewer)
     tab.get_by_role("button", name="Now").press("Enter")
-    rows.filter(has_text="now").get_by_role("link").press("Enter")
+    rows.filter(has_text="now").get_by_role("link").first.press("Enter")
     tab.get_by_role("heading", name="Job 2: now").wait_for()

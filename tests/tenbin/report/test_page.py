@@ -24,7 +24,7 @@ from tests.support.job_profiles import bursty, make_job, over_hosts, samples
 from tests.support.records import make_coefficient, make_model, make_profile
 
 
-def _memory_samples(emulated: bool = False) -> pd.DataFrame:
+def memory_samples(emulated: bool = False) -> pd.DataFrame:
     rng = np.random.default_rng(1)
     return pd.DataFrame(
         [
@@ -37,7 +37,7 @@ def _memory_samples(emulated: bool = False) -> pd.DataFrame:
 
 
 def _saved(store: Store, **changes: object) -> Path:
-    samples = _memory_samples(bool(changes.get("emulated")))
+    samples = memory_samples(bool(changes.get("emulated")))
     profile = make_profile(models=tuple(fit_samples("memory", samples)), samples={"memory": 12})
     return store.save(profile.model_copy(update=changes), {"memory": samples}) / "profile.json"
 

@@ -1,0 +1,60 @@
+// What is measured of a node: the pictures of its report. Their markup is the page's own, never a user's.
+
+import { get } from "./api.js";
+import { el, nodeLink, setText, shown } from "./dom.js";
+
+const STYLE = "/static/picture.css";
+
+export function show(place, { rest }) {
+  if (!document.querySelector(`link[href="${STYLE}"]`)) document.head.append(el("link", { rel: "stylesheet", href: STYLE }));
+  const node = decodeURIComponent(rest);
+  const told = el("p", { role: "status", className: "hint" });
+  const content = el("div");
+  place.append(el("h2", { textContent: node ? `What is measured of ${shown(node)}` : "What is measured" }), told, content);
+  const leaving = new AbortController();
+  (node ? drawNode : listNodes)(node, told, content, leaving.signal).catch((error) => {
+    if (error.name !== "AbortError") setText(told, shown(error.message));
+  });
+  return () => leaving.abort();
+}
+
+async function listNodes(node, told, content, signal) {
+  const { nodes } = await get("/api/nodes", {}, signal);
+  setText(told, nodes.length ? "Choose a node." : "The coordinator has not been asked yet, or does not answer.");
+  content.append(el("ul", {}, nodes.map((one) => el("li", {}, nodeLink(one.name), one.profile ? ` ${shown(one.profile.headline)}` : ""))));
+}
+
+async function drawNode(node, told, content, signal) {
+  setText(told, "The pictures are drawn from the samples; the first time takes some seconds.");
+  const { node: name, measured } = await get(`/api/measured/${encodeURIComponent(node)}`, {}, signal);
+  if (!measured) {
+    setText(told, `Nothing was measured of ${shown(name)} yet. Measure it there with: tenbin profile`);
+    return;
+  }
+  const { headline, trust, emulated, sections } = measured;
+  setText(told, `${emulated ? "EMULATED. " : ""}${shown(headline)}. ${shown(trust)}`);
+  const ids = sections.map((one, place) => `section-${place}`);
+  content.append(
+    el("nav", { className: "sections", aria: { label: "Sections" } }, sections.map((one, place) => jump(one.title, ids[place]))),
+    ...sections.map((one, place) => el("section", {},
+      el("h3", { id: ids[place], tabIndex: -1, textContent: `${one.title}${one.emulated ? " (EMULATED)" : ""}` }),
+      el("p", { className: "hint", textContent: one.explanation }),
+      el("div", { className: "pictures" }, one.figures.map(picture)))));
+}
+
+/** A button, because the fragment of the address chooses the view. */
+function jump(title, id) {
+  const made = el("button", { type: "button", textContent: title });
+  made.addEventListener("click", () => {
+    const head = document.getElementById(id);
+    head.scrollIntoView();
+    head.focus({ preventScroll: true });
+  });
+  return made;
+}
+
+function picture(markup) {
+  const made = document.adoptNode(new DOMParser().parseFromString(markup, "text/html").body.firstElementChild);
+  if (made.classList.contains("wide")) Object.assign(made, { tabIndex: 0 }); // it scrolls
+  return made;
+}
