@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenbin.page.explainer import Explainer
 from tenbin.page.mirror import Mirror
 from tenbin.page.packing import Packing
+from tenbin.page.power import Power
 from tenbin.page.rows import Row
 
 MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
@@ -42,6 +43,7 @@ class Rectangle(NamedTuple):
         end_s: None: it goes on.
         how: the event that ended it, "running", "planned" or "several".
         expected_s: when it should end; None: not known.
+        region: the region of its pool that it is charged to.
     """
 
     lane: str
@@ -53,6 +55,7 @@ class Rectangle(NamedTuple):
     job: int | None = None
     label: str = ""
     expected_s: float | None = None
+    region: str = ""
 
 
 class Gantt:
@@ -61,6 +64,7 @@ class Gantt:
     def __init__(self, mirror: Mirror, explainer: Explainer) -> None:
         self._mirror, self._explainer = mirror, explainer
         self._packing = Packing(mirror)
+        self._power = Power(mirror, explainer)
         self._kept: OrderedDict[object, dict[str, Any]] = OrderedDict()
         self._head: tuple[int, list[int]] = -1, []
         self._lock = threading.Lock()
@@ -111,6 +115,9 @@ class Gantt:
             "rectangles": shown,
             "jobs": [self._listed(one) for one in listed[:LISTED]],
             "total": len(stays["job"]) + len(later),
+            "power": self._power.find(
+                window.from_s, min(window.until_s, now_s), sorted(set(stays["job"].tolist()))
+            ),
         }
 
     def _rectangles(self, stays: Stays, groups: list[NDArray[np.intp]]) -> list[Rectangle]:
@@ -136,6 +143,7 @@ class Gantt:
             job=job,
             label=row.label if row else str(job),
             expected_s=expected_end(row) if row and runs else None,
+            region=row.region if row else "",
         )
 
     def _planned(self, window: Window, jobs: list[int], now_s: float) -> list[Rectangle]:
@@ -177,13 +185,27 @@ class Gantt:
             deepest[one.lane] = max(deepest.get(one.lane, 0), one.row)
         status = self._explainer.status or {"nodes": []}
         trouble = {node["name"]: node.get("trouble", "") for node in status["nodes"]}
+        regions = {node["name"]: region_names(node) for node in status["nodes"]}
         return [
-            {"name": name, "rows": row + 1, "trouble": trouble.get(name, "")} for name, row in deepest.items()
+            {
+                "name": name,
+                "rows": row + 1,
+                "trouble": trouble.get(name, ""),
+                "regions": regions.get(name, []),
+            }
+            for name, row in deepest.items()
         ]
 
     def _listed(self, one: Rectangle) -> dict[str, Any]:
         row = self._mirror.rows.get(one.job or 0)
-        return one._asdict() | {"name": row.name if row else "", "cores": row.cores if row else 0}
+        more = (row.name, row.cores, row.region) if row else ("", 0, "")
+        return one._asdict() | dict(zip(("name", "cores", "region"), more, strict=True))
+
+
+def region_names(node: dict[str, Any]) -> list[str]:
+    """Name the regions that a node, or a pool, lies in: as ``GET /status`` lists them."""
+    found = node.get("regions") or {}
+    return list(found) if isinstance(found, dict) else [region["name"] for region in found]
 
 
 def expected_end(row: Row) -> float | None:

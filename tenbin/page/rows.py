@@ -37,6 +37,7 @@ class Row(NamedTuple):
     Attributes:
         member: its index in the array.
         lane: where it runs or ran last: the nodes, else the pool; () before its first start.
+        cap_w: of all its units there; None: uncapped. region: that it is charged to.
         expected: its run time; None: nothing is known.
     """
 
@@ -61,6 +62,8 @@ class Row(NamedTuple):
     trouble: str
     attempt: int
     served_s: float
+    cap_w: float | None = None
+    region: str = ""
 
 
 class _Asked(NamedTuple):
@@ -96,9 +99,9 @@ def row_of(values: Sequence[Any]) -> Row:
     found = dict(zip(COLUMNS, values, strict=True))
     asked = _asked(found["spec"])
     array, index = found["array"], found["array_index"]
-    pool, nodes = "", list[list[int]]()
+    pool, units, nodes, cap_w, region = "", 1, list[list[int]](), None, ""
     if found["placement"] not in (None, "null"):
-        pool, _, nodes, *_ = json.loads(found["placement"])
+        pool, units, nodes, cap_w, region, *_ = json.loads(found["placement"])
     hosts = _listed(found["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
     stage = found["stage"]
     limit_s = asked.time_s if found["limit_s"] is None else found["limit_s"]
@@ -124,6 +127,8 @@ def row_of(values: Sequence[Any]) -> Row:
         trouble=found["blocked"] or found["trouble"] or "",
         attempt=found["attempt"],
         served_s=found["served_s"] or 0.0,
+        cap_w=None if cap_w is None else cap_w * units,
+        region=region,
     )
 
 

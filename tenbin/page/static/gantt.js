@@ -1,11 +1,11 @@
 // Past, now and planned on one axis: a canvas, and beside it a list that the keyboard reaches.
 
 import { get } from "./api.js";
-import { button, el, nodeLink, setText, shown } from "./dom.js";
+import { button, el, nodeLink, setText, shown, table } from "./dom.js";
 import { listen, noteClock, now } from "./live.js";
 import { clock, count, duration } from "./words.js";
 
-const LEFT = 130, TOP = 26, ROW = 20, GAP = 6; // pixels
+const LEFT = 130, TOP = 26, ROW = 20, GAP = 6, POWER = 90; // pixels
 const AGAIN_MS = 15_000; // the server has starts asked for only while somebody asks it
 const LEAST_S = 2, MOST_S = 400 * 86400;
 const WORDS = {
@@ -13,7 +13,7 @@ const WORDS = {
   suspended: "paused", checkpointed: "left with a checkpoint", lost: "attempt lost", "taken back": "taken back",
 };
 const MARKS = { running: "▶", planned: "…", done: "✓", failed: "✗", killed: "☠", cancelled: "⊘", suspended: "‖", checkpointed: "→", lost: "✗", "taken back": "←" };
-const FIELDS = ["lane", "row", "start_s", "end_s", "how", "jobs", "job", "label", "expected_s"]; // of a rectangle
+const FIELDS = ["lane", "row", "start_s", "end_s", "how", "jobs", "job", "label", "expected_s", "region"]; // of a rectangle
 const BAD = ["failed", "killed", "lost"];
 
 export function show(place) {
@@ -53,6 +53,7 @@ class Gantt {
     this.canvas.textContent = "The list beside has the same jobs.";
     this.told = el("p", { role: "status", className: "hint" });
     this.tip = el("p", { className: "tip", textContent: "Point at a job, or choose one in the list." });
+    this.power = el("div", { className: "power" });
     this.list = el("tbody");
     const spans = [["10 min", 600], ["1 h", 3600], ["6 h", 21600], ["1 day", 86400], ["7 days", 604800]];
     place.append(
@@ -64,7 +65,7 @@ class Gantt {
         button("Now", () => this.home())),
       this.told,
       el("div", { className: "chartAndList" },
-        el("div", { className: "drawn" }, this.canvas, this.tip),
+        el("div", { className: "drawn" }, this.canvas, this.tip, this.power),
         el("div", { className: "scroller", tabIndex: 0, role: "region", aria: { label: "Jobs of the window, scrollable" } },
           el("table", { className: "plain", aria: { label: "Jobs of the window: what runs, what is planned, what ended" } },
             el("thead", {}, el("tr", {}, ["job", "where", "from", "to", "what"].map((text) => el("th", { scope: "col", textContent: text })))),
@@ -108,7 +109,7 @@ class Gantt {
   }
 
   scroll(by) {
-    this.top = Math.min(Math.max(this.top + by, 0), Math.max(this.height - this.canvas.clientHeight + TOP, 0));
+    this.top = Math.min(Math.max(this.top + by, 0), Math.max(this.height + (this.found.power ? POWER : 0) - this.canvas.clientHeight + TOP, 0));
     this.moved(false);
   }
 
@@ -150,6 +151,7 @@ class Gantt {
       this.layOut();
       this.draw();
       this.showList();
+      this.showPower();
     } catch (error) {
       setText(this.told, shown(error.message));
     } finally {
@@ -203,6 +205,7 @@ class Gantt {
     const at = now();
     for (const one of this.found.rectangles) this.drawOne(paint, one, at, wide, high);
     paint.restore();
+    if (this.found.power) this.drawPower(paint, wide, high);
     this.drawAxis(paint, at, wide, high);
     const more = this.found.left_out ? `; ${count(this.found.left_out)} more lanes are not shown` : "";
     setText(this.told, `${clock(this.from)} to ${clock(this.until)}${more}`);
@@ -217,6 +220,10 @@ class Gantt {
       paint.fillStyle = this.ink(lane.trouble ? "bad" : "ink");
       paint.textAlign = "right";
       paint.fillText(shown(lane.trouble ? `! ${lane.name}` : lane.name), LEFT - 8, Math.max(top + ROW / 2, TOP + 8), LEFT - 14);
+      if (lane.regions.length && lane.rows > 1) {
+        paint.fillStyle = this.ink("soft");
+        paint.fillText(shown(`regions ${lane.regions.join(", ")}`), LEFT - 8, Math.max(top + ROW * 1.5, TOP + 8 + ROW), LEFT - 14);
+      }
     }
   }
 
@@ -277,6 +284,41 @@ class Gantt {
     paint.fillText(text, left + 3, top + high / 2 + 1);
   }
 
+  /** Power on the axis of the time, below the lanes: drawn as an area, allotted and the budget as lines. */
+  drawPower(paint, wide, high) {
+    const { budget_w: budget, edges_s: edges, allotted_w: allotted, drawn_w: drawn } = this.found.power;
+    const bottom = high - 4, top = high - POWER, most = Math.max(budget, ...(allotted ?? []), ...(drawn ?? []), 1) * 1.05;
+    const y = (watts) => bottom - (watts / most) * (bottom - top - 14);
+    paint.fillStyle = this.ink("card");
+    paint.fillRect(0, top - GAP, wide, POWER + GAP);
+    paint.save();
+    paint.beginPath();
+    paint.rect(LEFT, top, wide - LEFT, POWER);
+    paint.clip();
+    if (drawn) {
+      paint.fillStyle = this.ink("past");
+      drawn.forEach((watts, step) => paint.fillRect(this.x(edges[step]), y(watts), Math.max(this.x(edges[step + 1]) - this.x(edges[step]), 1), bottom - y(watts)));
+    }
+    const line = (colour, dash, points) => {
+      paint.strokeStyle = this.ink(colour);
+      paint.lineWidth = 2;
+      paint.setLineDash(dash);
+      paint.beginPath();
+      points.forEach(([x, watts], place) => (place ? paint.lineTo(x, y(watts)) : paint.moveTo(x, y(watts))));
+      paint.stroke();
+      paint.lineWidth = 1;
+      paint.setLineDash([]);
+    };
+    if (allotted) line("run", [], allotted.flatMap((watts, step) => [[this.x(edges[step]), watts], [this.x(edges[step + 1]), watts]]));
+    line("bad", [6, 4], [[LEFT, budget], [wide, budget]]);
+    paint.restore();
+    paint.fillStyle = this.ink("ink");
+    paint.textAlign = "right";
+    paint.fillText("power", LEFT - 8, top + 8);
+    paint.fillStyle = this.ink("bad");
+    paint.fillText(`budget ${Math.round(budget)} W`, LEFT - 8, Math.max(y(budget), top + 22), LEFT - 14);
+  }
+
   drawAxis(paint, at, wide, high) {
     paint.fillStyle = this.ink("card");
     paint.fillRect(0, 0, wide, TOP);
@@ -301,6 +343,7 @@ class Gantt {
 
   at(event) {
     const { offsetX: x, offsetY: y } = event;
+    if (this.found.power && y > this.canvas.clientHeight - POWER - GAP) return null;
     return this.drawn?.findLast(([left, right, top]) => x >= left - 1 && x <= right + 1 && y >= top && y < top + ROW)?.[3] ?? null;
   }
 
@@ -372,14 +415,32 @@ class Gantt {
     const length = one.end_s === null ? "" : `, ${duration(one.end_s - one.start_s)}`;
     const expected = one.expected_s === null ? "" : `, should end ${clock(one.expected_s)}`;
     const who = one.jobs > 1 ? `${count(one.jobs)} jobs` : `job ${one.label}`;
-    return `${who} in ${shown(one.lane)}: ${WORDS[one.how] ?? one.how}, from ${clock(one.start_s)}${length}${expected}`;
+    const region = one.region ? `, region ${shown(one.region)}` : "";
+    return `${who} in ${shown(one.lane)}${region}: ${WORDS[one.how] ?? one.how}, from ${clock(one.start_s)}${length}${expected}`;
+  }
+
+  /** The same as a sentence and a table, of the steps that are in the window. */
+  showPower() {
+    const { power } = this.found;
+    this.power.hidden = !power;
+    if (!power) return;
+    const open = this.power.querySelector("details")?.open ?? false;
+    const { budget_w: budget, edges_s: edges, allotted_w: allotted, drawn_w: drawn, emulated } = power;
+    const mark = emulated ? " (EMULATED)" : "", last = edges.length - 2;
+    const watts = (values, step) => (values ? `${Math.round(values[step])} W` : "-");
+    const rows = edges.slice(0, -1).map((from, step) => [clock(from), watts(allotted, step), watts(drawn, step)])
+      .filter((_, step) => edges[step + 1] > this.from && edges[step] < this.until);
+    this.power.replaceChildren(
+      el("p", { className: "hint", textContent: `Power: budget ${Math.round(budget)} W (dashed); allotted ${watts(allotted, last)} (line); drawn by jobs ${watts(drawn, last)}${mark} (area).${power.too_many ? " Too many jobs to read their meters: zoom in." : ""}` }),
+      el("details", { open }, el("summary", { textContent: "Power as a table" }),
+        table("Mean power of each step", ["from", "allotted", `drawn by jobs${mark}`], rows.slice(-100))));
   }
 
   showList() {
     const focused = document.activeElement?.closest?.("tr[data-job]")?.dataset.job;
     this.list.replaceChildren(...this.found.jobs.map((one) => el("tr", { data: { job: one.job } },
       el("th", { scope: "row" }, el("a", { href: `#job/${one.job}`, textContent: one.label }), ` ${shown(one.name)}`),
-      el("td", {}, nodeLink(one.lane)), el("td", { textContent: clock(one.start_s) }),
+      el("td", {}, nodeLink(one.lane), one.region ? `, region ${shown(one.region)}` : ""), el("td", { textContent: clock(one.start_s) }),
       el("td", { textContent: one.end_s !== null ? clock(one.end_s) : one.expected_s ? `about ${clock(one.expected_s)}` : "-" }),
       el("td", { textContent: `${MARKS[one.how] ?? ""} ${WORDS[one.how] ?? one.how}` }))));
     if (focused) this.list.querySelector(`tr[data-job="${Number(focused)}"] a`)?.focus({ preventScroll: true });
