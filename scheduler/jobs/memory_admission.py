@@ -105,6 +105,15 @@ class MemoryAdmission:
             self._passed_mb -= held_mb
         return True
 
+    def prioritize(self, job_id: int, priority: int) -> None:
+        """Change the turn of a job, whether it waits for memory or has it."""
+        for known, again in ((self._waiting, self.wait), (self._held, self.hold)):
+            if job_id in known:
+                needed_mb = known[job_id][1]
+                self.release(job_id)
+                again(job_id, priority, needed_mb)
+                return
+
     def admit(self) -> list[int]:
         """Set memory aside for those whose turn has come; their numbers, in the order of their turns."""
         admitted = []

@@ -169,6 +169,10 @@ class Job:
         """Move the job to another device or node: checkpoint here, restart there."""
         self.client.call("POST", "/migrate", {"ids": [self.id], "to": to})
 
+    def set_priority(self, priority: int) -> None:
+        """Change the job's priority, as if it had been submitted with it."""
+        self.client.call("POST", "/priority", {"ids": [self.id], "priority": priority})
+
     def add_done_callback(self, callback: Callable[[Job], object]) -> None:
         """Call ``callback`` with the job when the job has ended, in a thread; at once if it has ended.
 

@@ -32,15 +32,19 @@ from tenbin.server.refusals import refuse_invalid
 
 STATIC = Path(__file__).parent / "static"
 MOST_SELECTED = 100_000
-Verb = Literal["cancel", "suspend", "resume", "retry", "migrate"]
+Verb = Literal["cancel", "suspend", "resume", "retry", "migrate", "priority"]
 
 
 class Change(BaseModel):
-    """Jobs or arrays to change, those to which it applies; ``to``: where ``migrate`` moves them."""
+    """Jobs or arrays to change, those to which it applies.
+
+    ``to``: where ``migrate`` moves them. ``priority``: what ``priority`` gives them.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     ids: Annotated[list[int], Field(min_length=1, max_length=MOST_SELECTED)]
     to: str | None = None
+    priority: int | None = None
 
 
 class Page:
@@ -200,6 +204,8 @@ def _changes(app: FastAPI, page: Page) -> None:
             if not asked.to:
                 raise HTTPException(422, "to: name a device or a node")
             body["to"] = asked.to
+        if verb == "priority":
+            body["priority"] = asked.priority
         try:
             found: dict[str, Any] = await asyncio.to_thread(page.client.call, "POST", f"/{verb}", body)
         except TenbinError as error:

@@ -19,13 +19,24 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.priorities import set_priority
 from scheduler.coordinator.selection import select as selected
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.paths import check_all
-from scheduler.jobs.specs import Int, JobSpec, Name, check_variables
+from scheduler.jobs.specs import Int, JobSpec, check_variables
+from tenbin.server.bodies import (
+    LONGEST_WAIT_S,
+    Change,
+    Changed,
+    Move,
+    NewPriority,
+    Reprioritized,
+    Selectors,
+    Wait,
+)
 from tenbin.server.descriptions import brief, describe, known, prometheus, summary
-from tenbin.server.job_filters import BODY, LARGEST, Listed
+from tenbin.server.job_filters import LARGEST, Listed
 from tenbin.server.job_list import array_summary, count_with_arrays, list_jobs
 from tenbin.server.job_records import add_history
 from tenbin.server.node_table import node_table
@@ -40,7 +51,7 @@ from tenbin.server.refusals import (
     refuse_invalid,
 )
 
-LONGEST_WAIT_S, LONGEST_HOLD_S = 300.0, 3600.0
+LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes
 MOST_JOBS = 100_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
@@ -85,59 +96,10 @@ class SubmittedJobs(BaseModel):
     arrays: list[int]
 
 
-class Ids(BaseModel):
-    """Jobs by number."""
-
-    model_config = BODY
-    ids: list[int]
-
-
-class Wait(Ids):
-    """Jobs, and the longest time to wait for the first of them to end, or all."""
-
-    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
-    all: bool = False
-
-
-class Change(Ids):
-    """Jobs to change, all or none.
-
-    ``where_possible``: more jobs. Those that have ended, or that the request does not apply to, are left out;
-    the answer names each with the reason.
-    """
-
-    ids: list[int] = []
-    where_possible: list[int] = []
-
-
-class Move(Change):
-    """Jobs to move, and the class of device or node."""
-
-    to: Name
-
-
 class Output(Response):
     """The output of a job: any bytes."""
 
     media_type = "application/octet-stream"
-
-
-class Selectors(BaseModel):
-    """Words that select jobs: ``7``, ``7[3]``, ``7[1,5-9]``, ``3-9``, ``last``, ``all``.
-
-    ``members``: give the members of an array in place of its number.
-    """
-
-    model_config = BODY
-    words: list[Annotated[str, Field(max_length=1_000_000)]]
-    members: bool = False
-
-
-class Changed(BaseModel):
-    """The jobs that were changed, and why others of ``where_possible`` were not."""
-
-    ids: list[int]
-    left_out: dict[int, str]
 
 
 class JobEnds:
@@ -259,6 +221,13 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     @api.post("/migrate", responses=OF_CHANGES)
     async def migrate(move: Move) -> Changed:
         return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
+
+    @api.post("/priority", responses=OF_CHANGES)
+    async def priority(new: NewPriority) -> Reprioritized:
+        """Change the priority of jobs that wait, run or are held, as if submitted so."""
+        given = coordinator, new.ids, new.priority, new.where_possible
+        before, left_out = change(set_priority, *given)
+        return Reprioritized(**dict(changed(new, left_out)), before=before)
 
 
 def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) -> list[JobSpec]:

@@ -43,8 +43,8 @@ def _asked(job: dict[str, Any]) -> list[str]:
     """List what the owner asked for."""
     spec = job["spec"]
     lines = [f"{shlex.join(spec['command'])}, in {spec['folder']}"]
-    if spec["priority"]:
-        lines.append(f"priority {spec['priority']}")
+    if job["priority"]:
+        lines.append(f"priority {job['priority']}")
     if spec["account"]:
         weight = f", weight {spec['share']:g}" if spec["share"] else ""
         lines.append(f"counts as {spec['account']}{weight}")

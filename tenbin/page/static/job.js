@@ -10,8 +10,9 @@ import { BEGUN, ENDED, GLYPHS, clock, duration, number } from "./words.js";
 
 const MOST_TEXT = 64 * 1024; // characters of output that are kept
 const WHILE = { cancel: (job) => !ENDED.includes(job.stage), suspend: (job) => !ENDED.includes(job.stage) && job.stage !== "suspended",
-  resume: (job) => job.stage === "suspended", retry: (job) => ENDED.includes(job.stage) && job.stage !== "done", migrate: (job) => job.stage === "running" };
-const TEXTS = { cancel: "Cancel", suspend: "Suspend", resume: "Resume", retry: "Run again", migrate: "Move" };
+  resume: (job) => job.stage === "suspended", retry: (job) => ENDED.includes(job.stage) && job.stage !== "done", migrate: (job) => job.stage === "running",
+  priority: (job) => !ENDED.includes(job.stage) };
+const TEXTS = { cancel: "Cancel", suspend: "Suspend", resume: "Resume", retry: "Run again", migrate: "Move", priority: "Priority" };
 
 export function show(place, { rest }) {
   const view = new JobView(place, Number(rest));

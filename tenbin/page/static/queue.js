@@ -14,7 +14,8 @@ const COLUMNS = [
   ["id", "job"], ["name", "name"], ["user", "user"], ["stage", "stage"], ["cores", "cores"],
   ["place", "place"], ["submit_s", "since"], ["queue", "what happens"],
 ];
-const VERBS = [["cancel", "Cancel"], ["suspend", "Suspend"], ["resume", "Resume"], ["retry", "Run again"], ["migrate", "Move"]];
+const VERBS = [["cancel", "Cancel"], ["suspend", "Suspend"], ["resume", "Resume"], ["retry", "Run again"], ["migrate", "Move"],
+  ["priority", "Priority"]];
 
 let view = null;
 

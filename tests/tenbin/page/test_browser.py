@@ -60,6 +60,18 @@ def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     tab.get_by_role("button", name="Undo: resume").press("Enter")
     viewer.row("second").get_by_text("… waiting").wait_for()
     tab.get_by_role("searchbox").fill("")
+    viewer.row("many").get_by_role("checkbox").click()
+    tab.get_by_role("button", name="Priority", exact=True).click()
+    axe(viewer)
+    tab.get_by_role("dialog").get_by_label("Priority").fill("7")
+    tab.get_by_role("dialog").get_by_role("button", name="Set").click()
+    tab.get_by_text("1 job in the new order.").wait_for()
+    up.until(lambda: up.client.job(4).info()["priority"] == 7)
+    order = "rows => rows.map(row => row.querySelector('.c-name').textContent)"
+    up.until(lambda: tab.locator("tr[data-job]").evaluate_all(order)[:3] == ["first", "many", "second"])
+    tab.get_by_role("button", name="Undo: priority as before").click()
+    tab.get_by_text("The priorities are as before.").wait_for()
+    assert up.client.job(4).info()["priority"] == 0
     viewer.row("first").get_by_role("checkbox").click()
     tab.get_by_role("button", name="Cancel", exact=True).click()
     tab.get_by_role("dialog").get_by_role("button", name="Leave as it is").click()
