@@ -70,6 +70,10 @@ class Holds:
                 self._pending.pop(job_id, None)
                 yield entry
 
+    def waited_for(self, entry: Entry) -> bool:
+        """Return true if other jobs are held for a job, or for its array."""
+        return entry.id in self._followers or entry.array in self._followers
+
     # -- times ----------------------------------------------------------------------------------------
 
     def alarm(self, entry: Entry, at_s: float | None) -> None:

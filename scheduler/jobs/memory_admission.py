@@ -63,6 +63,10 @@ class MemoryAdmission:
         """Return true if the job waits for memory."""
         return job_id in self._waiting
 
+    def contended(self) -> bool:
+        """Return true if any job waits for memory."""
+        return bool(self._waiting)
+
     def why(self, job_id: int) -> str:
         """Name the reason why the job waits for memory, as a clause; "": the job does not wait for memory."""
         if job_id not in self._waiting:

@@ -46,9 +46,9 @@ class Job:
     def _key(self) -> tuple[str, int]:
         return self.client.address, self.id
 
-    def info(self) -> dict[str, Any]:
-        """Return everything that is known of the job."""
-        return self._keep(self.client.call("GET", f"/jobs/{self.id}"))
+    def info(self, *, sooner: bool = False) -> dict[str, Any]:
+        """Return everything that is known of the job; with ``sooner`` also what would start it sooner."""
+        return self._keep(self.client.call("GET", f"/jobs/{self.id}{'?sooner=true' if sooner else ''}"))
 
     def samples(self) -> list[dict[str, Any]]:
         """Return what the job has used over time, about a row a second (``GET /jobs/{job_id}/samples``)."""

@@ -29,8 +29,8 @@ Order = Literal["queue", "id", "name", "user", "stage", "cores", "place", "since
 class Window(Listed):
     """The rows ``start`` to ``start + rows - 1`` of a sorted list; ``limit`` is of the jobs that have ended.
 
-    The order ``queue``: jobs that run, then those that wait, by priority, then those that have ended, the last
-    ones first.
+    The order ``queue``: jobs that run, then those that wait, by priority, then those that have ended, the
+    last ones first.
     """
 
     order: Order = "queue"

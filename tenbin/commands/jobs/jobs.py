@@ -131,7 +131,10 @@ def info(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say everything about a job: also why it waits, and when it should start; of an array how far it is."""
+    """Say everything about a job: why it waits, when it should start, and what would start it sooner.
+
+    Of an array: how far it is.
+    """
     from tenbin.client.client import Client
     from tenbin.commands.jobs.outcomes import last_error
     from tenbin.commands.jobs.samples import used_now
@@ -145,7 +148,7 @@ def info(
         print_csv([{"id": job_id, **row} for job_id in ids for row in client.job(job_id).samples()], SAMPLED)
         return
     for job_id in ids:
-        found = client.job(job_id).info()
+        found = client.job(job_id).info(sooner=True)
         if "members" in found:
             from tenbin.commands.jobs.account import array_account
 
