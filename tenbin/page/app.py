@@ -115,7 +115,7 @@ def _questions(app: FastAPI, page: Page) -> None:
         """List the rows of a window; those of them that wait are explained from now on."""
         found = await asyncio.to_thread(window, page.lists, asked)
         waiting = [row["asks"] for row in found["rows"] if row["asks"] is not None]
-        page.explainer.watch(waiting)
+        page.explainer.watch(waiting, sooner=True)
         found["reasons"] = {job: page.explainer.told(job) for job in waiting}
         return found | {"now_s": time.time()}
 
@@ -173,7 +173,7 @@ def _of_job(app: FastAPI, page: Page) -> None:
             raise HTTPException(404, f"there is no job {job_id}")
         shown = told(row)
         if shown["asks"] is not None:
-            page.explainer.watch([job_id])
+            page.explainer.watch([job_id], sooner=True)
         return found | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
 
     @app.get("/api/jobs/{job_id}/output")

@@ -63,7 +63,7 @@ def test_a_lost_job_is_first_of_its_new_priority() -> None:
 
 @pytest.mark.parametrize("policy", sweep(("easy", "conservative", "mct", "las,load_limit=0.5"), {"easy"}))
 def test_priorities_are_changed_and_last(up: Up, policy: str) -> None:
-    """What waits for memory too; a crash changes nothing; what is held starts by it later."""
+    """Also of jobs that wait for memory; a crash changes nothing; held jobs start by them later."""
     up.start("--cores", "1", "--memory", "1G", "--policy", policy)
     wait = {"command": ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], "folder": str(up.home)}
     quick = {"command": ["sleep", "0.05"], "folder": "/", "time_s": 9, "memory_mb": 600}

@@ -87,6 +87,24 @@ def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     up.until(lambda: up.client.call("GET", "/jobs/count")["count"] == 1)  # else one may end as it is killed
 
 
+def test_what_would_start_a_job_sooner(up: Up, view: Open) -> None:
+    """In queue and job view, in the coordinator's words; and so it is."""
+    up.client.submit(["sleep", "600"], name="first", time_s=3600)
+    wide = up.client.submit(["sleep", "600"], name="wide", cores=2, time_s=1800)
+    viewer = view()
+    words = "with 1 core in place of 2: at once"
+    viewer.row("wide").locator(".what").filter(has_text=f"sooner {words}").wait_for()
+    viewer.go(f"job/{wide.id}")
+    told = viewer.tab.get_by_role("list", name="What would start it sooner")
+    told.get_by_text(f"sooner, if submitted again {words}").wait_for()
+    axe(viewer)
+    (said,) = wide.info(sooner=True)["sooner"]
+    narrow = up.client.submit(["sleep", "600"], time_s=1800, name="narrow", **said["fields"])
+    wide.cancel()
+    up.until(narrow.running)
+    told.wait_for(state="hidden")
+
+
 def test_it_stays_live_when_the_coordinator_or_the_connection_is_lost(
     up: Up, page: PageProcess, view: Open
 ) -> None:
