@@ -3,8 +3,8 @@
 1. The policy goes on in virtual time from the cluster state as it is, until the job starts
    (``simulator.continuation``).
 2. The same for each variant of the job: fewer cores, tasks or nodes; a shorter limit, where earlier runs of
-   the program tell one; another class of device. A variant is what its owner can do: cancel the job, and
-   submit it so. It stands behind all that wait with its priority.
+   the program tell one; another class of device. A variant is what its owner can do: submit the job so, and
+   cancel the old one. It stands behind all that wait with its priority.
 3. A variant is told if it starts earlier by ``LEAST_GAIN_S`` and by ``LEAST_SHARE`` of the wait, than in the
    first simulation and than the policy's own expected start. Of variants of one kind the smallest change is
    told, and a larger one if it gains as much again.
@@ -84,6 +84,7 @@ def question(coordinator: Coordinator, job_id: int) -> Question | None:
     entry = coordinator.job_table.entries.get(job_id)
     if entry is None or not _can_be_varied(coordinator, entry):
         return None
+    coordinator.set_clock()
     expected_s = coordinator.policy.why(coordinator.job_table.job(entry), coordinator.state).expected_start_s
     present = Present.of(coordinator.state, coordinator.dispatcher.timers())
     return Question(
@@ -128,7 +129,7 @@ def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
     """Return true if all that a job waits for is its turn, and another submission would wait for no more.
 
     A lost job would lose its checkpoint, and a job that others wait for would take them with it. Places in
-    arrays and memory are given by rules that no simulation knows.
+    arrays and memory are given by rules that no simulation knows. External jobs are submitted elsewhere.
     """
     handlers, state, now = coordinator.handlers, coordinator.state, coordinator.clock()
     limited = entry.array is not None and entry.spec.array_limit is not None
@@ -138,7 +139,7 @@ def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
         and not entry.attempt
         and not entry.spec.external
         and not limited
-        and not (entry.spec.memory_mb and handlers.memory.contended())
+        and not handlers.memory.contended()
         and not handlers.holds.waited_for(entry)
         and not coordinator.dispatcher.hold.why(now)
         and len(state.waiting) <= MOST_WAITING

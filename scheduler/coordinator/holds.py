@@ -72,7 +72,9 @@ class Holds:
 
     def waited_for(self, entry: Entry) -> bool:
         """Return true if other jobs are held for a job, or for its array."""
-        return entry.id in self._followers or entry.array in self._followers
+        followers = (*self._followers.get(entry.id, ()), *self._followers.get(entry.array or 0, ()))
+        others = (self.job_table.entries.get(job_id) for job_id in followers)
+        return any(other is not None and other.stage is Stage.HELD for other in others)
 
     # -- times ----------------------------------------------------------------------------------------
 

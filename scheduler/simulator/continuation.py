@@ -12,8 +12,9 @@ from copy import copy
 from dataclasses import dataclass
 from math import isinf
 
+from profiles.errors import UserError
 from scheduler.model.jobs import Job, Region, instant
-from scheduler.model.state import RUNNING, STOPPING, ClusterState, JobState, RuleBroken
+from scheduler.model.state import RUNNING, STOPPING, ClusterState, JobState
 from scheduler.policies.registry import create
 from scheduler.simulator.event_queue import FINISH, STOPPED
 from scheduler.simulator.settings import SimulationSettings
@@ -159,7 +160,7 @@ def start_of(
     except _Over:
         at = simulation.state.now
         return at if at <= present.now + HORIZON_S else None
-    except RuleBroken:  # nothing is left to happen, or the policy cannot go on
+    except UserError:  # nothing is left to happen, or the policy cannot go on
         return None
     return None
 

@@ -148,6 +148,7 @@ def test_of_some_jobs_nothing_is_told(tmp_path: Path) -> None:
         assert not asked(one, running) and not asked(one, held) and not asked(one, 99)
         assert not asked(one, waiting)  # to cancel it would cancel the other one as well
         one.coordinator.cancel([held])
+        assert asked(one, waiting)
         (later,) = one.submit({**wide, "begin_s": one.engine.now + 60})
         assert not asked(one, later)
         one.coordinator.suspend([waiting])

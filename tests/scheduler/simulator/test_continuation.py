@@ -24,9 +24,9 @@ WORLDS = {
     "power": worlds.power(exact=True),
 }
 CASES = (
-    *((name, "counted") for name in ("easy", "conservative", "fcfs", "first-fit")),
-    *((name, "classes") for name in ("easy", "conservative", "fcfs")),
-    *((name, "power") for name in ("fifo-min", "fifo-max")),
+    *((name, "counted") for name in ("easy", "conservative", "fcfs", "first-fit", "regions", "soft-regions")),
+    *((name, "classes") for name in ("easy", "conservative", "fcfs", "mct")),
+    *((name, "power") for name in ("fifo-min", "fifo-max", "parm")),
 )
 
 
