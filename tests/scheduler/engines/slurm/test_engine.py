@@ -140,7 +140,7 @@ def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> N
 
 
 def test_the_coordinator_orders_jobs_by_changed_priorities(up: Up, lab: SlurmLab) -> None:
-    """What has been handed to Slurm goes on; of the waiting ones the raised one is next, as told sooner."""
+    """A job that Slurm has goes on; of those that wait the raised one is next."""
     up.start(*START)
     nodes = len(lab.nodes)
     first, *_ = running = [up.client.submit(["sleep", "600"], cores=2, time_s=1200) for _ in range(nodes)]
