@@ -53,6 +53,7 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "resume": ("jobs.jobs:resume", RUN),
     "retry": ("jobs.jobs:retry", RUN),
     "migrate": ("jobs.jobs:migrate", RUN),
+    "priority": ("jobs.jobs:priority", RUN),
     "calibration": ("jobs.calibration:calibration", RUN),
     "opencl": ("opencl.command:app", RUN),
     "job": ("job_profile.job:app", MEASURE),

@@ -103,7 +103,7 @@ class Coordinator:
         self.external_jobs: ExternalJobTracker | None = None
         if engine.external_jobs is not None:
             past = [*journal.entries(REMEMBERED), *self.job_table.entries.values()]
-            self.external_jobs = ExternalJobTracker(past, self.handlers, engine.external_jobs, self._check)
+            self.external_jobs = ExternalJobTracker(past, self.handlers, engine.external_jobs, self.check)
         self._recover()
 
     @property
@@ -148,7 +148,7 @@ class Coordinator:
             try:
                 refuse_external(spec)
                 specs[place] = within_memory(spec, pool, unit, total_mb)
-                self._check(specs[place], now)
+                self.check(specs[place], now)
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)
             except BadInput as error:
@@ -164,7 +164,7 @@ class Coordinator:
             gc.enable()
         return entries
 
-    def _check(self, spec: JobSpec, now: float) -> None:
+    def check(self, spec: JobSpec, now: float) -> None:
         """Raise BadInput if the job cannot be accepted."""
         job = as_job(0, now, spec, self.state.cluster, user=self.job_table.user, unit=self.job_table.unit)
         why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
@@ -179,7 +179,7 @@ class Coordinator:
 
     def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
-        self._set_clock()
+        self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible)
         for entry in entries:
             self.job_table.record(entry, self.state.now, "cancel")
@@ -192,7 +192,7 @@ class Coordinator:
 
     def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
-        self._set_clock()
+        self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, _not_held)
         for entry in entries:
             self.queue.put(ev.SuspendedByOwner(entry))
@@ -201,7 +201,7 @@ class Coordinator:
 
     def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
-        self._set_clock()
+        self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
@@ -214,7 +214,7 @@ class Coordinator:
         self, job_ids: Sequence[int], where_possible: Sequence[int] = ()
     ) -> tuple[list[Entry], dict[int, str]]:
         """Run jobs that did not succeed again, under the same number; return them, and those left out."""
-        self._set_clock()
+        self.set_clock()
         entries, left_out = choose_ended(self.job_table, job_ids, where_possible, self.state.now)
         self.job_table.bring_back(entries)
         for entry in entries:
@@ -238,7 +238,7 @@ class Coordinator:
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
-        self._set_clock()
+        self.set_clock()
         _, left_out = self.job_table.choose(job_ids, where_possible, partial(self._move, to=to))
         self.turn()
         return left_out
@@ -281,7 +281,7 @@ class Coordinator:
             return 0
         count = len(self.external_jobs.waiting())
         if let_go:
-            self._set_clock()
+            self.set_clock()
             self.external_jobs.leave("tenbin down --let-go")
             self.turn()
         return count
@@ -290,7 +290,7 @@ class Coordinator:
         """Start no job for so long, 0: go on; return why none is started. A restart forgets it."""
         if self.engine.nodes is not None:
             raise BadInput("a cluster holds its own nodes", "scontrol update State=DRAIN")
-        self._set_clock()
+        self.set_clock()
         self.dispatcher.hold.until_s = self.state.now + seconds
         self.turn()
         return self.dispatcher.hold.why(self.state.now)
@@ -331,13 +331,13 @@ class Coordinator:
         times = (self.dispatcher.next_timer_s(), self.handlers.holds.next_s())
         return min((at for at in times if at is not None), default=None)
 
-    def _set_clock(self) -> None:
+    def set_clock(self) -> None:
         """Do so before anything changes the cluster state: the last turn may have been seconds ago."""
         self.state.now = max(instant(self.clock()), self.state.now)
 
     def _once(self) -> None:
         reports = self.engine.poll()
-        self._set_clock()  # after the poll, so that nothing that is reported is yet to come
+        self.set_clock()  # after the poll, so that nothing that is reported is yet to come
         for report in reports:
             self.handlers.report(report)
         if self.external_jobs is not None:

@@ -114,6 +114,10 @@ class Dispatcher:
             self._timers_changed = True
         return found
 
+    def timers(self) -> list[tuple[float, object]]:
+        """Return the pending timers, as (time, tag)."""
+        return [(at, tag) for at, _, tag in self._timers]
+
     def next_timer_s(self) -> float | None:
         """Return when the next timer is due, in seconds since 1970."""
         return self._timers[0][0] if self._timers else None

@@ -169,7 +169,7 @@ class Handlers:
     def _admit_to_queue(self, entry: Entry) -> None:
         """Let a job enter the policy's queue as soon as its memory is free."""
         if self.must_wait_for_memory(entry):
-            self._admit_by_memory()
+            self.admit_by_memory()
         else:
             self.queue.put(ev.Admitted(entry))
 
@@ -178,10 +178,10 @@ class Handlers:
         needed_mb = self.job_table.memory_mb(entry)
         if not needed_mb or self.memory.is_held(entry.id):
             return False
-        self.memory.wait(entry.id, entry.spec.priority, needed_mb)
+        self.memory.wait(entry.id, entry.priority, needed_mb)
         return True
 
-    def _admit_by_memory(self) -> None:
+    def admit_by_memory(self) -> None:
         """Let the jobs enter the policy's queue whose memory is free."""
         for job_id in self.memory.in_the_way(self._has_not_begun):
             entry = self.job_table.entries[job_id]
@@ -197,7 +197,7 @@ class Handlers:
         waiting = []
         for entry in self.job_table.entries.values():
             if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
-                self.memory.hold(entry.id, entry.spec.priority, self.job_table.memory_mb(entry))
+                self.memory.hold(entry.id, entry.priority, self.job_table.memory_mb(entry))
                 self.array_limits.hold(entry)
             elif entry.stage is Stage.WAITING and self._without_memory(entry):
                 entry.stage = Stage.HELD  # admit will say why
@@ -292,7 +292,7 @@ class Handlers:
         for member in self.array_limits.release(entry):
             self._admit_to_queue(member)
         if self.memory.release(entry.id):
-            self._admit_by_memory()
+            self.admit_by_memory()
 
     def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
         """Take a job from the policy; if it runs, it is paused."""

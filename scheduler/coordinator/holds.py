@@ -70,6 +70,12 @@ class Holds:
                 self._pending.pop(job_id, None)
                 yield entry
 
+    def waited_for(self, entry: Entry) -> bool:
+        """Return true if other jobs are held for a job, or for its array."""
+        followers = (*self._followers.get(entry.id, ()), *self._followers.get(entry.array or 0, ()))
+        others = (self.job_table.entries.get(job_id) for job_id in followers)
+        return any(other is not None and other.stage is Stage.HELD for other in others)
+
     # -- times ----------------------------------------------------------------------------------------
 
     def alarm(self, entry: Entry, at_s: float | None) -> None:

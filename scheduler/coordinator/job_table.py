@@ -269,6 +269,7 @@ class JobTable:
                 unit=self.unit,
                 predicted=entry.predicted,
                 limit_s=entry.limit_s,
+                priority=entry.new_priority,
             )
         return self._jobs[entry.id]
 
@@ -282,6 +283,13 @@ class JobTable:
     def limit(self, entry: Entry, limit_s: float) -> Job:
         """Change a job's limit of run time; return the job as the policy sees it now."""
         entry.limit_s = limit_s
+        self._jobs.pop(entry.id, None)
+        self._changed[entry.id] = entry
+        return self.job(entry)
+
+    def prioritize(self, entry: Entry, priority: int) -> Job:
+        """Change a job's priority; return the job as the policy sees it now."""
+        entry.new_priority = priority
         self._jobs.pop(entry.id, None)
         self._changed[entry.id] = entry
         return self.job(entry)

@@ -60,6 +60,7 @@ class Entry:
             there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
         retried: how often it was tried again after a failure of its own.
         not_before_s: its next attempt waits until then; None: it need not.
+        new_priority: its priority as its owner has changed it; None: as in the spec.
     """
 
     id: int
@@ -99,6 +100,12 @@ class Entry:
     hosts: list[str] | None = None
     retried: int = 0
     not_before_s: float | None = None
+    new_priority: int | None = None
+
+    @property
+    def priority(self) -> int:
+        """The job's priority now."""
+        return self.spec.priority if self.new_priority is None else self.new_priority
 
     @property
     def label(self) -> str:

@@ -63,6 +63,10 @@ class MemoryAdmission:
         """Return true if the job waits for memory."""
         return job_id in self._waiting
 
+    def contended(self) -> bool:
+        """Return true if any job waits for memory."""
+        return bool(self._waiting)
+
     def why(self, job_id: int) -> str:
         """Name the reason why the job waits for memory, as a clause; "": the job does not wait for memory."""
         if job_id not in self._waiting:
@@ -104,6 +108,15 @@ class MemoryAdmission:
         if self._first is not None and turn > self._first:
             self._passed_mb -= held_mb
         return True
+
+    def prioritize(self, job_id: int, priority: int) -> None:
+        """Change the turn of a job, whether it waits for memory or has it."""
+        for known, again in ((self._waiting, self.wait), (self._held, self.hold)):
+            if job_id in known:
+                needed_mb = known[job_id][1]
+                self.release(job_id)
+                again(job_id, priority, needed_mb)
+                return
 
     def admit(self) -> list[int]:
         """Set memory aside for those whose turn has come; their numbers, in the order of their turns."""

@@ -22,12 +22,14 @@ def as_job(
     unit: Unit = CORE,
     predicted: Mapping[str, Any] | None = None,
     limit_s: float | None = None,
+    priority: int | None = None,
 ) -> Job:
     """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
         limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
+        priority: the priority that it was given since. None: as it was submitted.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -67,7 +69,7 @@ def as_job(
         demand=demand,
         speed=speed,
         estimates_s=estimates,
-        priority=spec.priority,
+        priority=spec.priority if priority is None else priority,
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
     )

@@ -33,6 +33,7 @@ CountAsKey = Annotated[int, Field(ge=1, le=1_000_000)]  # keys are strings in JS
 Factor = Annotated[Float, Field(ge=1e-6, le=1e6)]
 Watts = Annotated[Float, Field(gt=0, le=1e6)]
 Seconds = Annotated[Float, Field(gt=0, le=1e12)]
+Priority = Annotated[Int, Field(ge=-1_000_000, le=1_000_000)]
 Instant = Annotated[Float, Field(ge=0, le=253_402_300_000)]  # up to the year 9999
 FIRST_PAUSE_S = 10.0  # before a job that has failed is tried again
 
@@ -120,7 +121,7 @@ class JobSpec(BaseModel):
     time_s: Seconds | None = None
     device: Name = "any"
     expect_s: dict[Name, Seconds] = Field(default_factory=dict)
-    priority: Annotated[Int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    priority: Priority = 0
     account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
     share: Factor | None = None
     job_profile: Name = ""

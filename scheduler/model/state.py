@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import merge
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -102,6 +103,9 @@ class ClusterState(Allocation):
     """The state of one cluster, which is the ``View`` of a policy.
 
     The policy shares the mappings, and only reads them. Methods raise ``RuleBroken``.
+
+    Attributes:
+        ranked: a job had a priority.
     """
 
     cluster: Cluster
@@ -119,7 +123,7 @@ class ClusterState(Allocation):
         self.running: dict[int, JobState] = {}
         self.suspended: dict[int, JobState] = {}
         self._jobs: dict[int, JobState] = {}
-        self._ranked = False  # True once a job had a priority
+        self.ranked = False
 
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
@@ -130,7 +134,7 @@ class ClusterState(Allocation):
         """Let a new job wait."""
         if job.id in self._jobs:
             self.broken(job.id, "submit", "a job of this number is already in the system")
-        if job.priority or self._ranked:
+        if job.priority or self.ranked:
             self._rank(job)
         self.waiting[job.id] = job
         state = self._jobs[job.id] = JobState(job, self.now)
@@ -278,10 +282,29 @@ class ClusterState(Allocation):
             self.waiting.move_to_end(job.id)
         self.overtaken = False
 
+    def prioritize(self, jobs: Iterable[Job]) -> None:
+        """Put waiting jobs whose priority has changed among the others; the policy must ``begin`` anew.
+
+        Among equals a job stands by its number, a lost job before all others, as if submitted so.
+        """
+        new = {job.id: job for job in jobs}
+
+        def turn(job: Job) -> tuple[int, bool, int]:
+            return -job.priority, not self._jobs[job.id].failures, job.id
+
+        others = (job for job in self.waiting.values() if job.id not in new)
+        in_order = [
+            *merge(sorted(others, key=lambda job: -job.priority), sorted(new.values(), key=turn), key=turn)
+        ]
+        for job in in_order:
+            self._jobs[job.id].job = self.waiting[job.id] = job
+            self.waiting.move_to_end(job.id)
+        self.ranked = True
+
     def _rank(self, job: Job) -> None:
         """Set ``overtaken`` if the job that is about to wait belongs before others."""
-        if job.priority or self._ranked:
-            self._ranked = True
+        if job.priority or self.ranked:
+            self.ranked = True
             last = next(reversed(self.waiting.values()), None)
             if last is not None and last.priority < job.priority:
                 self.overtaken = True

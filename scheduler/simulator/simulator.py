@@ -110,6 +110,7 @@ class Simulator:
         events = decisions = 0
         if queue.arrival is not None:
             state.now = min(state.now, queue.arrival.job.submit_s)
+        self._set_up()
         now = state.now
         self._ask_loop()
         policy.begin(state)
@@ -146,6 +147,9 @@ class Simulator:
             wall_s=wall,
             most_in_system=most,
         )
+
+    def _set_up(self) -> None:
+        """Prepare the state in which the simulation begins: an empty cluster."""
 
     def _begin_anew(self) -> Timer | None:
         """Let the policy begin again at the end of this instant, because a waiting job passed others."""

@@ -46,9 +46,9 @@ class Job:
     def _key(self) -> tuple[str, int]:
         return self.client.address, self.id
 
-    def info(self) -> dict[str, Any]:
-        """Return everything that is known of the job."""
-        return self._keep(self.client.call("GET", f"/jobs/{self.id}"))
+    def info(self, *, sooner: bool = False) -> dict[str, Any]:
+        """Return everything that is known of the job; with ``sooner`` also what would start it sooner."""
+        return self._keep(self.client.call("GET", f"/jobs/{self.id}{'?sooner=true' if sooner else ''}"))
 
     def samples(self) -> list[dict[str, Any]]:
         """Return what the job has used over time, about a row a second (``GET /jobs/{job_id}/samples``)."""
@@ -168,6 +168,10 @@ class Job:
     def migrate(self, to: str) -> None:
         """Move the job to another device or node: checkpoint here, restart there."""
         self.client.call("POST", "/migrate", {"ids": [self.id], "to": to})
+
+    def set_priority(self, priority: int) -> None:
+        """Change the job's priority, as if it had been submitted with it."""
+        self.client.call("POST", "/priority", {"ids": [self.id], "priority": priority})
 
     def add_done_callback(self, callback: Callable[[Job], object]) -> None:
         """Call ``callback`` with the job when the job has ended, in a thread; at once if it has ended.

@@ -34,15 +34,19 @@ from tenbin.server.refusals import refuse_invalid
 STATIC = Path(__file__).parent / "static"
 PICTURES = Path(__file__).parents[1] / "report" / "pictures"
 MOST_SELECTED = 100_000
-Verb = Literal["cancel", "suspend", "resume", "retry", "migrate"]
+Verb = Literal["cancel", "suspend", "resume", "retry", "migrate", "priority"]
 
 
 class Change(BaseModel):
-    """Jobs or arrays to change, those to which it applies; ``to``: where ``migrate`` moves them."""
+    """Jobs or arrays to change, those to which it applies.
+
+    ``to``: where ``migrate`` moves them. ``priority``: what ``priority`` gives them.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     ids: Annotated[list[int], Field(min_length=1, max_length=MOST_SELECTED)]
     to: str | None = None
+    priority: int | None = None
 
 
 class Page:
@@ -118,7 +122,7 @@ def _questions(app: FastAPI, page: Page) -> None:
         """List the rows of a window; those of them that wait are explained from now on."""
         found = await asyncio.to_thread(window, page.lists, asked)
         waiting = [row["asks"] for row in found["rows"] if row["asks"] is not None]
-        page.explainer.watch(waiting)
+        page.explainer.watch(waiting, sooner=True)
         found["reasons"] = {job: page.explainer.told(job) for job in waiting}
         return found | {"now_s": time.time()}
 
@@ -183,7 +187,7 @@ def _of_job(app: FastAPI, page: Page) -> None:
             raise HTTPException(404, f"there is no job {job_id}")
         shown = told(row)
         if shown["asks"] is not None:
-            page.explainer.watch([job_id])
+            page.explainer.watch([job_id], sooner=True)
         return found | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
 
     @app.get("/api/jobs/{job_id}/output")
@@ -214,6 +218,8 @@ def _changes(app: FastAPI, page: Page) -> None:
             if not asked.to:
                 raise HTTPException(422, "to: name a device or a node")
             body["to"] = asked.to
+        if verb == "priority":
+            body["priority"] = asked.priority
         try:
             found: dict[str, Any] = await asyncio.to_thread(page.client.call, "POST", f"/{verb}", body)
         except TenbinError as error:

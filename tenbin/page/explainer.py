@@ -23,6 +23,7 @@ from tenbin.page.mirror import Mirror
 SHARE = 0.01  # of a processor
 BURST_S = 0.3  # earned while nobody asks
 FRESH_S = 10.0  # a reason is not asked again before
+SOONER_FRESH_S = 60.0  # nor what would start a job sooner
 WATCHED_S = 30.0  # a job is asked for so long after a viewer saw it
 STATUS_S, QUIET_S = 2.0, 10.0  # between two looks at its nodes: while jobs change, and else
 ANSWER_S = 10.0  # to wait for an answer
@@ -31,11 +32,15 @@ KEPT = 200  # outcomes
 
 
 class Answer(NamedTuple):
-    """The reason of a wait, the expected start (None: not known), and when that was said."""
+    """The reason of a wait, the expected start (None: not known), and when that was said.
+
+    ``sooner``: what would let the job start sooner; None: it was not asked yet.
+    """
 
     why: str
     expected_start_s: float | None
     at_s: float
+    sooner: list[dict[str, Any]] | None = None
 
 
 class Starts:
@@ -96,6 +101,8 @@ class Explainer:
         self._client, self._mirror = Client(store), mirror
         self._store = store
         self._watched: dict[int, float] = {}
+        self._looked_at: dict[int, float] = {}  # when a viewer saw a job's sentence last
+        self._sooner_at: dict[int, float] = {}
         self._answers: dict[int, Answer] = {}
         self._changed: deque[tuple[int, int]] = deque(maxlen=10_000)
         self._earned_s, self._earned_at = BURST_S, time.monotonic()
@@ -105,11 +112,13 @@ class Explainer:
         self.status: dict[str, Any] | None = None
         self.trouble, self.version, self.status_number = "", 0, 0
 
-    def watch(self, jobs: list[int]) -> None:
-        """Note that viewers see these waiting jobs now."""
+    def watch(self, jobs: list[int], *, sooner: bool = False) -> None:
+        """Note that viewers see these waiting jobs now; ``sooner``: and read what would start them sooner."""
         now = time.monotonic()
         fresh = [job for job in jobs if job not in self._answers]
         self._watched.update(dict.fromkeys(jobs, now))
+        if sooner:
+            self._looked_at.update(dict.fromkeys(jobs, now))
         if fresh:
             self._wake.set()
 
@@ -135,6 +144,8 @@ class Explainer:
                 await self._ask_status()
             elif (job := self._next()) is not None:
                 await self._ask(job)
+            elif (job := self._next_sooner()) is not None:
+                await self._ask(job, sooner=True)
             else:
                 self._wake.clear()
                 with suppress(TimeoutError):
@@ -179,16 +190,19 @@ class Explainer:
         quiet = self._asked_version == self._mirror.version
         return time.monotonic() >= self._asked_at + (QUIET_S if quiet else STATUS_S)
 
-    async def _ask(self, job: int) -> None:
-        found = await self._call(f"/jobs/{job}")
+    async def _ask(self, job: int, *, sooner: bool = False) -> None:
+        if sooner:
+            self._sooner_at[job] = time.monotonic()
+        found = await self._call(f"/jobs/{job}?sooner=true" if sooner else f"/jobs/{job}")
         if found is None:
             self._watched.pop(job, None)
             return
-        answer = Answer(found["why"], found["expected_start_s"], time.time())
-        self.starts.say(job, answer)
         before = self._answers.get(job)
+        told = found.get("sooner", before and before.sooner)
+        answer = Answer(found["why"], found["expected_start_s"], time.time(), _still(told, found))
+        self.starts.say(job, answer)
         self._answers[job] = answer
-        if before is None or before[:2] != answer[:2]:
+        if before is None or before._replace(at_s=answer.at_s) != answer:
             self.version += 1
             self._changed.append((self.version, job))
 
@@ -201,12 +215,33 @@ class Explainer:
             if now - at > WATCHED_S or row is None or row.stage not in ("waiting", "held", "suspended"):
                 del self._watched[job]
                 self._answers.pop(job, None)
+                self._looked_at.pop(job, None)
+                self._sooner_at.pop(job, None)
         due_s = time.time() - FRESH_S
         ages = [(answer.at_s if (answer := self._answers.get(job)) else 0.0, job) for job in self._watched]
         oldest = min(ages, default=None)
         return None if oldest is None or oldest[0] > due_s else oldest[1]
 
+    def _next_sooner(self) -> int | None:
+        """Choose the job for which to ask what would start it sooner; nothing else is to be asked."""
+        now = time.monotonic()
+        ages = [
+            (self._sooner_at.get(job, -math.inf), job)
+            for job, at in self._looked_at.items()
+            if job in self._watched and job in self._answers and now - at <= WATCHED_S
+            if self._mirror.rows[job].stage == "waiting"
+        ]
+        oldest = min(ages, default=None)
+        return None if oldest is None or oldest[0] > now - SOONER_FRESH_S else oldest[1]
+
     def _say(self, trouble: str) -> None:
         if trouble != self.trouble:
             self.trouble, self._asked_at = trouble, -math.inf
             self.version += 1
+
+
+def _still(told: list[dict[str, Any]] | None, found: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Leave out what was said before and would not start the job sooner any more."""
+    if told is None or found["expected_start_s"] is None:
+        return told
+    return [one for one in told if one["expected_start_s"] < found["expected_start_s"]]

@@ -15,7 +15,7 @@ from scheduler.jobs.entry import FINAL, Stage
 COLUMNS = (
     *("id", "spec", "array", "array_index", "stage", "held_by_user", "placement", "cores", "hosts"),
     *("submit_s", "start_s", "since_s", "end_s", "limit_s", "predicted", "code", "trouble", "attempt"),
-    *("done", "served_s", "blocked"),
+    *("done", "served_s", "blocked", "new_priority"),
 )
 BEGUN = frozenset(stage.value for stage in Stage if stage.begun)
 ENDED = frozenset(stage.value for stage in FINAL)
@@ -114,7 +114,7 @@ def row_of(values: Sequence[Any]) -> Row:
         member=asked.member if index is None else index,
         stage="suspended" if stage == "held" and found["held_by_user"] else stage,
         cores=len(_listed(found["cores"])) or asked.cores,
-        priority=asked.priority,
+        priority=asked.priority if found["new_priority"] is None else found["new_priority"],
         place=", ".join(hosts) or pool,
         lane=tuple(hosts) or ((pool,) if pool else ()),
         submit_s=found["submit_s"],

@@ -19,13 +19,25 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.priorities import set_priority
 from scheduler.coordinator.selection import select as selected
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.paths import check_all
-from scheduler.jobs.specs import Int, JobSpec, Name, check_variables
+from scheduler.jobs.specs import Int, JobSpec, check_variables
+from tenbin.server.bodies import (
+    LONGEST_WAIT_S,
+    Change,
+    Changed,
+    Move,
+    NewPriority,
+    Reprioritized,
+    Selectors,
+    Wait,
+)
 from tenbin.server.descriptions import brief, describe, known, prometheus, summary
-from tenbin.server.job_filters import BODY, LARGEST, Listed
+from tenbin.server.earlier_starts import EarlierStarts
+from tenbin.server.job_filters import LARGEST, Listed
 from tenbin.server.job_list import array_summary, count_with_arrays, list_jobs
 from tenbin.server.job_records import add_history
 from tenbin.server.node_table import node_table
@@ -40,7 +52,7 @@ from tenbin.server.refusals import (
     refuse_invalid,
 )
 
-LONGEST_WAIT_S, LONGEST_HOLD_S = 300.0, 3600.0
+LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes
 MOST_JOBS = 100_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
@@ -85,59 +97,10 @@ class SubmittedJobs(BaseModel):
     arrays: list[int]
 
 
-class Ids(BaseModel):
-    """Jobs by number."""
-
-    model_config = BODY
-    ids: list[int]
-
-
-class Wait(Ids):
-    """Jobs, and the longest time to wait for the first of them to end, or all."""
-
-    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
-    all: bool = False
-
-
-class Change(Ids):
-    """Jobs to change, all or none.
-
-    ``where_possible``: more jobs. Those that have ended, or that the request does not apply to, are left out;
-    the answer names each with the reason.
-    """
-
-    ids: list[int] = []
-    where_possible: list[int] = []
-
-
-class Move(Change):
-    """Jobs to move, and the class of device or node."""
-
-    to: Name
-
-
 class Output(Response):
     """The output of a job: any bytes."""
 
     media_type = "application/octet-stream"
-
-
-class Selectors(BaseModel):
-    """Words that select jobs: ``7``, ``7[3]``, ``7[1,5-9]``, ``3-9``, ``last``, ``all``.
-
-    ``members``: give the members of an array in place of its number.
-    """
-
-    model_config = BODY
-    words: list[Annotated[str, Field(max_length=1_000_000)]]
-    members: bool = False
-
-
-class Changed(BaseModel):
-    """The jobs that were changed, and why others of ``where_possible`` were not."""
-
-    ids: list[int]
-    left_out: dict[int, str]
 
 
 class JobEnds:
@@ -260,6 +223,13 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     async def migrate(move: Move) -> Changed:
         return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
 
+    @api.post("/priority", responses=OF_CHANGES)
+    async def priority(new: NewPriority) -> Reprioritized:
+        """Change the priority of jobs that wait, run or are held, as if submitted so."""
+        given = coordinator, new.ids, new.priority, new.where_possible
+        before, left_out = change(set_priority, *given)
+        return Reprioritized(**dict(changed(new, left_out)), before=before)
+
 
 def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) -> list[JobSpec]:
     """Keep a script, and name its place in the commands of the jobs that run it."""
@@ -285,6 +255,7 @@ def changed(which: Change, left_out: dict[int, str]) -> Changed:
 
 def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that read jobs."""
+    earlier = EarlierStarts(coordinator)
 
     @api.get("/jobs", responses=OF_VALUES)
     async def jobs(wanted: Annotated[Listed, Query()]) -> list[dict[str, Any]]:
@@ -315,13 +286,19 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
     @api.get("/jobs/{job_id}", responses=OF_JOBS)
     async def job(
-        job_id: int, wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0
+        job_id: int,
+        wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0,
+        sooner: bool = False,
     ) -> dict[str, Any]:
-        """Describe a job; of an array: how many of its members are in each stage."""
+        """Describe a job; of an array: how many of its members are in each stage.
+
+        ``sooner``: also what would start it sooner, if it waits; this takes up to half a second.
+        """
         await ends(coordinator, news, [job_id], wait_s=wait_s)
         if job_id in coordinator.job_table.arrays:
             return array_summary(coordinator, job_id)
-        return describe(coordinator, job_id)
+        told = {"sooner": await earlier.of(job_id)} if sooner else {}
+        return {**describe(coordinator, job_id), **told}
 
     @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
     async def samples(job_id: int) -> list[dict[str, Any]]:

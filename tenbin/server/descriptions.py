@@ -29,6 +29,7 @@ def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         "user": owner_of(entry, coordinator.job_table.user),
         "held_by_user": entry.held_by_user,
         "cores": cores_of(entry),
+        "priority": entry.priority,
         "place": place_of(entry),
         "submit_s": entry.submit_s,
         "start_s": entry.start_s,

@@ -29,7 +29,8 @@ Order = Literal["queue", "id", "name", "user", "stage", "cores", "place", "since
 class Window(Listed):
     """The rows ``start`` to ``start + rows - 1`` of a sorted list; ``limit`` is of the jobs that have ended.
 
-    The order ``queue``: jobs that run, then those that wait, then those that have ended, the last ones first.
+    The order ``queue``: jobs that run, then those that wait, by priority, then those that have ended, the
+    last ones first.
     """
 
     order: Order = "queue"
@@ -89,6 +90,8 @@ def _in_queue(coordinator: Coordinator, wanted: Window) -> list[Row]:
     groups: tuple[list[Row], ...] = [], [], []
     for row in found:
         groups[GROUPS[row.shown]].append(row)
+    if coordinator.state.ranked:
+        groups[1].sort(key=lambda row: -_entry(row).priority)
     return groups[0] + groups[1] + groups[2][::-1]
 
 

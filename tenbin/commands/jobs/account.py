@@ -11,6 +11,8 @@ from scheduler.prediction.predictions import ELSEWHERE, UNITS
 from tenbin.commands.jobs.selection import ranges
 from tenbin.text import label, number, printable
 
+AT_ONCE_S = 2.0  # a start that is expected within so long
+
 
 def account(job: dict[str, Any]) -> str:
     """Write what ``GET /jobs/7`` says in lines for people."""
@@ -43,8 +45,8 @@ def _asked(job: dict[str, Any]) -> list[str]:
     """List what the owner asked for."""
     spec = job["spec"]
     lines = [f"{shlex.join(spec['command'])}, in {spec['folder']}"]
-    if spec["priority"]:
-        lines.append(f"priority {spec['priority']}")
+    if job["priority"]:
+        lines.append(f"priority {job['priority']}")
     if spec["account"]:
         weight = f", weight {spec['share']:g}" if spec["share"] else ""
         lines.append(f"counts as {spec['account']}{weight}")
@@ -82,6 +84,7 @@ def _placed(job: dict[str, Any]) -> list[str]:
     lines = [job["why"]] if job["why"] else []
     if job["expected_start_s"]:
         lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
+    lines += [sooner_words(one) for one in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
         lines.append(f"{place}; attempt {job['attempt']}")
     if job["start_s"] and job["region"]:
@@ -90,6 +93,14 @@ def _placed(job: dict[str, Any]) -> list[str]:
         cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
         lines.append(f"{job['tasks']} task{'s' if job['tasks'] != 1 else ''}{cap}")
     return lines
+
+
+def sooner_words(earlier: dict[str, Any]) -> str:
+    """Say when a job would start if it were submitted again with a change."""
+    at_s = earlier["expected_start_s"]
+    when = "at once" if at_s <= time.time() + AT_ONCE_S else f"at {clock(at_s)}"
+    told_by = f" ({earlier['told_by']})" if earlier["told_by"] else ""
+    return f"sooner, if submitted again with {earlier['change']}: {when}{told_by}"
 
 
 def _place(job: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""``tenbin jobs``, ``info``, ``logs``, ``wait``, ``cancel``, ``suspend``, ``resume``, ``migrate``."""
+"""``tenbin jobs``, ``info``, ``logs``, ``wait``, and the verbs that change jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tenbin.client.client import Client
 
 COLUMNS = (
-    *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "place"),
+    *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "priority", "place"),
     *("submit_s", "start_s", "end_s", "since_s", "time_limit_s", "code", "held_by_user", "trouble"),
 )
 BEGUN = ("running", "stopping", "suspended")
@@ -131,7 +131,10 @@ def info(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say everything about a job: also why it waits, and when it should start; of an array how far it is."""
+    """Say everything about a job: why it waits, when it should start, and what would start it sooner.
+
+    Of an array: how far it is.
+    """
     from tenbin.client.client import Client
     from tenbin.commands.jobs.outcomes import last_error
     from tenbin.commands.jobs.samples import used_now
@@ -145,7 +148,7 @@ def info(
         print_csv([{"id": job_id, **row} for job_id in ids for row in client.job(job_id).samples()], SAMPLED)
         return
     for job_id in ids:
-        found = client.job(job_id).info()
+        found = client.job(job_id).info(sooner=True)
         if "members" in found:
             from tenbin.commands.jobs.account import array_account
 
@@ -259,6 +262,18 @@ def migrate(
     _change("migrate", which, home, json, to=to)
 
 
+def priority(
+    which: Which,
+    to: Annotated[
+        int, typer.Option("--to", help="The higher comes first; 0: as submitted without --priority.")
+    ],
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change the priority of jobs, as if they had been submitted with it; what runs goes on."""
+    _change("priority", which, home, json, priority=to)
+
+
 def wait(
     which: Which,
     timeout: Annotated[
@@ -304,7 +319,7 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
     return code
 
 
-def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str) -> dict[str, Any]:
+def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str | int) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges and ``all`` it concerns the jobs to which it applies."""
     from tenbin.client.client import Client
 

@@ -19,7 +19,7 @@ def top(home: HomeOption = None) -> None:
     Space marks a job, * all that are listed, u none.
 
     Change the marked jobs, else the one under the cursor: c cancel,
-    p suspend (pause), r resume, R retry, m migrate. You are asked first.
+    p suspend (pause), r resume, R retry, m migrate, P priority. You are asked first.
 
     ? shows all keys, q ends. For programs and files: tenbin jobs.
     """

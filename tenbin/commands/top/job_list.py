@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from profiles.errors import BadInput
 from tenbin.commands.jobs.selection import job_ranges, left_out_lines
 from tenbin.commands.top.effects import Back, Call, Confirm, Effect, Open, Prompt, Quit, Redraw, Tell
 from tenbin.commands.top.lines import Line
@@ -128,6 +129,7 @@ class JobList:
             "*": self._mark_all,
             "u": self._unmark,
             "m": self._migrate,
+            "P": self._prioritize,
         }
         return simple[key]() if key in simple else None
 
@@ -189,12 +191,12 @@ class JobList:
         row = self._row(self.cursor)
         return dict(self.marks) or ({row["id"]: _mark(row)} if row else {})
 
-    def _change(self, verb: str, **more: str) -> Effect:
+    def _change(self, verb: str, **more: str | int) -> Effect:
         meant = self._meant()
         if not meant:
             return Tell("no job under the cursor")
         body = {"ids" if len(meant) == 1 else "where_possible": list(meant), **more}
-        to = f" to {more['to']}" if more else ""
+        to = "".join(f" to {value}" for value in more.values())
 
         def changed(found: dict[str, Any]) -> Effect:
             self._unmark()
@@ -215,6 +217,21 @@ class JobList:
             return self._change("migrate", to=to.strip()) if to.strip() else Redraw()
 
         return Prompt(f"migrate {_in_words(meant)} to which device or node: ", "", change)
+
+    def _prioritize(self) -> Effect:
+        meant = self._meant()
+        if not meant:
+            return Tell("no job under the cursor")
+
+        def change(text: str) -> Effect:
+            if not text.strip():
+                return Redraw()
+            try:
+                return self._change("priority", priority=int(text))
+            except ValueError:
+                raise BadInput(f"priority {text!r} is not a whole number", "for instance 10") from None
+
+        return Prompt(f"priority of {_in_words(meant)}: ", "", change)
 
 
 def _mark(row: dict[str, Any]) -> Mark:

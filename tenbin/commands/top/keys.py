@@ -39,6 +39,7 @@ LIST = (
     Key(("r",), "resume them"),
     Key(("R",), "retry those that did not succeed"),
     Key(("m",), "migrate them to another device or node"),
+    Key(("P",), "change their priority; the higher is first"),
     Key(("?",), "these keys"),
     Key(("q",), "end tenbin top; jobs and coordinator go on"),
 )

@@ -119,7 +119,7 @@ class AccountPage(OfJob):
         self._slow: dict[str, Any] = {}
 
     def question(self) -> Callable[[Client], Any]:
-        """Return the call for the account; samples of a job that runs come with each fifth call."""
+        """Return the call for the account; samples, and what would start it sooner, come with each fifth."""
         from tenbin.commands.jobs.account import account, array_account
         from tenbin.commands.jobs.outcomes import last_error
         from tenbin.commands.jobs.samples import used_now
@@ -128,13 +128,14 @@ class AccountPage(OfJob):
         self._asked += 1
 
         def ask(client: Client) -> list[str]:
-            found = client.job(self.job_id).info()
+            found = client.job(self.job_id).info(sooner=whole)
             if "members" in found:
                 return array_account(found).split("\n")
             runs = found["stage"] in ("running", "stopping")
             if whole or found["stage"] != self._stage:
                 now = used_now(client.job(self.job_id).samples()) if runs else None
                 self._slow = {"now": now, "stderr_end": last_error(client, found)}
+                self._slow["sooner"] = found.get("sooner", [])
                 self._stage = found["stage"]
             return account({**found, **self._slow}).split("\n")
 

@@ -30,10 +30,11 @@ export function get(path, query = {}, signal = undefined) {
   return call(words.size ? `${path}?${words}` : path, { signal });
 }
 
-export function change(verb, ids, to = null) {
+/** `more`: where to (`to`), or which `priority`. */
+export function change(verb, ids, more = {}) {
   return call(`/api/change/${verb}`, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-Tenbin-Page": "1" },
-    body: JSON.stringify(to === null ? { ids } : { ids, to }),
+    body: JSON.stringify({ ids, ...more }),
   });
 }

@@ -6,12 +6,13 @@ import { button, el, facts, nodeLinks, setText, shown, shownLines, table } from 
 import { listen, live, noteClock, now } from "./live.js";
 import { act } from "./notices.js";
 import { what } from "./queue.js";
-import { BEGUN, ENDED, GLYPHS, clock, duration, number } from "./words.js";
+import { BEGUN, ENDED, GLYPHS, clock, duration, number, soonerWords } from "./words.js";
 
 const MOST_TEXT = 64 * 1024; // characters of output that are kept
 const WHILE = { cancel: (job) => !ENDED.includes(job.stage), suspend: (job) => !ENDED.includes(job.stage) && job.stage !== "suspended",
-  resume: (job) => job.stage === "suspended", retry: (job) => ENDED.includes(job.stage) && job.stage !== "done", migrate: (job) => job.stage === "running" };
-const TEXTS = { cancel: "Cancel", suspend: "Suspend", resume: "Resume", retry: "Run again", migrate: "Move" };
+  resume: (job) => job.stage === "suspended", retry: (job) => ENDED.includes(job.stage) && job.stage !== "done", migrate: (job) => job.stage === "running",
+  priority: (job) => !ENDED.includes(job.stage) };
+const TEXTS = { cancel: "Cancel", suspend: "Suspend", resume: "Resume", retry: "Run again", migrate: "Move", priority: "Priority" };
 
 export function show(place, { rest }) {
   const view = new JobView(place, Number(rest));
@@ -32,6 +33,7 @@ class JobView {
     this.stage = el("p", { className: "stage" });
     this.bar = el("progress", { max: 1, hidden: true, aria: { label: "progress" } });
     this.words = el("span");
+    this.sooner = el("ul", { hidden: true, aria: { label: "What would start it sooner, if it is submitted again so" } });
     this.actions = new Map(Object.entries(TEXTS).map(([verb, text]) => [verb, button(text, () => act(verb, [id]))]));
     this.command = el("pre", { tabIndex: 0, className: "command", role: "region", aria: { label: "command" } });
     this.about = el("div");
@@ -42,7 +44,7 @@ class JobView {
       [stream, button(stream, () => this.choose(stream), { ariaPressed: String(stream === this.stream) })]));
     this.use = el("div");
     this.predictions = el("div");
-    place.append(this.title, this.stage, el("p", {}, this.bar, this.words),
+    place.append(this.title, this.stage, el("p", {}, this.bar, this.words), this.sooner,
       el("div", { className: "actions", role: "group", aria: { label: "Actions" } }, [...this.actions.values()]),
       this.command,
       el("div", { className: "beside" },
@@ -124,11 +126,19 @@ class JobView {
     setText(this.words, shown(words));
     this.bar.hidden = share === null;
     if (share !== null) this.bar.value = share;
+    this.drawSooner(job);
     this.beats += 1;
     if (job.asks !== null && this.beats % 15 === 0) this.load(); // so that the start is asked for again
     if (!BEGUN.includes(job.stage)) return;
     this.readOutput();
     if (this.beats % 5 === 0) this.readSamples();
+  }
+
+  drawSooner(job) {
+    const told = job.stage === "waiting" ? soonerWords(live.reasons.get(this.id), now()) : [];
+    this.sooner.hidden = !told.length;
+    if (this.sooner.childElementCount !== told.length) this.sooner.replaceChildren(...told.map(() => el("li")));
+    told.forEach((words, place) => setText(this.sooner.children[place], shown(`sooner, if submitted again ${words}`)));
   }
 
   choose(stream) {

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { button, el, setNodes, setText, shown } from "./dom.js";
 import { listen, live, noteClock, now } from "./live.js";
 import { act, notice } from "./notices.js";
-import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, progress, startWords } from "./words.js";
+import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, progress, soonerWords, startWords } from "./words.js";
 
 const ROW = 44; // pixels, as page.css has it
 const AROUND = 20; // rows that are loaded above and below those that are seen
@@ -14,7 +14,8 @@ const COLUMNS = [
   ["id", "job"], ["name", "name"], ["user", "user"], ["stage", "stage"], ["cores", "cores"],
   ["place", "place"], ["submit_s", "since"], ["queue", "what happens"],
 ];
-const VERBS = [["cancel", "Cancel"], ["suspend", "Suspend"], ["resume", "Resume"], ["retry", "Run again"], ["migrate", "Move"]];
+const VERBS = [["cancel", "Cancel"], ["suspend", "Suspend"], ["resume", "Resume"], ["retry", "Run again"], ["migrate", "Move"],
+  ["priority", "Priority"]];
 
 let view = null;
 
@@ -374,6 +375,7 @@ export function what(job, at) {
   }
   const reason = live.reasons.get(job.asks ?? job.id);
   const unknown = job.stage === "stopping" ? "writes its checkpoint, or ends" : "the coordinator is being asked why";
-  const words = [startWords(reason, at), reason?.why || job.trouble || unknown];
+  const [sooner] = soonerWords(reason, at);
+  const words = [startWords(reason, at), sooner ? `sooner ${sooner}` : "", reason?.why || job.trouble || unknown];
   return { share: null, words: words.filter(Boolean).join("; ") };
 }

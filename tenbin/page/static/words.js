@@ -51,6 +51,14 @@ export function startWords(reason, now) {
   return `starts ${within} (8 of 10 of the last ${reason.outcomes} did; planned for ${about})`;
 }
 
+/** What would let a waiting job start sooner, a sentence each. */
+export function soonerWords(reason, now) {
+  return (reason?.sooner ?? []).map((one) => {
+    const when = one.expected_start_s <= now + 2 ? "at once" : `at ${clock(one.expected_start_s, one.expected_start_s - now < 600)}`;
+    return `with ${one.change}: ${when}${one.told_by ? ` (${one.told_by})` : ""}`;
+  });
+}
+
 /** Of a running job: the share of its run time that is over (null: not known), and when it should end. */
 export function progress(job, now) {
   const over = job.served_s + (now - job.since_s);

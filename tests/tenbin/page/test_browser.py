@@ -60,6 +60,18 @@ def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     tab.get_by_role("button", name="Undo: resume").press("Enter")
     viewer.row("second").get_by_text("… waiting").wait_for()
     tab.get_by_role("searchbox").fill("")
+    viewer.row("many").get_by_role("checkbox").click()
+    tab.get_by_role("button", name="Priority", exact=True).click()
+    axe(viewer)
+    tab.get_by_role("dialog").get_by_label("Priority").fill("7")
+    tab.get_by_role("dialog").get_by_role("button", name="Set").click()
+    tab.get_by_text("1 job in the new order.").wait_for()
+    up.until(lambda: up.client.job(4).info()["priority"] == 7)
+    order = "rows => rows.map(row => row.querySelector('.c-name').textContent)"
+    up.until(lambda: tab.locator("tr[data-job]").evaluate_all(order)[:3] == ["first", "many", "second"])
+    tab.get_by_role("button", name="Undo: priority as before").click()
+    tab.get_by_text("The priorities are as before.").wait_for()
+    assert up.client.job(4).info()["priority"] == 0
     viewer.row("first").get_by_role("checkbox").click()
     tab.get_by_role("button", name="Cancel", exact=True).click()
     tab.get_by_role("dialog").get_by_role("button", name="Leave as it is").click()
@@ -73,6 +85,24 @@ def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     tab.get_by_role("link", name="3", exact=True).click()
     tab.get_by_text("Members of array 3").wait_for()
     up.until(lambda: up.client.call("GET", "/jobs/count")["count"] == 1)  # else one may end as it is killed
+
+
+def test_what_would_start_a_job_sooner(up: Up, view: Open) -> None:
+    """In queue and job view, in the coordinator's words; and so it is."""
+    up.client.submit(["sleep", "600"], name="first", time_s=3600)
+    wide = up.client.submit(["sleep", "600"], name="wide", cores=2, time_s=1800)
+    viewer = view()
+    words = "with 1 core in place of 2: at once"
+    viewer.row("wide").locator(".what").filter(has_text=f"sooner {words}").wait_for()
+    viewer.go(f"job/{wide.id}")
+    told = viewer.tab.get_by_role("list", name="What would start it sooner")
+    told.get_by_text(f"sooner, if submitted again {words}").wait_for()
+    axe(viewer)
+    (said,) = wide.info(sooner=True)["sooner"]
+    narrow = up.client.submit(["sleep", "600"], time_s=1800, name="narrow", **said["fields"])
+    wide.cancel()
+    up.until(narrow.running)
+    told.wait_for(state="hidden")
 
 
 def test_it_stays_live_when_the_coordinator_or_the_connection_is_lost(

@@ -137,3 +137,21 @@ def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> N
     done = up.run("cancel", "1-3")
     assert done.returncode == 0 and "left out 1-2: has ended (failed)" in done.stderr
     assert waits.wait(60)["stage"] == "cancelled"
+
+
+def test_the_coordinator_orders_jobs_by_changed_priorities(up: Up, lab: SlurmLab) -> None:
+    """A job that Slurm has goes on; of those that wait the raised one is next."""
+    up.start(*START)
+    nodes = len(lab.nodes)
+    first, *_ = running = [up.client.submit(["sleep", "600"], cores=2, time_s=1200) for _ in range(nodes)]
+    plain, raised = (up.client.submit(["sleep", "600"], cores=2, time_s=1200) for _ in range(2))
+    up.until(lambda: all(job.running() for job in running), 60)
+    first.set_priority(-5)
+    run(up, "priority", str(raised.id), "--to", "3")
+    assert raised.info()["expected_start_s"] <= plain.info()["expected_start_s"]
+    assert raised.info(sooner=True)["sooner"] == []  # the least is a whole node
+    first.cancel()
+    up.until(raised.running, 60)
+    assert stage(up, plain.id) == "waiting" and all(job.running() for job in running[1:])
+    run(up, "cancel", "all")
+    up.until(lambda: not up.client.call("GET", "/jobs"), 60)

@@ -165,6 +165,13 @@ def test_changing(busy: Up, quick: None) -> None:
         await top.shows(r"migrate job 1 to core\?")
         await top.press("y")
         await top.shows("job 1 .*(not running|cannot|no other)")
+        await top.press("end", "P", *"high", "enter")
+        await top.shows("priority 'high' is not a whole number")
+        await top.press(*["backspace"] * 4, "minus", "4", "enter")
+        await top.shows(r"priority 5 jobs: 32 to -4\?")
+        await top.press("y")
+        await top.shows("priority 32 to -4: accepted")
+        assert busy.client.job(33).info()["priority"] == -4
         await top.press("*")
         await top.shows("30 marked")
         await top.press("c")

@@ -1,0 +1,233 @@
+"""Changes that would let a waiting job start sooner, found by asking the policy.
+
+1. The policy goes on in virtual time from the cluster state as it is, until the job starts
+   (``simulator.continuation``).
+2. The same for each variant of the job: fewer cores, tasks or nodes; a shorter limit, where earlier runs of
+   the program tell one; another class of device. A variant is what its owner can do: submit the job so, and
+   cancel the old one. It stands behind all that wait with its priority.
+3. A variant is told if it starts earlier by ``LEAST_GAIN_S`` and by ``LEAST_SHARE`` of the wait, than in the
+   first simulation and than the policy's own expected start. Of variants of one kind the smallest change is
+   told, and a larger one if it gains as much again.
+
+Guarantee: no variant that is told is later than the expected start of the job.
+Cost: at most ``BUDGET_S`` of processor time, outside the event loop; copies of the jobs' states inside it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from profiles.errors import BadInput
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Job
+from scheduler.simulator.continuation import OutOfTime, Present, start_of
+
+if TYPE_CHECKING:
+    from scheduler.coordinator.coordinator import Coordinator
+
+BUDGET_S = 0.25
+MOST_WAITING = 2000  # jobs
+LEAST_GAIN_S, LEAST_SHARE = 30.0, 0.1
+MOST_TOLD = 3
+ABOVE = 1.5  # a limit over the 90 % quantile of earlier runs
+SHORTER = 0.8  # a limit is worth a change if it is at most so much of the present one
+
+
+class Change(NamedTuple):
+    """A change of a job's specification.
+
+    Attributes:
+        kind: variants of one kind are told from the smallest change on.
+        words: the change as people say it, ``2 cores in place of 4``.
+        fields: the fields of the specification that differ.
+        told_by: what the change rests on.
+    """
+
+    kind: str
+    words: str
+    fields: dict[str, Any]
+    told_by: str = ""
+
+
+class EarlierStart(NamedTuple):
+    """A change of a waiting job, and when the job would start if it were submitted again so."""
+
+    change: str
+    fields: dict[str, Any]
+    told_by: str
+    expected_start_s: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that the simulations need; it does not change any more.
+
+    Attributes:
+        expected_start_s: as the policy says it; infinite: not known.
+    """
+
+    job_id: int
+    policy: str
+    present: Present
+    expected_start_s: float
+    variants: tuple[tuple[Change, Job], ...]
+
+
+def question(coordinator: Coordinator, job_id: int) -> Question | None:
+    """Prepare the question what would start a job sooner; None: nothing can be said of this job."""
+    entry = coordinator.job_table.entries.get(job_id)
+    if entry is None or not _can_be_varied(coordinator, entry):
+        return None
+    coordinator.set_clock()
+    expected_s = coordinator.policy.why(coordinator.job_table.job(entry), coordinator.state).expected_start_s
+    present = Present.of(coordinator.state, coordinator.dispatcher.timers())
+    return Question(
+        job_id,
+        coordinator.policy_text,
+        present,
+        math.inf if expected_s is None else expected_s,
+        tuple(_variants(coordinator, entry)),
+    )
+
+
+def earlier_starts(asked: Question) -> list[EarlierStart]:
+    """Simulate, and return the changes that are worth saying, the earliest start first."""
+    until_s = time.thread_time() + BUDGET_S
+    now, best_s = asked.present.now, dict[str, float]()
+    found: list[EarlierStart] = []
+    try:
+        start_s = start_of(asked.job_id, asked.present, asked.policy, until_s=until_s)
+        limit_s = min(math.inf if start_s is None else start_s, asked.expected_start_s)
+        for change, job in asked.variants:
+            before_s = best_s.get(change.kind, limit_s)
+            if not _gains(now, now, before_s):
+                continue  # it starts at once, nearly
+            start_s = start_of(
+                job.id, asked.present, asked.policy, without=asked.job_id, new=job, until_s=until_s
+            )
+            if start_s is not None and _gains(start_s, now, before_s):
+                best_s[change.kind] = start_s
+                found.append(EarlierStart(change.words, change.fields, change.told_by, start_s))
+    except OutOfTime:
+        pass
+    return sorted(found, key=lambda one: one.expected_start_s)[:MOST_TOLD]
+
+
+def _gains(start_s: float, now: float, before_s: float) -> bool:
+    """Return true if a start is earlier by a margin worth saying."""
+    gain_s = before_s - start_s
+    return gain_s >= LEAST_GAIN_S and (math.isinf(gain_s) or gain_s >= LEAST_SHARE * (before_s - now))
+
+
+def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
+    """Return true if all that a job waits for is its turn, and another submission would wait for no more.
+
+    A lost job would lose its checkpoint, and a job that others wait for would take them with it. Places in
+    arrays and memory are given by rules that no simulation knows. External jobs are submitted elsewhere.
+    """
+    handlers, state, now = coordinator.handlers, coordinator.state, coordinator.clock()
+    limited = entry.array is not None and entry.spec.array_limit is not None
+    return (
+        entry.stage is Stage.WAITING
+        and entry.id in state.waiting
+        and not entry.attempt
+        and not entry.spec.external
+        and not limited
+        and not handlers.memory.contended()
+        and not handlers.holds.waited_for(entry)
+        and not coordinator.dispatcher.hold.why(now)
+        and len(state.waiting) <= MOST_WAITING
+    )
+
+
+def _variants(coordinator: Coordinator, entry: Entry) -> Iterator[tuple[Change, Job]]:
+    """Yield the changed jobs that could run here."""
+    table, now = coordinator.job_table, coordinator.state.now
+    number = table.journal.last_id() + 1
+    for change in changes(coordinator, entry.spec):
+        try:
+            spec = JobSpec.model_validate({**dict(entry.spec), **change.fields, "priority": entry.priority})
+            coordinator.check(spec, now)
+            (told,) = coordinator.run_times.expect([spec])
+            job = as_job(number, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=told)
+        except (BadInput, ValueError):
+            continue
+        yield change, job
+
+
+def changes(coordinator: Coordinator, spec: JobSpec) -> Iterator[Change]:
+    """Yield changes of a specification, of each kind the smallest first."""
+    yield from _smaller(spec)
+    yield from _shorter(coordinator, spec)
+    pools = coordinator.state.cluster.pools
+    if pools[0].kind and spec.device != "any":
+        for pool in pools:
+            if spec.device not in (pool.kind, pool.name):
+                words = f"--device {pool.name} in place of {spec.device}"
+                yield Change(f"device {pool.name}", words, {"device": pool.name})
+
+
+def _smaller(spec: JobSpec) -> Iterator[Change]:
+    """Yield smaller sizes: of a job with a range those of the range alone, else a half, a quarter, one."""
+    if spec.nodes or spec.max_tasks:
+        what, least, most = (
+            ("nodes", spec.nodes, spec.max_nodes) if spec.nodes else ("tasks", spec.tasks, spec.max_tasks)
+        )
+        assert least is not None
+        if most is not None:
+            for size in _halves(most, least):
+                words = f"exactly {_counted(size, what)} in place of {least} to {most}"
+                yield Change("size", words, {what: size, f"max_{what}": None, "speedup": {}})
+            return
+        size = least
+    else:
+        what, size = ("cores", spec.cores) if spec.cores > 1 else ("tasks", spec.tasks)
+    each = " a task" if what == "cores" and spec.tasks > 1 else ""
+    for smaller in _halves(size, 1):
+        yield Change("size", f"{_counted(smaller, what)}{each} in place of {size}", {what: smaller})
+
+
+def _halves(size: int, least: int) -> list[int]:
+    """Return a half, a quarter, and the least size, as far as they are smaller than ``size``."""
+    found = (max(size // 2, least), max(size // 4, least), least)
+    return list(dict.fromkeys(one for one in found if one < size))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what if number != 1 else what.removesuffix('s')}"
+
+
+def _shorter(coordinator: Coordinator, spec: JobSpec) -> Iterator[Change]:
+    """Yield a shorter limit, if earlier runs of the program took far less than the present one."""
+    if spec.time_s is None or spec.expect_s:
+        return
+    (told,) = coordinator.run_times.expect([spec.model_copy(update={"time_s": None})])
+    runs = [run for run in (told or {}).get("run_s", {}).values() if run["basis"] != "user"]
+    if not runs:
+        return
+    longest = max(runs, key=lambda run: float(run["high"]))
+    limit_s = _rounded_up_s(ABOVE * longest["high"])
+    if limit_s <= SHORTER * spec.time_s:
+        words = f"--time {_time(limit_s)} in place of {_time(spec.time_s)}"
+        told_by = f"by earlier runs at most {longest['high']:.3g} s in 9 of 10 cases; n = {longest['n']}"
+        yield Change("time", words, {"time_s": limit_s}, told_by)
+
+
+def _rounded_up_s(seconds: float) -> float:
+    """Round a limit up to 10 s, a minute or ten minutes, whatever people would write."""
+    step_s = 10.0 if seconds <= 60 else 60.0 if seconds <= 3600 else 600.0
+    return max(math.ceil(seconds / step_s), 1) * step_s
+
+
+def _time(seconds: float) -> str:
+    """Write a time as ``--time`` takes it: ``4h``, ``90m``, ``50s``."""
+    for size, unit in ((3600.0, "h"), (60.0, "m")):
+        if seconds >= size and not seconds % size:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"

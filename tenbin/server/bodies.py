@@ -1,0 +1,73 @@
+"""Bodies of requests about many jobs, and of their answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from scheduler.jobs.specs import Name, Priority
+from tenbin.server.job_filters import BODY
+
+LONGEST_WAIT_S = 300.0
+
+
+class Ids(BaseModel):
+    """Jobs by number."""
+
+    model_config = BODY
+    ids: list[int]
+
+
+class Wait(Ids):
+    """Jobs, and the longest time to wait for the first of them to end, or all."""
+
+    wait_s: Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    all: bool = False
+
+
+class Change(Ids):
+    """Jobs to change, all or none.
+
+    ``where_possible``: more jobs. Those that have ended, or that the request does not apply to, are left out;
+    the answer names each with the reason.
+    """
+
+    ids: list[int] = []
+    where_possible: list[int] = []
+
+
+class Move(Change):
+    """Jobs to move, and the class of device or node."""
+
+    to: Name
+
+
+class NewPriority(Change):
+    """Jobs, and their priority from now on."""
+
+    priority: Priority
+
+
+class Selectors(BaseModel):
+    """Words that select jobs: ``7``, ``7[3]``, ``7[1,5-9]``, ``3-9``, ``last``, ``all``.
+
+    ``members``: give the members of an array in place of its number.
+    """
+
+    model_config = BODY
+    words: list[Annotated[str, Field(max_length=1_000_000)]]
+    members: bool = False
+
+
+class Changed(BaseModel):
+    """The jobs that were changed, and why others of ``where_possible`` were not."""
+
+    ids: list[int]
+    left_out: dict[int, str]
+
+
+class Reprioritized(Changed):
+    """The jobs that were given another priority; ``before``: their numbers by the priority they had."""
+
+    before: dict[int, list[int]]
