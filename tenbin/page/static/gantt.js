@@ -297,7 +297,7 @@ class Gantt {
     paint.clip();
     if (drawn) {
       paint.fillStyle = this.ink("past");
-      drawn.forEach((watts, step) => paint.fillRect(this.x(edges[step]), y(watts), Math.max(this.x(edges[step + 1]) - this.x(edges[step]), 1), bottom - y(watts)));
+      drawn.forEach((watts, step) => paint.fillRect(this.x(edges[step]), y(watts), Math.max(this.x(edges[step + 1]) - this.x(edges[step]), 1) + 0.5, bottom - y(watts)));
     }
     const line = (colour, dash, points) => {
       paint.strokeStyle = this.ink(colour);

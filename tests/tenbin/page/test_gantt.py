@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
@@ -16,6 +20,7 @@ from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import MOST_RECTANGLES, Gantt, Rectangle, Window
 from tenbin.page.mirror import Mirror
 from tests.support.coordinator import Up
+from tests.support.page import PageProcess
 from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
 
@@ -160,3 +165,34 @@ def test_the_chart_shows_what_was_is_and_will_be(up: Up, view: Callable[..., Vie
     tab.get_by_role("button", name="Now").press("Enter")
     rows.filter(has_text="now").get_by_role("link").first.press("Enter")
     tab.get_by_role("heading", name="Job 2: now").wait_for()
+
+
+def test_power_of_the_window_is_that_of_caps_and_meters(up: Up, browser: Any) -> None:
+    up.start("--policy", "parm", "--power-budget", "400", "--emulate", "intel-2s")
+    page = PageProcess(up.home)
+    try:
+        first = up.client.submit(["sleep", "600"], name="first", load="compute")
+        up.until(lambda: first.info()["stage"] == "running")
+        page.enter()
+
+        def power() -> dict[str, Any]:
+            found: dict[str, Any] = page.get(
+                f"/api/gantt?from_s={time.time() - 20}&until_s={time.time() + 20}&width=400"
+            )
+            return found["power"] or {"drawn_w": None}
+
+        up.until(lambda: power()["drawn_w"] is not None and max(power()["drawn_w"][-10:]) > 1.0, 30)
+        told = json.loads(up.run("status", "--json").stdout)["power"]
+        found = power()
+        assert found["budget_w"] == told["budget_w"] and found["emulated"]
+        assert found["allotted_w"][-1] == pytest.approx(told["allotted_w"], abs=0.5)
+        assert max(found["drawn_w"]) <= told["budget_w"] * 1.02
+        viewer = Viewer(browser, page)
+        viewer.go("gantt")
+        viewer.tab.get_by_text("Power: budget 400 W").wait_for()
+        viewer.tab.get_by_text("Power as a table").press("Enter")
+        viewer.tab.get_by_role("table", name="Mean power of each step").locator("tbody tr").first.wait_for()
+        axe(viewer)
+        viewer.close()
+    finally:
+        page.stop()
