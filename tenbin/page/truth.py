@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
+from profiles.store import Store
 from scheduler.coordinator.journal.journal import predictions_of
 from scheduler.prediction.predictions import UNITS, error_of, summary
 from tenbin.page.explainer import Explainer
 from tenbin.page.mirror import Mirror
+from tenbin.page.refit import last_refit
 from tenbin.page.rows import Row
 
 MOST, MOST_POINTS, MOST_JOBS = 20_000, 400, 2000  # the last predictions; of a chart; jobs for the coverage
@@ -18,11 +21,17 @@ MEANT = 0.8  # share of the run times that should lie between the 10 and 90 % qu
 
 
 class Truth:
-    """The Truth view of a mirror; an answer is kept until jobs change, and for some seconds."""
+    """The Truth view of a mirror; an answer is kept until jobs change, and for some seconds.
 
-    def __init__(self, mirror: Mirror, explainer: Explainer) -> None:
+    Args:
+        store: the stored profiles; None: the default place.
+    """
+
+    def __init__(self, mirror: Mirror, explainer: Explainer, store: Store | None = None) -> None:
         self._mirror, self._explainer = mirror, explainer
+        self._store = store or Store()
         self._kept: tuple[int, float, dict[str, Any]] | None = None
+        self._refit: tuple[list[Path], dict[str, Any] | None] | None = None
 
     def find(self) -> dict[str, Any]:
         """Return the account.
@@ -44,9 +53,16 @@ class Truth:
             "coverage": coverage(list(self._mirror.rows.values())),
             "starts": self._explainer.starts.account(),
             "last": MOST,
+            "refit": self._last_refit(),
         }
         self._kept = version, now, found
         return found
+
+    def _last_refit(self) -> dict[str, Any] | None:
+        newest = self._store.paths()[:1]
+        if self._refit is None or self._refit[0] != newest:
+            self._refit = newest, last_refit(self._store)
+        return self._refit[1]
 
 
 def coverage(rows: list[Row]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import { get } from "./api.js";
 import { el, facts, nodeLink, setText, shown, table } from "./dom.js";
-import { listen } from "./live.js";
-import { count } from "./words.js";
+import { listen, now } from "./live.js";
+import { count, duration } from "./words.js";
 
 export function show(place) {
   const told = el("p", { role: "status", className: "hint" });
@@ -54,7 +54,9 @@ function part(node) {
     : Object.entries(node.regions ?? {}).map(([name, units]) => `${name}: ${units}`).join(", ");
   const more = node.job_count > node.jobs.length ? `and ${count(node.job_count - node.jobs.length)} more` : "";
   return el("section", {}, el("h3", {}, nodeLink(node.name)),
-    facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"]]),
+    facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["power caps", node.capped_jobs ? `${Math.round(node.caps_w)} W over ${count(node.capped_jobs)} ${node.capped_jobs === 1 ? "job" : "jobs"}` : null],
+      ["last sign of life", node.sign_of_life ? `${duration(Math.max(now() - node.sign_of_life.at_s, 0))} ago, a sample of job ${node.sign_of_life.job}` : null],
+      ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"]]),
     ...profile(node));
 }
 
@@ -66,8 +68,17 @@ function profile({ name, profile: found }) {
     table(shown(found.headline), ["figure", "value", "95 % interval", "meaning"],
       found.figures.map((one) => [`${one.name}${mark(one)}`, shown(one.value), one.interval, shown(one.meaning)])),
     ...found.unusual.map((sentence) => el("p", { textContent: `unusual: ${shown(sentence)}` })),
+    ...pairs(found.pairs),
     el("details", { data: { node: name } }, el("summary", { textContent: `All coefficients of ${shown(name)}` }),
       table("Coefficients", ["probe", "quantity", "coefficient", "value", "95 % interval", "quality"],
         found.coefficients.map((one) => [one.probe, `${shown(one.quantity)}${mark(one)}`, one.name, one.value, one.interval, one.quality]))),
   ];
+}
+
+/** How many times longer a program (row) takes beside another one (column); the colour says the same again. */
+function pairs(found) {
+  if (!found) return [];
+  const cell = (one) => (one ? el("span", { className: `heat heat-${Math.min(Math.max(Math.round((one.ratio - 1) * 10), 0), 5)}`, title: one.interval, textContent: one.ratio.toFixed(2) }) : "-");
+  return [table("Run time of a program (row) beside another (column), times that alone; by their job profiles", ["program", ...found.programs.map(shown)],
+    found.cells.map((row, at) => [shown(found.programs[at]), ...row.map(cell)]))];
 }

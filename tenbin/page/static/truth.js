@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { el, nodeLink, setText, shown, table } from "./dom.js";
 import { listen } from "./live.js";
-import { count, number, percent } from "./words.js";
+import { clock, count, number, percent } from "./words.js";
 
 export function show(place) {
   const told = el("p", { role: "status", textContent: "Reading the journal." });
@@ -35,7 +35,7 @@ export function show(place) {
   };
 }
 
-function parts({ rows, points, coverage, starts }) {
+function parts({ rows, points, coverage, starts, refit }) {
   const made = [];
   if (rows.length) {
     made.push(table("Errors by kind: medians of n outcomes; 95 %: so many lie within",
@@ -45,6 +45,7 @@ function parts({ rows, points, coverage, starts }) {
   for (const [kind, errors] of Object.entries(points)) {
     made.push(chart(`Error of ${kind}`, "(predicted - measured) / measured", errors.map(([at, error]) => [at, error]), { dots: true }));
   }
+  made.push(el("h3", { textContent: "Last refit" }), ...refitParts(refit));
   return made;
 }
 
@@ -66,4 +67,13 @@ function coverageWords({ jobs, below, inside, above, meant }) {
 function startWords({ outcomes, needed, low, middle, high }) {
   if (outcomes < needed) return `Expected starts: ${count(outcomes)} of ${count(needed)} outcomes that an interval needs, since this page was started.`;
   return `Expected starts: jobs waited ${number(middle)} times as long as said, ${number(low)} to ${number(high)} times in 8 of 10 cases (${count(outcomes)} outcomes since this page was started).`;
+}
+
+function refitParts(refit) {
+  if (!refit) return [el("p", { textContent: "No profile was fitted anew from jobs yet: tenbin calibration --refit" })];
+  const mark = refit.emulated ? " EMULATED" : "";
+  const made = [el("p", {}, nodeLink(refit.node), `: profile ${shown(refit.profile)}, made ${clock(refit.made_s)} from ${shown(refit.origin)}${mark}.`)];
+  if (!refit.changes) return [...made, el("p", { textContent: "The profile that it comes from is gone, so nothing can be set beside it." })];
+  return [...made, table("Coefficients that changed, with 95 % intervals", ["quantity", "coefficient", "before", "after", "after / before", "verdict"],
+    refit.changes.map((one) => [shown(one.quantity), one.coefficient, one.before, one.after, one.ratio, one.verdict]))];
 }

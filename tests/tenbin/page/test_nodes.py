@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from agent.node_profile.node_kind import node_kind
 from profiles.card import card
+from profiles.job_store import JobStore
 from profiles.store import Store, load
+from scheduler.policies.sharing.pairs import directions
 from tests.support.coordinator import Up
+from tests.support.job_profiles import make_job
 from tests.support.page import PageProcess
 from tests.support.paths import ROOT
 from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
+
+PROGRAMS = ("lu", "stencil")
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +29,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
     measured = load(ROOT / "docs" / "measurements" / "vm-epyc-2core.json")
     Store().save(measured.model_copy(update={"node": socket.gethostname()}), {})
+    for job in PROGRAMS:
+        JobStore().save(make_job(job, kind=node_kind(measured.inventory)), {})
 
 
 def test_a_node_has_its_jobs_and_its_profile(up: Up, page: PageProcess, view: Callable[..., Viewer]) -> None:
@@ -37,6 +45,10 @@ def test_a_node_has_its_jobs_and_its_profile(up: Up, page: PageProcess, view: Ca
     profile = load(Store().of_node(socket.gethostname())[0])
     for figure in card(profile).figures:
         main.get_by_role("rowheader", name=figure.name, exact=True).first.wait_for()
+    known = [make_job(name, kind=node_kind(profile.inventory)) for name in PROGRAMS]
+    expected = [f"{one.predicted.value:.2f}" for one in directions(known) if one.predicted]
+    assert main.get_by_role("table", name="Run time of a program").locator("td").all_inner_texts() == expected
+    main.get_by_text(f"ago, a sample of job {job.id}").wait_for()
     axe(viewer)
     main.get_by_text("All coefficients of core").press("Enter")
     rows = main.get_by_role("table", name="Coefficients").locator("tbody tr")

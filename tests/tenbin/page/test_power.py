@@ -44,8 +44,9 @@ def test_jobs_and_lanes_name_their_regions(up: Up) -> None:
         job = up.client.submit(["sleep", "600"])
         up.until(lambda: job.info()["stage"] == "running")
         page.enter()
-        up.until(lambda: page.get("/api/gantt?from_s=0&until_s=9999999999")["lanes"])
-        found = page.get("/api/gantt?from_s=0&until_s=9999999999")
+        window = "/api/gantt?from_s=0&until_s=9999999999"
+        up.until(lambda: page.get(window)["lanes"] and page.get(window)["jobs"])
+        found = page.get(window)
         (lane,), (listed,) = found["lanes"], found["jobs"]
         table = json.loads(up.run("status", "--json").stdout)["nodes"]
         assert lane["regions"] == region_names(table[0]) and found["power"] is None

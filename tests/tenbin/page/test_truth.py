@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from statistics import quantiles
 
 import pytest
 
+from profiles.store import Store, load
 from tenbin.page.explainer import LEAST, Answer, Starts
 from tenbin.page.mirror import Mirror
+from tenbin.page.refit import last_refit
 from tenbin.page.rows import Expected, Row
 from tenbin.page.truth import coverage
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
+from tests.support.paths import ROOT
 from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
 
@@ -78,3 +82,28 @@ def test_expected_starts_get_the_interval_of_the_last_ones(tmp_path_factory: pyt
     assert interval["low_s"] == pytest.approx(1000 + 100 * low)
     assert interval["high_s"] == pytest.approx(1000 + 100 * high)
     assert starts.account()["middle"] == pytest.approx(sorted(ratios)[19], rel=0.2)
+
+
+def test_the_last_refit_names_what_it_changed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    old = load(ROOT / "docs" / "measurements" / "vm-epyc-2core.json")
+    store.save(old, {})
+    assert last_refit(store) is None
+    number, model = next((n, m) for n, m in enumerate(old.models) if m.quantity == "checkpoint_s")
+    first, *rest = model.coefficients
+    changed = model.model_copy(
+        update={"coefficients": (first.model_copy(update={"value": first.value * 2}), *rest)}
+    )
+    models = (*old.models[:number], changed, *old.models[number + 1 :])
+    more = {
+        "id": "20991231T000000Z",
+        "models": models,
+        "origin": f"{old.id}, refitted from 5 checkpoints of jobs",
+    }
+    store.save(old.model_copy(update=more), {})
+    found = last_refit(store)
+    assert found is not None and found["profile"] == more["id"]
+    (change,) = found["changes"]
+    assert (change["coefficient"], change["ratio"]) == (first.name, "2.00")
+    store.delete(store.of_node(old.node)[-1])
+    assert (last_refit(store) or {})["changes"] is None
