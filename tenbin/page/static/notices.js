@@ -5,7 +5,7 @@ import { button, el, shown } from "./dom.js";
 import { count } from "./words.js";
 
 const UNDO = { suspend: ["resume", "Undo: resume"], resume: ["suspend", "Undo: suspend"], cancel: ["retry", "Run again"] };
-const DONE = { cancel: "told to end", suspend: "suspended", resume: "resumed", retry: "will run again", migrate: "move", priority: "in the new order" };
+const DONE = { cancel: "told to end", suspend: "suspended", resume: "resumed", retry: "will run again", migrate: "told to move", priority: "in the new order" };
 const KEPT = 4;
 
 export function notice(text, ...more) {
