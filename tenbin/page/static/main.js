@@ -16,10 +16,19 @@ const VIEWS = {
 let leave = () => {};
 let shownView = "";
 
+/** A part of an address without its escapes; as it is if they are broken. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function route() {
   const [path, query = ""] = location.hash.slice(1).split("?");
   const [name, ...rest] = path.split("/");
-  return { name: VIEWS[name] ? name : "queue", rest: rest.join("/"), query: new URLSearchParams(query) };
+  return { name: VIEWS[name] ? name : "queue", rest: decoded(rest.join("/")), query: new URLSearchParams(query) };
 }
 
 async function show() {
@@ -40,7 +49,7 @@ async function show() {
   const place = el("div", { className: `view ${name}` });
   main.replaceChildren(place);
   leave = view.show(place, { rest, query }) ?? (() => {});
-  document.title = `tenbin: ${[title ?? "job", shown(decodeURIComponent(rest))].filter(Boolean).join(" ")}`;
+  document.title = `tenbin: ${[title ?? "job", shown(rest)].filter(Boolean).join(" ")}`;
   if (!first) main.focus();
 }
 

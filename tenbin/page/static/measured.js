@@ -5,9 +5,8 @@ import { el, nodeLink, setText, shown } from "./dom.js";
 
 const STYLE = "/static/picture.css";
 
-export function show(place, { rest }) {
+export function show(place, { rest: node }) {
   if (!document.querySelector(`link[href="${STYLE}"]`)) document.head.append(el("link", { rel: "stylesheet", href: STYLE }));
-  const node = decodeURIComponent(rest);
   const told = el("p", { role: "status", className: "hint" });
   const content = el("div");
   place.append(el("h2", { textContent: node ? `What is measured of ${shown(node)}` : "What is measured" }), told, content);

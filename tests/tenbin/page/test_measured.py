@@ -64,6 +64,8 @@ def test_the_pictures_of_the_report_are_one_click_away(
         viewer.go(view_name)
         main.get_by_role("link", name="core", exact=True).first.press("Enter")
         tab.get_by_role("heading", name="What is measured of core").wait_for()
+    viewer.go("measured/%")  # a broken escape is a name that nothing has
+    main.get_by_text("Nothing was measured of % yet").wait_for()
     viewer.go("measured")
     main.get_by_role("link", name="core", exact=True).wait_for()
     axe(viewer)
