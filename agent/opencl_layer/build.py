@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent.opencl_layer import generate
@@ -54,7 +56,7 @@ def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:
     command = [compiler, *FLAGS, *options, f"-I{SOURCES}"]
     place = folder or default_storage() / "opencl-layer"
     place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".building-") as aside:
+    with _alone(place), tempfile.TemporaryDirectory(dir=place, prefix=".building-") as aside:
         table = Path(aside) / "table.cpp"
         table.write_text(_table(compiler))
         sources = [*sorted(SOURCES.glob("*.cpp")), table]
@@ -63,6 +65,18 @@ def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:
             made = _compile(command, sources, Path(aside))
             made.replace(library)
     return library
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that of several that start at once one compiles and the others find the library."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # not on all network file systems: then each compiles
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _table(compiler: str) -> str:

@@ -21,9 +21,7 @@ HANDLES = {  # class of the layer, error of a handle that is none
     "cl_kernel": ("Kernel", "CL_INVALID_KERNEL"),
     "cl_event": ("Event", "CL_INVALID_EVENT"),
 }
-REFUSED = re.compile(
-    r"GL|D3D|DX9|EGL|NativeKernel|SubDevices|DeviceEXT|SetCommandQueueProperty|UnloadCompiler"
-)
+REFUSED = re.compile(r"GL|D3D|DX9|EGL|NativeKernel|SubDevices|DeviceEXT|SetCommandQueueProperty")
 HINDRANCES = {  # what a program that calls such a function uses from then on
     "SVM": "shared virtual memory",
     "ExecInfo": "shared virtual memory",

@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 
 #include "json.h"
@@ -31,6 +33,7 @@ std::string obey(const std::string &request) {
     std::string rest = first < request.size() ? request.substr(first + 1) : "";
     size_t space = std::min(rest.find(' '), rest.size());
     std::string head = rest.substr(0, space), tail = space < rest.size() ? rest.substr(space + 1) : "";
+    if (verb != "status") leave_first();
     try {
         if (verb == "move")
             move_to(head, atof(tail.c_str()));
@@ -62,8 +65,12 @@ void serve(int peer) {
     setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
     std::string line;
-    char c;
+    char c = 0;
     while (line.size() < 8192 && recv(peer, &c, 1, 0) == 1 && c != '\n') line += c;
+    if (c != '\n') { /* whoever asked has ended meanwhile: half a request is none */
+        close(peer);
+        return;
+    }
     std::string reply = (may_ask(peer) ? obey(line) : Json().text("trouble", "not your process").end()) + "\n";
     for (size_t done = 0; done < reply.size();) {
         ssize_t n = send(peer, reply.data() + done, reply.size() - done, MSG_NOSIGNAL);
@@ -77,15 +84,23 @@ void serve(int peer) {
 void listen_forever(int listener) {
     for (;;) {
         int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-        if (peer >= 0)
+        if (peer < 0 && errno != EINTR && errno != ECONNABORTED && errno != EMFILE && errno != ENFILE) return;
+        if (peer < 0) {
+            timespec pause{0, 10000000}; /* the program has no file left, maybe for long */
+            nanosleep(&pause, nullptr);
+            continue;
+        }
+        try {
             std::thread(serve, peer).detach();
-        else if (errno != EINTR && errno != ECONNABORTED && errno != EMFILE && errno != ENFILE)
-            return;
+        } catch (const std::system_error &) { /* the program has no thread left */
+            close(peer);
+        }
     }
 }
 
 void take_leave() {
-    if (started.load() != getpid()) return;
+    static std::atomic<pid_t> gone{0};
+    if (started.load() != getpid() || gone.exchange(getpid()) == getpid()) return;
     stop_moves();
     if (socket_path[0]) unlink(socket_path);
 }
@@ -100,10 +115,8 @@ int open_socket() {
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (listener < 0) return -1;
     unlink(address.sun_path); /* of an earlier process of this number */
-    mode_t before = umask(0177);
-    bool bound = bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(address)) == 0;
-    umask(before);
-    if (!bound || listen(listener, 8) != 0) {
+    fchmod(listener, 0600); /* Linux gives it to the file; a umask would be that of all threads */
+    if (bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(address)) != 0 || listen(listener, 8) != 0) {
         close(listener);
         return -1;
     }
@@ -151,6 +164,9 @@ void set_up_tests() {
 
 } // namespace
 
+/* Handlers run in reverse, and compilers of drivers register theirs at their first use: no move may run after them. */
+void leave_first() { atexit(take_leave); }
+
 /* At the first context, because a child of fork that uses OpenCL makes one of its own. */
 void start_control() {
     if (started.load() == getpid()) return;
@@ -159,7 +175,7 @@ void start_control() {
     if (before == getpid()) return;
     if (before) not_movable("OpenCL in a child of fork");
     int listener = open_socket();
-    atexit(take_leave);
+    leave_first();
     if (listener >= 0) {
         sigset_t all, old;
         sigfillset(&all);

@@ -202,6 +202,7 @@ bool is_ours(cl_device_id device);
 
 void user_event_set(); /* a move may wait for it */
 void start_control();
+void leave_first(); /* at the end of the process: before what drivers have registered so far */
 void reap_queues(bool all); /* queues that the program has released with work under way */
 cl_int set_arguments(const Kernel &kernel);
 

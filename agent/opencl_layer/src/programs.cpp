@@ -107,6 +107,7 @@ static void note_build(Program *program, cl_program real, std::shared_ptr<Recipe
     target->clGetProgramBuildInfo(real, device, CL_PROGRAM_BUILD_STATUS, sizeof(program->status), &program->status,
                                   nullptr);
     program->log = build_log(real, device);
+    leave_first();
     if (error != CL_SUCCESS || !recipe) return;
     size_t bytes = 0;
     target->clGetProgramBuildInfo(real, device, CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, sizeof(bytes), &bytes,

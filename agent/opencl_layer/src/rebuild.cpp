@@ -1,4 +1,6 @@
 /* All objects of the program made anew on another device, in the order in which they rest on each other. */
+#include <signal.h>
+
 #include <algorithm>
 
 #include "move.h"
@@ -10,7 +12,8 @@ int steps, fail_at;
 void step(cl_int error, const char *what) {
     if (error != CL_SUCCESS)
         throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")"};
-    if (++steps == fail_at) throw Trouble{std::string("injected failure: ") + what};
+    if (++steps == -fail_at) raise(SIGKILL);
+    if (steps == fail_at) throw Trouble{std::string("injected failure: ") + what};
 }
 
 Prepared::Prepared(size_t where) : candidate(where) {}

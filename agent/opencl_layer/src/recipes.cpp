@@ -139,6 +139,7 @@ cl_program make_program(const Recipe &recipe, cl_context context, cl_device_id d
     if (recipe.how == Recipe::built)
         *error = target->clBuildProgram(made, 1, &device, driver_options(recipe.options).c_str(), nullptr, nullptr);
     if (recipe.how == Recipe::compiled) *error = compile(recipe, made, context, device);
+    if (recipe.how != Recipe::source) leave_first();
     if (*error == CL_SUCCESS) return made;
     target->clReleaseProgram(made);
     return nullptr;

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,9 +49,28 @@ def test_every_function_of_the_system_has_an_entry() -> None:
     require(not build.trouble(), build.trouble())
     compiler = build.find_compiler()
     assert compiler is not None
-    entries = re.findall(r"table\.(\w+) = ", build._table(compiler))
+    table = build._table(compiler)
+    entries = re.findall(r"table\.(\w+) = ", table)
     assert len(entries) > 115
+    assert "return target->clUnloadCompiler()" in table  # succeeds, as it always has
     assert {"clEnqueueNDRangeKernel", "clSVMAlloc", "clCreateImageWithProperties"} <= set(entries)
+
+
+def test_several_at_once_compile_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    require(not build.trouble(), build.trouble())
+    compiled = []
+
+    def compile_slowly(command: Sequence[str], sources: Sequence[Path], aside: Path) -> Path:
+        compiled.append(command)
+        time.sleep(0.3)  # the others come meanwhile
+        (aside / "layer.so").touch()
+        return aside / "layer.so"
+
+    monkeypatch.setattr(build, "_compile", compile_slowly)
+    with ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(lambda _: build.build(tmp_path), range(3)))
+    assert len(compiled) == 1
+    assert list(tmp_path.iterdir()) == list(found)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
