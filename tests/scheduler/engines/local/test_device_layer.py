@@ -1,0 +1,89 @@
+"""Unmodified OpenCL programs as jobs on devices: PoCL shown as two, real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.opencl_layer import build
+from tests.support.coordinator import Up
+from tests.support.moving import PROGRAMS, TWO, layer
+
+LONG = [sys.executable, str(PROGRAMS / "long.py")]
+
+
+@pytest.fixture
+def devices(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Up:
+    """Return a coordinator of two devices, whose layer has been compiled before."""
+    layer()  # skips where there is no OpenCL
+    build.build()
+    monkeypatch.setenv("POCL_DEVICES", TWO)
+    monkeypatch.setenv("PYOPENCL_NO_CACHE", "1")
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "cache"))
+    up.start("--devices", "--policy", "fcfs")
+    return up
+
+
+def began(up: Up, job: Any) -> None:
+    """Wait until the program computes."""
+    output = Path(job.info()["stdout"])
+    up.until(lambda: output.exists() and "began" in output.read_text())
+
+
+def test_a_job_on_a_device_can_be_moved_as_info_says(devices: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer is below it by itself; it sees its own device; ``tenbin opencl`` reaches it."""
+    job = devices.client.submit([*LONG, "100000", "0.01"], device="pocl-1")
+    began(devices, job)
+    assert job.info()["moves"] == "can be moved"
+    assert "\n  can be moved\n" in devices.run("info", str(job.id)).stdout
+    said = devices.run("opencl", "status").stdout
+    assert "on pocl-1; can be" in said, said
+    other = devices.client.submit([*LONG, "100000", "0.01"], move=False)
+    began(devices, other)
+    assert other.info()["moves"] == "cannot be moved: it was submitted with --no-move"
+    job.cancel()
+    other.cancel()
+    assert job.wait(20)["stage"] == other.wait(20)["stage"] == "cancelled"
+    sleeper = devices.client.submit(["sleep", "60"])
+    devices.until(lambda: sleeper.info()["stage"] == "running")
+    devices.until(lambda: "has not used OpenCL" in (sleeper.info()["moves"] or ""))
+    own = devices.client.submit(["sleep", "60"], checkpoint_signal=23)
+    devices.until(lambda: own.info()["stage"] == "running")
+    assert own.info()["moves"] == "can be moved, by checkpoints of its own"
+
+
+def alone(steps: int) -> str:
+    """Return what the program prints that nobody stops."""
+    done = subprocess.run([*LONG, str(steps), "0"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_suspended_resumed_elsewhere_and_migrated(devices: Up) -> None:
+    """The result is bit-identical; the device is another job's meanwhile; all by one attempt."""
+    job = devices.client.submit([*LONG, "1500", "0.01"], device="any")
+    began(devices, job)
+    here = job.info()["placement"]
+    there = "pocl-1" if here == "pocl-0" else "pocl-0"
+    job.suspend()
+    devices.until(lambda: job.info()["stage"] == "suspended")
+    assert "it is parked" in job.info()["moves"]
+    other = devices.client.submit(["sleep", "600"], device=here)
+    devices.until(lambda: other.info()["stage"] == "running")
+    job.resume()
+    devices.until(lambda: job.info()["stage"] == "running")
+    assert job.info()["placement"] == there
+    devices.until(lambda: job.info()["moves"] == "can be moved")
+    assert f"on {there}; " in devices.run("opencl", "status").stdout
+    other.cancel()
+    other.wait(20)
+    done = devices.run("migrate", str(job.id), "--to", here)
+    assert done.returncode == 0, done.stderr
+    devices.until(lambda: job.info()["stage"] == "running" and job.info()["placement"] == here)
+    devices.until(lambda: f"on {here}; " in devices.run("opencl", "status").stdout)
+    found = job.wait(90)
+    assert (found["stage"], found["attempt"], found["migrations"]) == ("done", 1, 1), found["history"]
+    assert Path(found["stdout"]).read_text() == alone(1500)
