@@ -85,6 +85,12 @@ class Parking:
         refused = last.refused if last.request == state.done else ""
         return replace(state, parked_mb=mb, device=self._device, refused=refused, for_now=last.for_now)
 
+    def sweep(self) -> None:
+        """Remove the sockets that killed programs have left."""
+        for path in self._folder.glob("[0-9]*"):
+            if not Path(f"/proc/{path.name}").exists():
+                path.unlink(missing_ok=True)
+
     def _work(self, request: Request) -> None:
         try:
             carry_out = self._park if request.want == "park" else self._resume

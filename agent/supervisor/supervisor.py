@@ -115,6 +115,8 @@ class Supervisor:
                 result = self.remote_ranks.finish(result)
             self.attempt.note(reserved, result)
             tree.kill(self.me)
+            if self.parking is not None:
+                self.parking.sweep()
             if self.order.mpi and result.code != 0:
                 sweep_segments(self.started_s)
         self._remove_group()

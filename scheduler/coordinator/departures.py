@@ -41,13 +41,14 @@ class Departures:
         """Let a job that its owner has suspended leave; its supervisor stops what is not ``parked``."""
         placement = self.handlers.leave(entry)
         entry.stage, entry.held_by_user = Stage.HELD, True
+        job = self.job_table.renewed(entry)  # paused, it must go on where it was
         self.job_table.record(entry, self.state.now, "suspended", "by its owner")
         if entry.alive and not parked:
             self.dispatcher.request(entry, "pause")
             self.tracker.pauses(entry, placement.pool if placement else "", self.state.now)
         elif not entry.alive:
             self.handlers.give_back(entry)
-        return Finished(self.job_table.job(entry), placement) if placement else None
+        return Finished(job, placement) if placement else None
 
     # -- checkpoints ------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ class Report(NamedTuple):
     """A report of what happened to an attempt.
 
     "started"; "obeyed": request number ``done`` was carried out, or refused (``state``); "ended": ``result``
-    says how; "lost": its supervisor died without a result, nothing of it runs any more, ``trouble`` says why if it was not killed;
-    "never": it was not and will not be started, ``trouble`` says why if it cannot be.
+    says how; "lost": its supervisor died without a result, nothing of it runs any more, ``trouble`` says why
+    if it was not killed; "never": it was not and will not be started, ``trouble`` says why if it cannot be.
     """
 
     job_id: int

@@ -13,7 +13,6 @@ import math
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ from scheduler.engines.local.cores import Cores
 from scheduler.engines.local.device_layer import DeviceLayer, goal
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
 from scheduler.engines.local.paths import check_here
+from scheduler.engines.local.report_socket import listen
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -108,7 +108,7 @@ class LocalEngine(Engine):
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
-        self._socket = _listen(socket_path)
+        self._socket = listen(socket_path)
         self._socket_path = socket_path
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._spawner: subprocess.Popen[str] | None = None
@@ -388,16 +388,3 @@ class LocalEngine(Engine):
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
-
-
-def _listen(path: Path) -> socket.socket:
-    """Open a datagram socket that only its owner may write to."""
-    path.unlink(missing_ok=True)
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    channel.setblocking(False)
-    before = os.umask(0o177)
-    try:
-        channel.bind(str(path))
-    finally:
-        os.umask(before)
-    return channel

@@ -14,8 +14,9 @@ __kernel void spread(__global const float *from, __global float *to) {
 }"""
 
 
-def main(steps: int, pause_s: float, cells: int = 1 << 14) -> None:
-    """Let heat spread for so many steps."""
+def main(steps: int, pause_s: float, svm: bool) -> None:
+    """Let heat spread for so many steps; ``svm``: beside shared virtual memory."""
+    cells = 1 << 14
     context = cl.create_some_context(interactive=False)
     queue = cl.CommandQueue(context)
     program = cl.Program(context, SOURCE).build()
@@ -24,6 +25,7 @@ def main(steps: int, pause_s: float, cells: int = 1 << 14) -> None:
     old = cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=heat)
     new = cl.Buffer(context, cl.mem_flags.READ_WRITE, heat.nbytes)
     kernel = program.spread
+    shared = cl.csvm_empty(context, 64, np.float32) if svm else None
     print("began", flush=True)
     for _ in range(steps):
         kernel(queue, heat.shape, None, old, new)
@@ -32,7 +34,8 @@ def main(steps: int, pause_s: float, cells: int = 1 << 14) -> None:
         time.sleep(pause_s)
     cl.enqueue_copy(queue, heat, old)
     print(hashlib.sha256(heat.tobytes()).hexdigest(), flush=True)
+    del shared
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), "svm" in sys.argv)

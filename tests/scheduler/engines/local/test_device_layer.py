@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent.opencl_layer import build
+from agent.processes import tree
 from tests.support.coordinator import Up
 from tests.support.moving import PROGRAMS, TWO, layer
 
@@ -87,3 +91,78 @@ def test_suspended_resumed_elsewhere_and_migrated(devices: Up) -> None:
     found = job.wait(90)
     assert (found["stage"], found["attempt"], found["migrations"]) == ("done", 1, 1), found["history"]
     assert Path(found["stdout"]).read_text() == alone(1500)
+
+
+def parked(up: Up, job: Any) -> None:
+    """Suspend a job that computes, and wait until it is parked."""
+    job.suspend()
+    up.until(lambda: job.info()["stage"] == "suspended")
+    assert "it is parked" in job.info()["moves"]
+
+
+def test_the_coordinator_is_killed_while_a_job_is_parked(devices: Up) -> None:
+    """The next one knows where it is; killed during the park as well, and cancelled, nothing is left."""
+    job = devices.client.submit([*LONG, "300", "0.01"], device="pocl-1")
+    began(devices, job)
+    parked(devices, job)
+    devices.kill()
+    devices.start("--devices", "--policy", "fcfs")
+    assert "it is parked" in job.info()["moves"]
+    job.resume()
+    found = job.wait(60)
+    assert (found["stage"], found["attempt"]) == ("done", 1)
+    assert Path(found["stdout"]).read_text() == alone(300)
+    job = devices.client.submit([*LONG, "100000", "0.01"])
+    began(devices, job)
+    job.suspend()
+    devices.kill()
+    devices.start("--devices", "--policy", "fcfs")
+    devices.until(lambda: "it is parked" in (job.info()["moves"] or ""))
+    devices.until(lambda: job.info()["stage"] == "suspended")
+    pids = tree.descendants(state_of(devices, job)["supervisor_pid"])
+    assert pids
+    job.cancel()
+    assert job.wait(30)["stage"] == "cancelled"
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not list((devices.home / "opencl").iterdir())
+
+
+def state_of(up: Up, job: Any) -> Any:
+    """Read what the supervisor has written."""
+    return json.loads((up.home / "jobs" / str(job.id) / "attempt-1" / "state.json").read_text())
+
+
+def test_the_supervisor_is_killed_while_a_job_is_parked(devices: Up) -> None:
+    """The job is lost, and runs again from its beginning when its owner resumes it."""
+    job = devices.client.submit([*LONG, "200", "0.01"])
+    began(devices, job)
+    parked(devices, job)
+    os.kill(state_of(devices, job)["supervisor_pid"], signal.SIGKILL)
+    devices.until(lambda: any(event["what"] == "lost" for event in job.info()["history"]))
+    job.resume()
+    found = job.wait(60)
+    assert (found["stage"], found["attempt"]) == ("done", 2)
+    assert Path(found["stdout"]).read_text().splitlines()[-1] == alone(200).splitlines()[-1]
+
+
+def test_a_program_that_cannot_be_moved_is_paused_where_it_is(devices: Up) -> None:
+    """It has shared virtual memory: a move is refused; suspended, it goes on where it was only."""
+    job = devices.client.submit([*LONG, "100000", "0.01", "svm"], device="any")
+    began(devices, job)
+    assert "cannot be moved: uses shared virtual memory since" in job.info()["moves"]
+    here = job.info()["placement"]
+    done = devices.run("migrate", str(job.id), "--to", "pocl-1" if here == "pocl-0" else "pocl-0")
+    assert done.returncode == 0, done.stderr
+    devices.until(lambda: any(event["what"] == "not parked" for event in job.info()["history"]))
+    assert (job.info()["stage"], job.info()["placement"]) == ("running", here)
+    assert "cannot be moved: the program cannot be moved: it uses" in job.info()["moves"]
+    job.suspend()
+    devices.until(lambda: job.info()["stage"] == "suspended")
+    other = devices.client.submit(["sleep", "600"], device=here)
+    devices.until(lambda: other.info()["stage"] == "running")
+    job.resume()
+    assert job.info()["stage"] == "waiting"
+    other.cancel()
+    devices.until(lambda: (job.info()["stage"], job.info()["placement"]) == ("running", here))
+    job.cancel()
+    assert job.wait(20)["stage"] == "cancelled"
