@@ -140,16 +140,22 @@ class Departures:
         return Checkpointed(state.job, before)
 
     def _refused_there(self, entry: Entry, why: str, device: str) -> Event:
-        """Let a job wait for the device that it was on, because the other one did not take it."""
+        """Let a job go on where it was, now or in its turn, because another device did not take it."""
         state = self.state.state(entry.id)
-        there = state.place
+        job, there = state.job, state.place
+        self.job_table.record(entry, self.state.now, "not moved", f"{there.pool}: {why}")
         self.state.begin_stop(state)
         self.state.end_stop(state)
         self.engine.free(entry)
-        state.placement = Placement(device, there.units)
+        back = state.placement = Placement(device, there.units)
         entry.stage = Stage.SUSPENDED
         self.job_table.copy_state(entry, state)
-        self.job_table.record(entry, self.state.now, "not moved", f"{there.pool}: {why}")
         self.dispatcher.fix(entry, f"{there.pool}: {why}")
         self.handlers.stale = True
-        return Checkpointed(state.job, there)
+        if not self.state.obstacle(state.job, back):
+            self.dispatcher.apply(act.Resume(entry.id, back))
+            return Checkpointed(job, there, True)
+        self.handlers.leave(entry)  # not every policy resumes jobs, so it waits like a new one
+        entry.stage = Stage.HELD
+        self.handlers.admit(entry)
+        return Finished(job, there)

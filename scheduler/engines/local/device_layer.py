@@ -14,7 +14,7 @@ from agent.attempts.records import Order, RunState, Want
 from agent.opencl_layer import requests
 from agent.processes import tree
 from profiles.errors import UserError
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.instants import clock
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
@@ -89,7 +89,9 @@ class DeviceLayer:
         if state is None:
             return "cannot be moved before it has begun"
         if state.parked_mb is not None:
-            return f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
+            parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
+            goes_on = job.stage is Stage.RUNNING and job.placement is not None
+            return f"{parked}; it goes on as soon as {job.placement.pool} takes it" if goes_on else parked
         if state.paused:
             return "cannot be moved while it is paused"
         found = requests.programs(self.folder, tree.descendants(state.supervisor_pid))

@@ -132,6 +132,7 @@ def state_of(up: Up, job: Any) -> Any:
     return json.loads((up.home / "jobs" / str(job.id) / "attempt-1" / "state.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_supervisor_is_killed_while_a_job_is_parked(devices: Up) -> None:
     """The job is lost, and runs again from its beginning when its owner resumes it."""
     job = devices.client.submit([*LONG, "200", "0.01"])
@@ -166,3 +167,45 @@ def test_a_program_that_cannot_be_moved_is_paused_where_it_is(devices: Up) -> No
     devices.until(lambda: (job.info()["stage"], job.info()["placement"]) == ("running", here))
     job.cancel()
     assert job.wait(20)["stage"] == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_policy_moves_an_unmodified_program(devices: Up) -> None:
+    """Begun on the worse device because the better one is taken, it moves when that is free."""
+    devices.kill()
+    devices.start("--devices", "--policy", "mctbm")
+    first = devices.client.submit(
+        ["sleep", "4"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
+    )
+    second = devices.client.submit([*LONG, "1500", "0.01"], expect_s={"pocl-0": 5.0, "pocl-1": 50.0})
+    began(devices, second)
+    assert second.info()["placement"] == "pocl-1"
+    assert first.wait(30)["stage"] == "done"
+    found = second.wait(90)
+    assert (found["stage"], found["placement"]) == ("done", "pocl-0"), found["history"]
+    assert (found["migrations"], found["attempt"]) == (1, 1)
+    assert Path(found["stdout"]).read_text() == alone(1500)
+
+
+@pytest.mark.slow
+def test_a_device_that_refuses_a_parked_program(devices: Up, tmp_path: Path) -> None:
+    """The program cannot be built without its include file: it stays whole, and goes on when it is back."""
+    header = tmp_path / "factor.h"
+    header.write_text("#define FACTOR 0.25f\n")
+    job = devices.client.submit([*LONG, "1000", "0.01", f"-I{tmp_path}"])
+    began(devices, job)
+    here = job.info()["placement"]
+    there = "pocl-1" if here == "pocl-0" else "pocl-0"
+    header.rename(tmp_path / "aside.h")
+    job.migrate(there)
+    devices.until(lambda: any(event["what"] == "not moved" for event in job.info()["history"]))
+    devices.until(lambda: (job.info()["stage"], job.info()["placement"]) == ("running", here))
+    assert there in next(event["detail"] for event in job.info()["history"] if event["what"] == "not moved")
+    devices.kill()
+    devices.start("--devices", "--policy", "fcfs")
+    other = devices.client.submit(["true"], device=there)
+    assert other.wait(20)["stage"] == "done"
+    header.write_text("#define FACTOR 0.25f\n")
+    found = job.wait(60)
+    assert (found["stage"], found["attempt"], found["placement"]) == ("done", 1, here)
+    assert Path(found["stdout"]).read_text() == alone(1000)
