@@ -22,7 +22,7 @@ POSTPONED = "try again later"  # remedy of the layer's
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request to park the programs, or to let them go on.
+    """The outcome of a request to park the programs, or to let them go on.
 
     Attributes:
         request: its number.

@@ -90,8 +90,9 @@ class DeviceLayer:
             return "cannot be moved before it has begun"
         if state.parked_mb is not None:
             parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
-            goes_on = job.stage is Stage.RUNNING and job.placement is not None
-            return f"{parked}; it goes on as soon as {job.placement.pool} takes it" if goes_on else parked
+            if job.stage is Stage.RUNNING and job.placement is not None:
+                return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
+            return parked
         if state.paused:
             return "cannot be moved while it is paused"
         found = requests.programs(self.folder, tree.descendants(state.supervisor_pid))

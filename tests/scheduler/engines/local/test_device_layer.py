@@ -147,7 +147,7 @@ def test_the_supervisor_is_killed_while_a_job_is_parked(devices: Up) -> None:
 
 
 def test_a_program_that_cannot_be_moved_is_paused_where_it_is(devices: Up) -> None:
-    """It has shared virtual memory: a move is refused; suspended, it goes on where it was only."""
+    """Of shared virtual memory: a move is refused; suspended, the program goes on where it was only."""
     job = devices.client.submit([*LONG, "100000", "0.01", "svm"], device="any")
     began(devices, job)
     assert "cannot be moved: uses shared virtual memory since" in job.info()["moves"]
