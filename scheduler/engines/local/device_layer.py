@@ -88,13 +88,8 @@ class DeviceLayer:
         """Say whether the programs of a job that runs can be moved now, or why not."""
         if state is None:
             return "cannot be moved before it has begun"
-        if state.parked_mb is not None:
-            parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
-            if job.stage is Stage.RUNNING and job.placement is not None:
-                return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
-            return parked
         if state.paused:
-            return "cannot be moved while it is paused"
+            return _paused(job, state)
         found = requests.programs(self.folder, tree.descendants(state.supervisor_pid))
         if not found:
             return "cannot be moved yet: it has not used OpenCL"
@@ -112,6 +107,16 @@ class DeviceLayer:
         if self._build is not None and self._build.stdout is not None and self._build.stderr is not None:
             self._build.stdout.close()
             self._build.stderr.close()
+
+
+def _paused(job: Entry, state: RunState) -> str:
+    """Say where the contents of a parked job are, and what it waits for."""
+    if state.parked_mb is None:
+        return "cannot be moved while it is paused"
+    parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
+    if job.stage is Stage.RUNNING and job.placement is not None:
+        return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
+    return parked
 
 
 def goal(job: Entry, want: Want) -> str:
