@@ -15,7 +15,7 @@ How = Literal[
     "interrupted",
     "checkpointed",
 ]
-Want = Literal["run", "pause", "checkpoint", "end"]
+Want = Literal["run", "pause", "park", "checkpoint", "end"]
 ENDED = {"exited": "code", "signalled": "signal"}  # the field that such a result must have
 
 
@@ -46,6 +46,7 @@ class Order:
         inherit: prefixes of environment variables that the command inherits from its supervisor.
         lease_s: seconds without a look at the folder after which the attempt ends itself; None: no lease.
         hosts: ranks by node, if there are several nodes (``agent.multi_node.remote_ranks``).
+        layer: folder of the sockets of the layer below OpenCL programs; empty: the command is without it.
         journalled: the job's row of the journal at its placement, from which a lost journal is rebuilt.
     """
 
@@ -71,22 +72,34 @@ class Order:
     places: tuple[int, ...] = ()
     capped_nodes: tuple[str, ...] = ()
     states: str = ""
+    layer: str = ""
     hosts: dict[str, int] = field(default_factory=dict)
     journalled: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:
         """Tell if the supervisor only waits for the command, without thread, control group or package."""
-        return not (self.mpi or self.sysfs or self.memory_limit_mb is not None or self.lease_s is not None)
+        return not (
+            self.mpi
+            or self.sysfs
+            or self.memory_limit_mb is not None
+            or self.lease_s is not None
+            or self.layer
+        )
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a running attempt; ``run`` may name cores or places (empty: as before)."""
+    """A request to a running attempt; ``run`` may name cores or places (empty: as before).
+
+    ``device``: the key of the one to go on on, which parked programs need; with ``park``, where they are to
+    go on at once.
+    """
 
     number: int
     want: Want
     cores: tuple[int, ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,10 @@ class RunState:
         done: number of the last request that was carried out.
         memory_limit_by: "cgroup v1" or "cgroup v2" if the kernel holds the memory limit, "looking" if the
             supervisor watches the resident memory, "" without a limit.
+        parked_mb: device memory of the programs that are parked; None: none is.
+        device: the device on which programs were parked last.
+        refused: why the last request to park, or to go on after it, was refused; for_now: it may succeed
+            later.
     """
 
     supervisor_pid: int
@@ -105,6 +122,10 @@ class RunState:
     paused: bool = False
     done: int = 0
     memory_limit_by: str = ""
+    parked_mb: float | None = None
+    device: str = ""
+    refused: str = ""
+    for_now: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The layer, compiled at its first use and kept for the next."""
+"""The layer, compiled at its first use and kept for the next.
+
+``python -P -m agent.opencl_layer.build`` prints the path of the library, or why there is none.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -120,3 +124,10 @@ def _check(done: subprocess.CompletedProcess[str]) -> None:
     if done.returncode:
         said = next((line for line in done.stderr.splitlines() if "error" in line), "it failed")
         raise Unavailable(f"the OpenCL layer cannot be compiled: {said.strip()}", REMEDY)
+
+
+if __name__ == "__main__":
+    try:
+        print(build())
+    except Unavailable as error:
+        sys.exit(str(error))

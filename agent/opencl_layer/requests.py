@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from profiles.errors import BadInput, Unavailable, UserError
 
+OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 _ANSWER_S = 5.0  # a status needs no device
 
@@ -81,14 +82,17 @@ def own_folder(folder: Path) -> Path:
     return folder
 
 
-def environment(library: Path, folder: Path, devices: Sequence[str] = ()) -> dict[str, str]:
+def environment(
+    library: Path, folder: Path, devices: Sequence[str] = (), own: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """Give the variables of a program that can be moved; its own layers stay above.
 
     Args:
         library: the layer. folder: of the sockets.
         devices: keys of those that the program may use, that to start on first; empty: all.
+        own: the environment that the program has otherwise.
     """
-    layers = (os.environ.get("OPENCL_LAYERS", ""), str(library))
+    layers = (own.get("OPENCL_LAYERS", ""), str(library))
     variables = {
         "OPENCL_LAYERS": ":".join(filter(None, layers)),
         "TENBIN_OPENCL_FOLDER": str(folder.absolute()),
@@ -96,9 +100,14 @@ def environment(library: Path, folder: Path, devices: Sequence[str] = ()) -> dic
     return {**variables, "TENBIN_OPENCL_DEVICES": ",".join(devices)} if devices else variables
 
 
-def status(folder: Path, pid: int) -> LayerStatus:
+def programs(folder: Path, among: Iterable[int]) -> list[int]:
+    """Return the processes that have used OpenCL below the layer."""
+    return [pid for pid in among if (folder / str(pid)).is_socket()]
+
+
+def status(folder: Path, pid: int, *, patience_s: float = _ANSWER_S) -> LayerStatus:
     """Ask a program for its status."""
-    return _ask(folder, pid, "status", _ANSWER_S)
+    return _ask(folder, pid, "status", patience_s)
 
 
 def statuses(folder: Path) -> Iterator[LayerStatus]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agent.multi_node.remote_ranks import RankCommand, RemoteRanks
     from agent.power.node_caps import NodeCaps
     from agent.power.package_caps import PackageCaps
+    from agent.supervisor.parking import Parking
 
 TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one from while the whole job was stopped
@@ -88,6 +89,7 @@ class Supervisor:
         self.started_s = 0.0
         self.power: PackageCaps | NodeCaps | None = None
         self.remote_ranks: RemoteRanks | None = None
+        self.parking: Parking | None = None
 
     def run(self) -> bool:
         """Run the attempt to its result; return whether this process can run another one."""
@@ -113,6 +115,8 @@ class Supervisor:
                 result = self.remote_ranks.finish(result)
             self.attempt.note(reserved, result)
             tree.kill(self.me)
+            if self.parking is not None:
+                self.parking.sweep()
             if self.order.mpi and result.code != 0:
                 sweep_segments(self.started_s)
         self._remove_group()
@@ -202,6 +206,10 @@ class Supervisor:
             self._begin_caps()
             with self._inside_group():
                 claimed.start(self.order)
+        if self.order.layer:
+            from agent.supervisor.parking import Parking
+
+            self.parking = Parking(self.order, self.attempt.path)
         self.runs_since, self.started_s = claimed.at, claimed.at_s
         steady = self.order.memory_limit_mb is not None and self.group is None
         self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady=steady)
@@ -225,8 +233,10 @@ class Supervisor:
         """Carry out the last request once, and the last request for a cap."""
         if self.power is not None:
             self.power.follow()
+        if self.parking is not None and self.ending is None and (parked := self.parking.news()) is not None:
+            self._continue_job() if not parked else self._pause()
         request = self.attempt.request()
-        if request is None or request.number <= self.done:
+        if request is None or request.number <= self.done or self._parking_begins(request):
             return
         self._carry_out(request)
         self.done = request.number
@@ -235,13 +245,8 @@ class Supervisor:
 
     def _carry_out(self, request: Request) -> None:
         if request.want == "pause" and self.runs_since is not None:
-            tree.stop(self.me)
-            self._tell_keepers("pause")
-            if self.power is not None:
-                self.power.release()
-            self.ran_s += time.monotonic() - self.runs_since
-            self.runs_since = None
-        elif request.want == "run":
+            self._pause()
+        elif request.want == "run" and not (self.parking is not None and self.parking.parked):
             cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
             tree.pin(tree.descendants(self.me), cores)
             if self.power is not None and self.runs_since is None:
@@ -253,6 +258,25 @@ class Supervisor:
             self.checkpoint_wanted = True
         elif request.want == "end":
             self._terminate("cancelled")
+
+    def _parking_begins(self, request: Request) -> bool:
+        """Have programs parked, or let them go on, in a thread; return whether the request waits for that."""
+        if self.parking is None or self.ending is not None:
+            return False
+        if self.parking.waits(request, runs=self.runs_since is not None):
+            if request.want == "run":
+                tree.send(tree.descendants(self.me), signal.SIGCONT)  # a stopped program cannot answer
+            self.parking.begin(request)
+        return self.parking.busy and request.want != "end"
+
+    def _pause(self) -> None:
+        tree.stop(self.me)
+        self._tell_keepers("pause")
+        if self.power is not None:
+            self.power.release()
+        if self.runs_since is not None:
+            self.ran_s += time.monotonic() - self.runs_since
+            self.runs_since = None
 
     def _continue_job(self) -> None:
         if self.runs_since is None:
@@ -350,9 +374,8 @@ class Supervisor:
     def _write_state(self) -> None:
         with suppress(OSError):  # a full disk: the next change is written again
             paused, by = self.runs_since is None, self._limit_by()
-            self.attempt.write_state(
-                RunState(self.me, self.claimed.pid, self.started_s, paused, self.done, by)
-            )
+            state = RunState(self.me, self.claimed.pid, self.started_s, paused, self.done, by)
+            self.attempt.write_state(state if self.parking is None else self.parking.described(state))
 
     def _limit_by(self) -> str:
         if self.order.memory_limit_mb is None:

@@ -262,7 +262,7 @@ class Coordinator:
             self.handlers.stale = True  # no policy has asked for this: it begins anew with what is there
         except RuleBroken as error:
             raise BadInput(
-                f"job {entry.label} cannot move: {error}", "submit it with --checkpoint"
+                f"job {entry.label} cannot move: {entry.fixed or error}", "submit it with --checkpoint"
             ) from error
 
     def _place(self, to: str, units: int) -> Placement:

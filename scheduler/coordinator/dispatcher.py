@@ -34,6 +34,8 @@ class Dispatcher:
         self.state, self.job_table, self.journal = state, job_table, job_table.journal
         self.engine, self.tracker = engine, tracker
         self.queue, self.hold = EventQueue(), MachineHold()
+        if engine.device_moves is not None:
+            job_table.why_not_moved = engine.device_moves.why_not
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
         self._asks: list[tuple[Entry, Want]] = []
@@ -86,9 +88,18 @@ class Dispatcher:
         """Start the job once more."""
         entry.attempt += 1
         entry.alive, entry.want = True, ""
+        if self.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
+            self.fix(entry, self.engine.device_moves.why_not(entry.spec))
         self._starts.append(entry)
         self.job_table.record(entry, self.state.now, "start", f"attempt {entry.attempt}")
         self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
+
+    def fix(self, entry: Entry, why: str) -> None:
+        """Note why the engine cannot park and move the job's attempt; "": it can."""
+        entry.fixed = why
+        job = self.job_table.renewed(entry)
+        if entry.id in self.state.running or entry.id in self.state.suspended:
+            self.state.reconsider(job)
 
     def request(self, entry: Entry, want: Want) -> None:
         """Ask the job's supervisor for something."""
@@ -158,7 +169,7 @@ class Dispatcher:
             self.new_attempt(entry)
 
     def _stop(self, job_id: int) -> None:
-        """Pause a job, whose cores are free at once, or ask for a checkpoint."""
+        """Pause a job, whose cores are free at once, or have it parked, or ask for a checkpoint."""
         if not self.engine.moves:
             self.state.broken(job_id, "suspend", "this engine cannot stop a job and let it go on")
         state, entry = self.state.check_stop("suspend", job_id), self.job_table.entries[job_id]
@@ -168,7 +179,7 @@ class Dispatcher:
         self.state.begin_stop(state)
         entry.stage = Stage.STOPPING
         if state.job.stop is Stop.CHECKPOINT:
-            self.request(entry, "checkpoint")
+            self.request(entry, "park" if entry.spec.checkpoint_signal is None else "checkpoint")
         else:
             self.state.end_stop(state)
             self.engine.free(entry)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agent.attempts.records import RunState
 from scheduler.engines.external_jobs import ExternalJob
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import events as told
@@ -72,6 +73,15 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class Obeyed:
+    """A supervisor has carried out a request, or refused it."""
+
+    kind: ClassVar[type[told.Event]] = told.Checkpointed
+    entry: Entry
+    state: RunState
+
+
+@dataclass(frozen=True, slots=True)
 class TakenBack:
     """An attempt that was to write a checkpoint had not begun; it never will."""
 
@@ -114,6 +124,7 @@ Event = (
     | SuspendedByOwner
     | Blocked
     | CheckpointWritten
+    | Obeyed
     | TakenBack
     | AttemptLost
     | FailedByItself

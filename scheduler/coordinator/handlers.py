@@ -23,10 +23,8 @@ from scheduler.jobs.instants import clock
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.retries import pause_s, tried_again
 from scheduler.jobs.sizes import beyond
-from scheduler.model import actions as act
-from scheduler.model.events import Checkpointed, Event, Failed, Finished, Started, Submitted
+from scheduler.model.events import Event, Failed, Finished, Started, Submitted
 from scheduler.model.jobs import Placement
-from scheduler.model.state import JobState
 from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.prediction.tracker import CoLocationTracker
 
@@ -42,7 +40,7 @@ class Handlers:
 
     Attributes:
         array_limits: the members of arrays that have places, and those that wait for one.
-        of: the handler of each type of event.
+        of: the handler of each type of event (``Departures`` adds to them).
         stale: something has changed for which there is no event: the policy has to begin anew.
         unsure: jobs that may be predicted better than they are, by number.
     """
@@ -66,10 +64,7 @@ class Handlers:
             ev.Applied: lambda event: event.event,
             ev.Admitted: self._admitted,
             ev.Ended: self.ended,
-            ev.SuspendedByOwner: self._suspended_by_owner,
             ev.Blocked: self._blocked,
-            ev.CheckpointWritten: self._checkpoint_written,
-            ev.TakenBack: self._taken_back,
             ev.AttemptLost: self._attempt_lost,
             ev.FailedByItself: self._failed_by_itself,
         }
@@ -91,6 +86,8 @@ class Handlers:
             self.queue.put(ev.Applied(Started(self.job_table.job(entry))))
         elif report.what == "obeyed":
             self.tracker.obeyed(entry, report.done, report.at_s)
+            if report.state is not None and entry.fixed is not None:
+                self.queue.put(ev.Obeyed(entry, report.state))
         elif report.what == "ended":
             assert report.result is not None
             entry.alive = False
@@ -144,6 +141,8 @@ class Handlers:
 
     def admit(self, entry: Entry) -> None:
         """Let a job wait for its turn; held for others, for a time, or where this machine cannot run it."""
+        if entry.stage is Stage.STOPPING:
+            return  # it is about to be suspended, and then the policy's
         self.run_times.watch(entry)
         self.holds.alarm(entry, entry.spec.deadline_s)
         told, begin_s = self.holds.verdict(entry), not_before_s(entry)
@@ -244,7 +243,7 @@ class Handlers:
             self.state.take_turn(entry.id)
         return Submitted(self.job_table.job(entry))
 
-    def _leave(self, entry: Entry) -> Placement | None:
+    def leave(self, entry: Entry) -> Placement | None:
         """Take a job out of the cluster state; return where it ran, if at all."""
         if entry.id in self.state.running:
             state = self.state.state(entry.id)
@@ -263,7 +262,7 @@ class Handlers:
         entry, stage = event.entry, event.stage
         if entry.id not in self.job_table.entries:
             return None
-        placement = self._leave(entry)
+        placement = self.leave(entry)
         job = self.job_table.job(entry) if placement else None
         self._close(entry, stage, event.trouble, event.ended_s or self.state.now)
         ended = [entry]
@@ -283,29 +282,16 @@ class Handlers:
         entry.held_by_user = False
         self.job_table.record(entry, self.state.now, stage.value, trouble)
         self.job_table.drop(entry)
-        self._give_back(entry)
+        self.give_back(entry)
         self.run_times.forget(entry)
         self.unsure.update(dict.fromkeys(self.run_times.ended(entry)))
 
-    def _give_back(self, entry: Entry) -> None:
+    def give_back(self, entry: Entry) -> None:
         """Give back the job's memory, and its place in its array."""
         for member in self.array_limits.release(entry):
             self._admit_to_queue(member)
         if self.memory.release(entry.id):
             self.admit_by_memory()
-
-    def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
-        """Take a job from the policy; if it runs, it is paused."""
-        entry = event.entry
-        placement = self._leave(entry)
-        entry.stage, entry.held_by_user = Stage.HELD, True
-        self.job_table.record(entry, self.state.now, "suspended", "by its owner")
-        if entry.alive:
-            self.dispatcher.request(entry, "pause")
-            self.tracker.pauses(entry, placement.pool if placement else "", self.state.now)
-        else:
-            self._give_back(entry)
-        return Finished(self.job_table.job(entry), placement) if placement else None
 
     def _blocked(self, event: ev.Blocked) -> Event | None:
         """Hold a job that waits."""
@@ -314,9 +300,9 @@ class Handlers:
 
     def _block(self, entry: Entry, why: str) -> None:
         if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
-            self._leave(entry)
+            self.leave(entry)
             entry.stage = Stage.HELD
-            self._give_back(entry)
+            self.give_back(entry)
         if entry.stage is Stage.HELD:
             entry.blocked = why
             self.job_table.mark_changed(entry)
@@ -328,12 +314,13 @@ class Handlers:
         self.job_table.predictions.void(entry.id, trouble)
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
             if entry.stage is Stage.HELD:
-                self._give_back(entry)
+                self.give_back(entry)
             return None  # it waits, or its owner holds it: it stays as it is
         state = self.state.state(entry.id)
         if entry.id in self.state.running:
             self.engine.free(entry)
             entry.goals = ()
+        state.job = self.job_table.renewed(entry)
         self.state.fail(state, entry.kept, entry.kept_s)
         if not event.counts:
             state.failures -= 1
@@ -348,8 +335,8 @@ class Handlers:
         entry = event.entry
         if entry.id not in self.job_table.entries:
             return None
-        placement = self._leave(entry)
-        job = self.job_table.job(entry)
+        placement = self.leave(entry)
+        job = self.job_table.renewed(entry)
         entry.not_before_s = self.state.now + pause_s(entry.spec, entry.retried)
         entry.retried += 1
         entry.stage, entry.trouble = Stage.HELD, event.trouble
@@ -358,42 +345,7 @@ class Handlers:
         self.job_table.predictions.void(entry.id, event.trouble)
         told = f"{event.trouble}; tried again at {clock(entry.not_before_s)}, {left(entry)}"
         self.job_table.record(entry, self.state.now, "failed", told)
-        self._give_back(entry)
+        self.give_back(entry)
         if not entry.held_by_user:
             self.admit(entry)
         return Finished(job, placement) if placement else None
-
-    def _checkpoint_written(self, event: ev.CheckpointWritten) -> Event:
-        """Let a job leave its place with a checkpoint."""
-        entry = event.entry
-        state = self.state.state(entry.id)
-        before = state.placement
-        assert before is not None
-        self.tracker.left(entry, state.job, before.pool, event.ended_s, now=self.state.now)
-        self.state.end_stop(state)
-        return self._left(entry, state, before, "checkpointed")
-
-    def _taken_back(self, event: ev.TakenBack) -> Event:
-        """Let a job leave its place with what was kept of it before."""
-        entry = event.entry
-        state = self.state.state(entry.id)
-        before = state.placement
-        assert before is not None
-        self.job_table.predictions.void(entry.id, "it had not begun")
-        self.state.end_stop(state)
-        state.done, state.served_s = entry.kept, entry.kept_s
-        return self._left(entry, state, before, "taken back")
-
-    def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:
-        """Free the job's place; a job that moves goes on at its goal."""
-        self.engine.free(entry)
-        entry.kept, entry.kept_s = state.done, state.served_s
-        entry.stage = Stage.SUSPENDED
-        self.job_table.copy_state(entry, state)
-        self.job_table.record(entry, self.state.now, told)
-        goals, entry.goals = entry.goals, ()
-        self.stale = self.stale or bool(goals)
-        target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
-        if target is not None:
-            self.dispatcher.apply(act.Resume(entry.id, target))
-        return Checkpointed(state.job, before, target is not None)

@@ -14,7 +14,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.policy_view import as_job, moves, stays_on
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Region
@@ -40,6 +40,7 @@ class JobTable:
     Attributes:
         entries: all jobs that have not ended, by number.
         arrays: how far each array is.
+        why_not_moved: says of a new attempt why the engine cannot park and move it; None: it never can.
         predictions: what is predicted of them; journalled with the decision that rests on it.
     """
 
@@ -49,6 +50,7 @@ class JobTable:
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
+        self.why_not_moved: Callable[[JobSpec], str] | None = None
         self._jobs: dict[int, Job] = {}
         self._numbers: tuple[int, dict[int, int]] = 0, {}  # of an array, its members by index
         self._added: dict[int, Entry] = {}
@@ -270,29 +272,31 @@ class JobTable:
                 predicted=entry.predicted,
                 limit_s=entry.limit_s,
                 priority=entry.new_priority,
+                moves=moves(entry, self.why_not_moved),
+                only=stays_on(entry),
             )
         return self._jobs[entry.id]
+
+    def renewed(self, entry: Entry) -> Job:
+        """Return the job as the policy sees it now that its entry has changed."""
+        self._jobs.pop(entry.id, None)
+        self._changed[entry.id] = entry
+        return self.job(entry)
 
     def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
         """Take a new prediction for a job that waits; return the job as the policy sees it now."""
         entry.predicted = predicted
-        self._jobs.pop(entry.id, None)
-        self._changed[entry.id] = entry
-        return self.job(entry)
+        return self.renewed(entry)
 
     def limit(self, entry: Entry, limit_s: float) -> Job:
         """Change a job's limit of run time; return the job as the policy sees it now."""
         entry.limit_s = limit_s
-        self._jobs.pop(entry.id, None)
-        self._changed[entry.id] = entry
-        return self.job(entry)
+        return self.renewed(entry)
 
     def prioritize(self, entry: Entry, priority: int) -> Job:
         """Change a job's priority; return the job as the policy sees it now."""
         entry.new_priority = priority
-        self._jobs.pop(entry.id, None)
-        self._changed[entry.id] = entry
-        return self.job(entry)
+        return self.renewed(entry)
 
     def place(self, entry: Entry, placement: Placement, hosts: list[str]) -> None:
         """Note what a placement means on this cluster: the next one may be divided otherwise."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from scheduler.coordinator import node_availability
+from scheduler.coordinator.departures import Departures
 from scheduler.coordinator.handlers import Handlers
 from scheduler.model.events import Event, Timer
 from scheduler.model.jobs import Job
@@ -25,6 +26,7 @@ class EventLoop:
     def __init__(self, policy: str, handlers: Handlers) -> None:
         self.policy_text, self.policy = policy, create(policy)
         self.handlers, self.queue, self.state = handlers, handlers.queue, handlers.state
+        Departures(handlers)
 
     def run(self) -> None:
         """Handle all events, also those that follow from them at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from agent.attempts.records import Result, Want
+from agent.attempts.records import Result, RunState, Want
 from scheduler.engines.external_jobs import ExternalJobSource
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
@@ -19,9 +19,9 @@ from scheduler.model.jobs import Cluster, Placement, Region
 class Report(NamedTuple):
     """A report of what happened to an attempt.
 
-    "started"; "obeyed": request number ``done`` was carried out; "ended": ``result`` says how; "lost": its
-    supervisor died without a result, nothing of it runs any more, ``trouble`` says why if it was not killed;
-    "never": it was not and will not be started, ``trouble`` says why if it cannot be.
+    "started"; "obeyed": request number ``done`` was carried out, or refused (``state``); "ended": ``result``
+    says how; "lost": its supervisor died without a result, nothing of it runs any more, ``trouble`` says why
+    if it was not killed; "never": it was not and will not be started, ``trouble`` says why if it cannot be.
     """
 
     job_id: int
@@ -31,6 +31,7 @@ class Report(NamedTuple):
     result: Result | None = None
     trouble: str = ""
     done: int = 0
+    state: RunState | None = None
 
 
 class JobChecks(Protocol):
@@ -93,6 +94,16 @@ class PowerCaps(Protocol):
         """Return the power of all nodes at rest, where the cluster's budget does not contain it."""
 
 
+class DeviceMoves(Protocol):
+    """Programs on devices that know nothing of tenbin, and are parked and moved while they run."""
+
+    def why_not(self, spec: JobSpec) -> str:
+        """Say as a clause why an attempt that starts now cannot be moved like that; "" if it can."""
+
+    def told(self, job: Entry, state: RunState | None) -> str:
+        """Say whether the programs of a job that runs can be moved now, or why not."""
+
+
 class Engine(Protocol):
     """Contract of all engines; a capability that an engine lacks is None.
 
@@ -108,6 +119,7 @@ class Engine(Protocol):
     nodes: Nodes | None = None
     regions: Regions | None = None
     caps: PowerCaps | None = None
+    device_moves: DeviceMoves | None = None
     external_jobs: ExternalJobSource | None = None
 
     def place(self, job: Entry, placement: Placement) -> None:

@@ -60,6 +60,8 @@ class Entry:
             there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
         retried: how often it was tried again after a failure of its own.
         not_before_s: its next attempt waits until then; None: it need not.
+        fixed: why the engine cannot park and move its present attempt, as a clause; "": it can. None: no
+            attempt, or no such engine.
         new_priority: its priority as its owner has changed it; None: as in the spec.
     """
 
@@ -101,6 +103,7 @@ class Entry:
     retried: int = 0
     not_before_s: float | None = None
     new_priority: int | None = None
+    fixed: str | None = None
 
     @property
     def priority(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from profiles.errors import BadInput
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, Unit, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
@@ -23,6 +24,8 @@ def as_job(
     predicted: Mapping[str, Any] | None = None,
     limit_s: float | None = None,
     priority: int | None = None,
+    moves: bool = False,
+    only: str = "",
 ) -> Job:
     """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
 
@@ -30,6 +33,7 @@ def as_job(
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
         limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
         priority: the priority that it was given since. None: as it was submitted.
+        moves: the engine can park it and move it. only: the class of device on which it must go on.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -44,6 +48,7 @@ def as_job(
         raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
     if pool.kind:
         estimates = _by_device(spec, cluster, predicted)
+        estimates = {only: estimates[only]} if only in estimates else estimates
     elif pool.counted:
         units, most = range_of(spec, pool, unit)
         speed = speed_of(spec, pool, unit, units, most=most)
@@ -63,7 +68,7 @@ def as_job(
         estimate_kind=EstimateKind.PREDICTED
         if spec.expect_s or (predicted and spec.time_s is None)
         else EstimateKind.LIMIT,
-        stop=Stop.PAUSE if spec.checkpoint_signal is None else Stop.CHECKPOINT,
+        stop=Stop.CHECKPOINT if moves or spec.checkpoint_signal is not None else Stop.PAUSE,
         max_units=most,
         malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
         demand=demand,
@@ -73,6 +78,20 @@ def as_job(
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
     )
+
+
+def moves(entry: Entry, why_not: Callable[[JobSpec], str] | None) -> bool:
+    """Return whether the engine can park and move the job's attempt, or else its next one."""
+    if why_not is None or entry.spec.checkpoint_signal is not None:
+        return False
+    return entry.fixed == "" if entry.alive else why_not(entry.spec) == ""
+
+
+def stays_on(entry: Entry) -> str:
+    """Return the class of device on which a job must go on that is paused there; "": any will do."""
+    paused = entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
+    stays = entry.alive and entry.fixed and paused and entry.placement is not None
+    return entry.placement.pool if stays and entry.placement is not None else ""
 
 
 def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:

@@ -98,6 +98,8 @@ class JobSpec(BaseModel):
         array_limit: of an array, how many of its members may run at once; None: any number.
         stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
         requeue: whether it is run again when its node or its supervisor was lost.
+        move: where devices are scheduled, whether the layer below OpenCL programs may park and move it; a job
+            with ``checkpoint_signal`` moves by itself.
         slurm_variables: whether the command finds the variables that Slurm sets (``SLURM_JOB_ID``, ...) also
             where no Slurm runs it.
         slurm: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
@@ -143,6 +145,7 @@ class JobSpec(BaseModel):
     stdout: Text = ""
     stderr: Text = ""
     requeue: Bool = True
+    move: Bool = True
     slurm_variables: Bool = False
     slurm: Origin | None = None
     checkpoint_signal: Annotated[Int, Field(ge=1, le=64)] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ from scheduler.jobs.entry import Entry
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import EstimateKind, Job, Stop
 from scheduler.model.state import ClusterState, JobState, estimate_under
+from scheduler.prediction.measured_parts import restart_parts, stop_parts
 from scheduler.prediction.migration_costs import LearnedMigrationCosts
 from scheduler.prediction.predictions import (
     ELSEWHERE,
@@ -135,11 +135,13 @@ class PredictionTracker:
 
     def unpauses(self, entry: Entry, now: float) -> None:
         """Note that a paused job is about to go on."""
+        moved = self.predictions.of(entry.id, "migration")
         paused = self.predictions.of(entry.id, "suspension")
-        if paused is not None and "stop_s" in paused.detail:
-            paused.detail["resumed_s"] = now
-            self.predictions.touch(paused)
-        else:
+        for one in (moved, paused):
+            if one is not None and "stop_s" in one.detail:
+                one.detail["resumed_s"] = now
+                self.predictions.touch(one)
+        if paused is not None and "stop_s" not in paused.detail:
             self.predictions.void(entry.id, "it went on before it had paused", "suspension")
 
     def recaps(self, entry: Entry) -> None:
@@ -157,6 +159,8 @@ class PredictionTracker:
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
         """Note that the supervisor carried a request out: a job is paused, or goes on."""
+        if entry.want == "run" and request == entry.request and entry.spec.checkpoint_signal is None:
+            self._unparked(entry, at_s)
         paused = self.predictions.of(entry.id, "suspension")
         if paused is None or request != entry.request or paused.detail["how"] != "pause":
             return
@@ -167,6 +171,32 @@ class PredictionTracker:
             took = paused.detail["stop_s"] + max(0.0, at_s - paused.detail["resumed_s"])
             self.predictions.measure(entry.id, "suspension", took)
             self.learned.learn_pause(took)
+
+    def parked(self, entry: Entry, pool: str, mb: float, now: float) -> None:
+        """Measure a job that the engine has parked; its attempt goes on later."""
+        one, job = self.predictions.of(entry.id, "checkpoint"), self.job_table.job(entry)
+        self.learned.introduce(job, job.program, mb)
+        if one is None:
+            return
+        took, about = max(0.0, now - one.at_s), self._about(job)
+        self.learned.learn(job, pool, {"save": took})
+        self.predictions.measure(entry.id, "checkpoint", took, measured={"save": took}, **about)
+        for kind in WHOLE:
+            whole = self.predictions.of(entry.id, kind)
+            if whole is not None:
+                whole.detail |= {"stop_s": took, "measured": {"save": took}, **about}
+                self.predictions.touch(whole)
+
+    def _unparked(self, entry: Entry, at_s: float) -> None:
+        """Measure how a parked job went on."""
+        for kind in WHOLE:
+            whole = self.predictions.of(entry.id, kind)
+            if whole is not None and whole.detail.get("how") != "pause" and "resumed_s" in whole.detail:
+                took = max(0.0, at_s - whole.detail["resumed_s"])
+                parts = {**whole.detail["measured"], "restore": took}
+                if entry.placement is not None:
+                    self.learned.learn(self.job_table.job(entry), entry.placement.pool, {"restore": took})
+                self.predictions.measure(entry.id, kind, whole.detail["stop_s"] + took, measured=parts)
 
     def left(self, entry: Entry, job: Job, pool: str, ended_s: float, *, now: float) -> None:
         """Measure a checkpoint after which the job has left; its process ended at ``ended_s``."""
@@ -355,26 +385,3 @@ def _beside(running: JobState, state: ClusterState) -> list[str]:
         for other in state.running.values()
         if other is not running and nodes & {node for node, _ in other.place.nodes}
     )
-
-
-def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:
-    """Divide a checkpoint into parts, by when it was requested and left; whole if no phases are noted."""
-    saves = [phase for phase in phases if phase.phase == "save" and phase.at_s >= asked]
-    if not saves:
-        return {} if phases else {"leave": max(0.0, left - asked)}
-    save = saves[-1]
-    drains = [p.time_s for p in phases if p.phase == "drain" and asked <= p.at_s <= save.at_s]
-    drain = drains[-1] if drains else 0.0
-    reach = save.at_s - save.time_s - drain - asked
-    parts = {"reach": reach, "drain": drain, "save": save.time_s, "leave": left - save.at_s}
-    return {part: max(0.0, seconds) for part, seconds in parts.items()}
-
-
-def restart_parts(phases: Sequence[Phase], decided: float, began: float, ready: float) -> dict[str, float]:
-    """Divide a restart into parts, by when it was decided, the process began and it computes."""
-    parts = dict.fromkeys(("context", "compile", "restore"), 0.0)
-    for phase in phases:
-        if phase.phase in parts and phase.at_s <= ready:
-            parts[phase.phase] += phase.time_s
-    whole = {"launch": began - decided, "start": ready - began - sum(parts.values()), **parts}
-    return {part: max(0.0, seconds) for part, seconds in whole.items()}

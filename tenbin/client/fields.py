@@ -33,6 +33,7 @@ FIELDS = frozenset(
         "max_nodes",
         "max_tasks",
         "memory_mb",
+        "move",
         "mpi",
         "name",
         "nodes",

@@ -89,6 +89,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "failures": entry.failures,
         "usage": entry.usage,
         "predicted": entry.predicted,
+        "moves": moves(coordinator, entry),
         "memory_limit_by": memory_limit_by(coordinator, entry),
         "from_unrelated_jobs": None if entry.attempt else coordinator.run_times.unproved(entry),
         "forecasts": [one.told() for one in coordinator.journal.predictions(job=job_id)],
@@ -97,6 +98,18 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
             for at, what, detail in coordinator.job_table.history(job_id)
         ],
     }
+
+
+def moves(coordinator: Coordinator, entry: Entry) -> str | None:
+    """Say whether a job can be moved to another device now, or why not; None if that is no question."""
+    able = coordinator.engine.device_moves
+    if able is None or not entry.alive:
+        return None
+    if entry.spec.checkpoint_signal is not None:
+        return "can be moved, by checkpoints of its own"
+    if entry.fixed or entry.fixed is None:
+        return f"cannot be moved: {entry.fixed or 'it was started by an earlier tenbin'}"
+    return able.told(entry, coordinator.folders.state(entry))
 
 
 def time_limit_s(entry: Entry) -> float | None:

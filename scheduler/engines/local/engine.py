@@ -13,7 +13,6 @@ import math
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,8 +30,10 @@ from scheduler.engines.common import slurm_variables, spoiled
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores
+from scheduler.engines.local.device_layer import DeviceLayer, goal
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
 from scheduler.engines.local.paths import check_here
+from scheduler.engines.local.report_socket import listen
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -51,6 +52,7 @@ class Watched:
 
     ``gone``: that process is known to have ended. ``begun``: the attempt is known to have begun, whatever its
     folder shows. ``end_by``: monotonic time when, having been told to end it, the supervisor is killed.
+    ``awaits``: number of a request whose outcome is to be reported, also if the supervisor's report was lost.
     """
 
     job_id: int
@@ -62,6 +64,7 @@ class Watched:
     gone: bool = False
     begun: bool = False
     end_by: float = math.inf
+    awaits: int = 0
 
 
 class LocalEngine(Engine):
@@ -90,6 +93,8 @@ class LocalEngine(Engine):
         self.store, self.cluster, self.unit = store, cluster, unit
         self.packages, self.checks = packages, self
         self.caps = self if packages is not None else None
+        self.layer = DeviceLayer(cluster.pools, socket_path.parent) if devices else None
+        self.device_moves = self.layer
         self._folders = JobFolders(store)
         self._cores = Cores(store, cluster, cores, devices or {}, unit=unit, whole=packages is not None)
         self.regions = self._cores
@@ -103,7 +108,7 @@ class LocalEngine(Engine):
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
-        self._socket = _listen(socket_path)
+        self._socket = listen(socket_path)
         self._socket_path = socket_path
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._spawner: subprocess.Popen[str] | None = None
@@ -137,6 +142,8 @@ class LocalEngine(Engine):
                 order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
                 if job.spec.slurm_variables:
                     order.environment.update(slurm_variables.of_machine(job))
+                if self.layer is not None and job.fixed == "":
+                    order = self.layer.below(order, job)
                 watched.attempt.place(order)
                 self._wish(job, watched.attempt)
                 started.append(watched)
@@ -178,7 +185,9 @@ class LocalEngine(Engine):
         with spoiled.of_one(job.id, room=False):
             if want == "run":
                 self._wish(job, watched.attempt)
-            watched.attempt.write_request(Request(job.request, want, job.cores if want == "run" else ()))
+            cores, device = job.cores if want == "run" else (), goal(job, want)
+            watched.awaits = job.request if job.fixed is not None and want in ("park", "run") else 0
+            watched.attempt.write_request(Request(job.request, want, cores, device))
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
@@ -251,7 +260,7 @@ class LocalEngine(Engine):
                     at_s = time.time() if state is None else state.started_s
                     self._reports.append(Report(*key, "started", at_s))
                 elif state is not None:
-                    self._reports.append(Report(*key, "obeyed", time.time(), done=state.done))
+                    self._reports.append(Report(*key, "obeyed", time.time(), done=state.done, state=state))
 
     def _look(self, watched: Watched, told: bool = False) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
@@ -282,6 +291,7 @@ class LocalEngine(Engine):
                     self._end(watched, Report(*key, "never", time.time()))
                 return  # its supervisor has yet to come
             if attempt.lives() or (not watched.gone and attempt.supervisors()):
+                self._catch_up(watched)
                 return
             result = attempt.result()  # it may just have been written
         if result is None:  # its supervisor was killed
@@ -299,6 +309,14 @@ class LocalEngine(Engine):
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))
         else:
             self._end(watched, Report(*key, "lost", time.time(), trouble=spoiled.trouble(attempt)))
+
+    def _catch_up(self, watched: Watched) -> None:
+        """Report what the supervisor has carried out, because its own report may be lost."""
+        state = watched.attempt.state() if watched.awaits else None
+        if state is not None and state.done >= watched.awaits:
+            watched.awaits = 0
+            key = watched.job_id, watched.number
+            self._reports.append(Report(*key, "obeyed", time.time(), done=state.done, state=state))
 
     def _end(self, watched: Watched, report: Report) -> None:
         self._reports.append(report)
@@ -365,19 +383,8 @@ class LocalEngine(Engine):
             self._spawner.stdin.close()
             self._spawner.wait()
             self._spawner.stdout.close()
+        if self.layer is not None:
+            self.layer.close()
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
-
-
-def _listen(path: Path) -> socket.socket:
-    """Open a datagram socket that only its owner may write to."""
-    path.unlink(missing_ok=True)
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    channel.setblocking(False)
-    before = os.umask(0o177)
-    try:
-        channel.bind(str(path))
-    finally:
-        os.umask(before)
-    return channel

@@ -87,6 +87,7 @@ def _placed(job: dict[str, Any]) -> list[str]:
     lines += [sooner_words(one) for one in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
         lines.append(f"{place}; attempt {job['attempt']}")
+    lines += [job["moves"]] if job.get("moves") else []
     if job["start_s"] and job["region"]:
         lines.append(f"region {job['region']}")
     if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):

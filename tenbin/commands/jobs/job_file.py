@@ -317,6 +317,7 @@ FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "device": _as(str, "device"),
     "expect": _expect,
     "checkpoint": _checkpoint,
+    "move": _as(bool, "move"),
     "priority": _as(int, "priority"),
     "user-share": _user_share,
     **dict.fromkeys(WAITS, lambda value: {}),

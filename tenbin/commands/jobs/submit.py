@@ -94,6 +94,13 @@ def submit(
         bool,
         typer.Option("--checkpoint", help="The job uses tenbin.Checkpoint, and can be stopped and moved."),
     ] = False,
+    move: Annotated[
+        bool,
+        typer.Option(
+            "--move/--no-move",
+            help="Where devices are scheduled: an unmodified OpenCL program can be parked and moved.",
+        ),
+    ] = True,
     priority: Annotated[
         int, typer.Option(help="Jobs of a higher priority come before those that wait already.")
     ] = 0,
@@ -239,6 +246,7 @@ def spec_of(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
         "expect_s": expected(asked.expect),
         "job_profile": asked.job_profile,
         "checkpoint_signal": int(signal.SIGURG) if asked.checkpoint else None,
+        "move": asked.move,
         "priority": asked.priority,
         "account": account,
         "share": share,

@@ -79,13 +79,16 @@ def status(
     """List the programs that can be moved, where each is, or why it cannot."""
     from agent.opencl_layer import requests
 
-    folder = requests.default_folder()
-    found = [requests.status(folder, pid)] if pid else list(requests.statuses(folder))
+    found = (
+        [requests.status(_folder(pid), pid)]
+        if pid
+        else [one for folder in _folders() for one in requests.statuses(folder)]
+    )
     if json:
         print_json([asdict(one) for one in found])
         return
     if not found:
-        say("no OpenCL program runs that was started by: tenbin opencl run -- CMD")
+        say("no OpenCL program runs that was started by: tenbin opencl run -- CMD, or as a job on a device")
     for one in found:
         say(_line(one))
 
@@ -107,7 +110,7 @@ def park(
     folder = None if to == "memory" else Path(to)
     if folder is not None and not folder.is_dir():
         raise BadInput(f"--to {to}: no such folder", "name a folder, or 'memory'")
-    _tell(requests.park(requests.default_folder(), pid, folder, patience_s=patience), json)
+    _tell(requests.park(_folder(pid), pid, folder, patience_s=patience), json)
 
 
 @app.command("resume")
@@ -122,7 +125,7 @@ def resume(
     """Let a parked program go on, on its device or on another one."""
     from agent.opencl_layer import requests
 
-    _tell(requests.resume(requests.default_folder(), pid, to), json)
+    _tell(requests.resume(_folder(pid), pid, to), json)
 
 
 @app.command("move")
@@ -136,7 +139,21 @@ def move(
     """Move a running program to another device; if that fails, it runs on where it is."""
     from agent.opencl_layer import requests
 
-    _tell(requests.move(requests.default_folder(), pid, to, patience_s=patience), json)
+    _tell(requests.move(_folder(pid), pid, to, patience_s=patience), json)
+
+
+def _folders() -> list[Path]:
+    """Return the folders of sockets: of programs that were started by hand, and of jobs."""
+    from agent.opencl_layer import requests
+    from tenbin.client.connection import default_home, socket_folder
+
+    return [requests.default_folder(), socket_folder(default_home()) / requests.OF_JOBS]
+
+
+def _folder(pid: int) -> Path:
+    """Return the folder that has the program's socket, else that of programs started by hand."""
+    own, of_jobs = _folders()
+    return of_jobs if (of_jobs / str(pid)).is_socket() else own
 
 
 def _tell(one: LayerStatus, json: bool) -> None:

@@ -1,0 +1,152 @@
+"""Parking of an attempt's OpenCL programs by the layer below them, in a thread beside its supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.attempts.records import Order, Request, RunState
+from agent.opencl_layer import requests
+from agent.processes import tree
+from profiles.errors import UserError
+
+LOOK_S = 0.05  # between looks whether a program has used OpenCL by now
+AGAIN_S = 1.0  # between attempts to go on, on the device that the job has to itself
+NOT_USED = "it has not used OpenCL so far"
+POSTPONED = "try again later"  # remedy of the layer's
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a request to park the programs, or to let them go on.
+
+    Attributes:
+        request: its number.
+        refused: why it was not carried out; all is as before then. for_now: it may be carried out later.
+    """
+
+    request: int
+    refused: str = ""
+    for_now: bool = False
+
+
+class Parking:
+    """The programs of one attempt; one request at a time.
+
+    Args:
+        aside: folder for contents that do not fit into memory.
+
+    Attributes:
+        parked: process IDs of the parked programs.
+        last: outcome of the last request.
+    """
+
+    def __init__(self, order: Order, aside: Path) -> None:
+        self._folder, self._aside = Path(order.layer), aside
+        self._memory_is_limited = order.memory_limit_mb is not None
+        self._me = os.getpid()
+        self._thread: threading.Thread | None = None
+        self.parked: list[int] = []
+        self.last: Outcome | None = None
+        self._told: Outcome | None = None
+        self._parked_mb, self._device = 0.0, ""
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None
+
+    def news(self) -> bool | None:
+        """Return whether the programs are parked, if a request has ended since this was asked last."""
+        if self.busy or self.last is self._told:
+            return None
+        self._told = self.last
+        return bool(self.parked)
+
+    def waits(self, request: Request, *, runs: bool) -> bool:
+        """Return whether the request has to be begun."""
+        if self.busy or (self.last is not None and self.last.request == request.number):
+            return False
+        return runs if request.want == "park" else request.want == "run" and bool(self.parked)
+
+    def begin(self, request: Request) -> None:
+        """Carry out a request in a thread; this process gets SIGUSR1 at its end."""
+        self._thread = threading.Thread(target=self._work, args=(request,), daemon=True)
+        self._thread.start()
+
+    def described(self, state: RunState) -> RunState:
+        """Return the state with what became of the last request."""
+        if self.last is None:
+            return state
+        mb, last = self._parked_mb if self.parked else None, self.last
+        refused = last.refused if last.request == state.done else ""
+        return replace(state, parked_mb=mb, device=self._device, refused=refused, for_now=last.for_now)
+
+    def sweep(self) -> None:
+        """Remove the sockets that killed programs have left."""
+        for path in self._folder.glob("[0-9]*"):
+            if not Path(f"/proc/{path.name}").exists():
+                path.unlink(missing_ok=True)
+
+    def _work(self, request: Request) -> None:
+        try:
+            carry_out = self._park if request.want == "park" else self._resume
+            self.last = carry_out(request)
+        except UserError as error:
+            why = error.what.partition(": ")[2] if error.what.startswith("process ") else error.what
+            self.last = Outcome(request.number, why or error.what, error.remedy == POSTPONED)
+        finally:
+            self._thread = None  # no longer busy when the signal comes
+            os.kill(self._me, signal.SIGUSR1)
+
+    def _park(self, request: Request) -> Outcome:
+        """Park all programs, or none."""
+        deadline = time.monotonic() + (requests.PATIENCE_S if request.device else 0.0)
+        while not (found := requests.programs(self._folder, tree.descendants(self._me))):
+            if time.monotonic() >= deadline:
+                return Outcome(request.number, NOT_USED, for_now=True)
+            time.sleep(LOOK_S)
+        parked: list[requests.LayerStatus] = []
+        try:
+            for pid in found:
+                parked.append(self._park_one(pid))
+        except UserError:
+            for one in parked:
+                self._until_resumed(one.pid)
+            raise
+        self.parked = [one.pid for one in parked]
+        self._parked_mb = sum(one.parked_bytes for one in parked) / 1e6
+        self._device = parked[0].device
+        return Outcome(request.number)
+
+    def _park_one(self, pid: int) -> requests.LayerStatus:
+        """Put the contents into memory if they fit there, else into a file."""
+        if not self._memory_is_limited:
+            try:
+                return requests.park(self._folder, pid)
+            except UserError as error:
+                if "park to a folder" not in error.what:
+                    raise
+        return requests.park(self._folder, pid, self._aside)
+
+    def _resume(self, request: Request) -> Outcome:
+        """Let all programs go on; on their own device that is tried until it succeeds."""
+        elsewhere = request.device not in ("", self._device)
+        if elsewhere:
+            requests.resume(self._folder, self.parked[0], request.device)
+        for pid in self.parked[1:] if elsewhere else self.parked:
+            self._until_resumed(pid, request.device)
+        self.parked = []
+        return Outcome(request.number)
+
+    def _until_resumed(self, pid: int, device: str = "") -> None:
+        """Let a program go on as soon as that is possible; it may have ended."""
+        while requests.programs(self._folder, [pid]) and Path(f"/proc/{pid}").exists():
+            try:
+                requests.resume(self._folder, pid, device)
+                return
+            except UserError:
+                time.sleep(AGAIN_S)

@@ -1,0 +1,161 @@
+"""Jobs that leave their place and go on later: by a checkpoint, parked, paused, suspended by their owner."""
+
+from __future__ import annotations
+
+from scheduler.coordinator import events as ev
+from scheduler.coordinator.handlers import Handlers
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.model import actions as act
+from scheduler.model.events import Checkpointed, Event, Finished
+from scheduler.model.jobs import Placement
+from scheduler.model.state import JobState
+
+NO_LAYER = "its supervisor knows nothing of parking"
+
+
+class Departures:
+    """The handlers of the events by which a job leaves its place; they are added to those of ``handlers``."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self.handlers, self.dispatcher = handlers, handlers.dispatcher
+        self.state, self.job_table = handlers.state, handlers.job_table
+        self.engine, self.tracker = handlers.engine, handlers.tracker
+        handlers.of |= {
+            ev.SuspendedByOwner: self._suspended_by_owner,
+            ev.CheckpointWritten: self._checkpoint_written,
+            ev.TakenBack: self._taken_back,
+            ev.Obeyed: self._obeyed,
+        }
+
+    def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
+        """Take a job from the policy; if it runs, it is parked or paused."""
+        entry = event.entry
+        if entry.alive and entry.fixed == "" and entry.id in self.state.running:
+            entry.held_by_user, entry.goals = True, ()
+            if entry.stage is Stage.RUNNING:
+                self.dispatcher.apply(act.Suspend(entry.id))
+            return None  # it has its device until it is parked
+        return self._hold(entry)
+
+    def _hold(self, entry: Entry, *, parked: bool = False) -> Event | None:
+        """Let a job that its owner has suspended leave; its supervisor stops what is not ``parked``."""
+        placement = self.handlers.leave(entry)
+        entry.stage, entry.held_by_user = Stage.HELD, True
+        job = self.job_table.renewed(entry)  # paused, it must go on where it was
+        self.job_table.record(entry, self.state.now, "suspended", "by its owner")
+        if entry.alive and not parked:
+            self.dispatcher.request(entry, "pause")
+            self.tracker.pauses(entry, placement.pool if placement else "", self.state.now)
+        elif not entry.alive:
+            self.handlers.give_back(entry)
+        return Finished(job, placement) if placement else None
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def _checkpoint_written(self, event: ev.CheckpointWritten) -> Event:
+        """Let a job leave its place with a checkpoint."""
+        entry = event.entry
+        state = self.state.state(entry.id)
+        before = state.place
+        self.tracker.left(entry, state.job, before.pool, event.ended_s, now=self.state.now)
+        self.state.end_stop(state)
+        entry.kept, entry.kept_s = state.done, state.served_s
+        return self._left(entry, state, before, "checkpointed")
+
+    def _taken_back(self, event: ev.TakenBack) -> Event:
+        """Let a job leave its place with what was kept of it before."""
+        entry = event.entry
+        state = self.state.state(entry.id)
+        before = state.place
+        self.job_table.predictions.void(entry.id, "it had not begun")
+        self.state.end_stop(state)
+        state.done, state.served_s = entry.kept, entry.kept_s
+        return self._left(entry, state, before, "taken back")
+
+    def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:
+        """Free the job's place; a job that moves goes on at its goal."""
+        self.engine.free(entry)
+        entry.stage = Stage.SUSPENDED
+        self.job_table.copy_state(entry, state)
+        self.job_table.record(entry, self.state.now, told)
+        goals, entry.goals = entry.goals, ()
+        self.handlers.stale = self.handlers.stale or bool(goals)
+        target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
+        if target is not None:
+            self.dispatcher.apply(act.Resume(entry.id, target))
+        return Checkpointed(state.job, before, target is not None)
+
+    # -- programs that the engine parks -----------------------------------------------------------------
+
+    def _obeyed(self, event: ev.Obeyed) -> Event | None:
+        """Enter what became of a request to park a job's programs, or to let them go on."""
+        entry, now = event.entry, event.state
+        if not entry.alive or now.done != entry.request:
+            return None  # a later request follows
+        if entry.want == "park" and entry.stage is Stage.STOPPING:
+            if now.parked_mb is not None:
+                return self._parked(entry, now.parked_mb)
+            return self._refused(entry, now.refused or NO_LAYER)
+        if entry.want == "run" and entry.stage is Stage.RUNNING:
+            if now.parked_mb is not None:
+                return self._refused_there(entry, now.refused, now.device)
+            if entry.fixed and now.for_now:
+                self.dispatcher.fix(entry, "")
+                self.handlers.stale = True
+        return None
+
+    def _parked(self, entry: Entry, mb: float) -> Event | None:
+        """Let a job leave its place whose programs are parked; its attempt goes on later."""
+        state = self.state.state(entry.id)
+        before = state.place
+        self.tracker.parked(entry, before.pool, mb, self.state.now)
+        if entry.held_by_user:
+            return self._hold(entry, parked=True)
+        self.state.end_stop(state)
+        return self._left(entry, state, before, "parked")
+
+    def _refused(self, entry: Entry, why: str) -> Event | None:
+        """Let a job run on that was to move and cannot; one that is suspended is paused where it is."""
+        state = self.state.state(entry.id)
+        before = state.place
+        self.job_table.predictions.void(entry.id, why, "checkpoint", "migration", "suspension")
+        self.job_table.record(entry, self.state.now, "not parked", why)
+        self.handlers.stale = True
+        if entry.held_by_user:
+            told = self._hold(entry)
+            self.dispatcher.fix(entry, why)
+            return told
+        if entry.goals:
+            entry.goals, entry.stage = (), Stage.RUNNING
+            self.state.go_on(state)
+            self.job_table.copy_state(entry, state)
+            self.dispatcher.fix(entry, why)
+            return None
+        self.state.end_stop(state)
+        self.engine.free(entry)
+        entry.stage = Stage.SUSPENDED
+        self.job_table.copy_state(entry, state)
+        self.dispatcher.fix(entry, why)
+        self.dispatcher.request(entry, "pause")
+        return Checkpointed(state.job, before)
+
+    def _refused_there(self, entry: Entry, why: str, device: str) -> Event:
+        """Let a job go on where it was, now or in its turn, because another device did not take it."""
+        state = self.state.state(entry.id)
+        job, there = state.job, state.place
+        self.job_table.record(entry, self.state.now, "not moved", f"{there.pool}: {why}")
+        self.state.begin_stop(state)
+        self.state.end_stop(state)
+        self.engine.free(entry)
+        back = state.placement = Placement(device, there.units)
+        entry.stage = Stage.SUSPENDED
+        self.job_table.copy_state(entry, state)
+        self.dispatcher.fix(entry, f"{there.pool}: {why}")
+        self.handlers.stale = True
+        if not self.state.obstacle(state.job, back):
+            self.dispatcher.apply(act.Resume(entry.id, back))
+            return Checkpointed(job, there, True)
+        self.handlers.leave(entry)  # not every policy resumes jobs, so it waits like a new one
+        entry.stage = Stage.HELD
+        self.handlers.admit(entry)
+        return Finished(job, there)

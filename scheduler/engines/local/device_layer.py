@@ -1,0 +1,127 @@
+"""The layer below the OpenCL programs of jobs, which parks and moves those that know nothing of tenbin."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from agent.attempts.records import Order, RunState, Want
+from agent.opencl_layer import requests
+from agent.processes import tree
+from profiles.errors import UserError
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.instants import clock
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Pool
+
+READY_S = 2.0  # so long a new coordinator waits for a library that was compiled earlier
+ANSWER_S = 0.5
+log = logging.getLogger("tenbin")
+
+
+class DeviceLayer:
+    """The layer's library, compiled beforehand in a process of its own, and the jobs above it.
+
+    Args:
+        pools: the classes of devices. beside: folder of the coordinator's own sockets.
+    """
+
+    def __init__(self, pools: Sequence[Pool], beside: Path) -> None:
+        self._pools, self.folder = pools, beside / requests.OF_JOBS
+        self._library: Path | None = None
+        self._trouble = "the layer is being compiled; jobs that start later can be moved"
+        self._build: subprocess.Popen[str] | None = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agent.opencl_layer.build"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with suppress(subprocess.TimeoutExpired):
+            self._build.wait(READY_S)
+
+    def why_not(self, spec: JobSpec) -> str:
+        """Say as a clause why the layer is not below a job that starts now; "" if it is."""
+        if not spec.move:
+            return "it was submitted with --no-move"
+        if spec.mpi:
+            return "its ranks are started by mpiexec"
+        self._look()
+        return self._trouble
+
+    def _look(self) -> None:
+        """Take up the library when the compiler has ended, or say what is missing, once."""
+        if self._build is None or self._build.poll() is None:
+            return
+        said, trouble = self._build.communicate()
+        self._build, self._trouble = None, ""
+        try:
+            if not said:
+                raise UserError((trouble.strip().splitlines() or ["the compiler was killed"])[-1])
+            requests.own_folder(self.folder)
+            self._library = Path(said.strip())
+        except (OSError, UserError) as error:
+            self._trouble = f"tenbin up has no layer: {error}"
+            log.warning("jobs on devices cannot be moved while they run: %s", error)
+
+    def below(self, order: Order, job: Entry) -> Order:
+        """Return the order with the layer: the program may use all devices that will do, its own first."""
+        if self._library is None or job.placement is None:
+            return order
+        own, device = job.placement.pool, job.spec.device
+        others = [pool.name for pool in self._pools if device in ("any", pool.kind, pool.name)]
+        devices = [own, *(name for name in others if name != own)]
+        more = requests.environment(self._library, self.folder, devices, order.environment)
+        # The program sees one device, whatever the number of its own.
+        return replace(
+            order,
+            environment={**order.environment, **more, "TENBIN_DEVICE": "0"},
+            layer=str(self.folder),
+        )
+
+    def told(self, job: Entry, state: RunState | None) -> str:
+        """Say whether the programs of a job that runs can be moved now, or why not."""
+        if state is None:
+            return "cannot be moved before it has begun"
+        if state.paused:
+            return _paused(job, state)
+        found = requests.programs(self.folder, tree.descendants(state.supervisor_pid))
+        if not found:
+            return "cannot be moved yet: it has not used OpenCL"
+        try:
+            statuses = [requests.status(self.folder, pid, patience_s=ANSWER_S) for pid in found]
+        except UserError as error:
+            return f"cannot be moved now: {error}"
+        used = [
+            f"{one['uses']} since {clock(one['since'])}" for status in statuses for one in status.hindrances
+        ]
+        return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
+
+    def close(self) -> None:
+        """Let go; the compiler goes on."""
+        if self._build is not None and self._build.stdout is not None and self._build.stderr is not None:
+            self._build.stdout.close()
+            self._build.stderr.close()
+
+
+def _paused(job: Entry, state: RunState) -> str:
+    """Say where the contents of a parked job are, and what it waits for."""
+    if state.parked_mb is None:
+        return "cannot be moved while it is paused"
+    parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
+    if job.stage is Stage.RUNNING and job.placement is not None:
+        return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
+    return parked
+
+
+def goal(job: Entry, want: Want) -> str:
+    """Return the key of the device on which the job is to go on; "" if there is none."""
+    if job.fixed is None or want not in ("park", "run"):
+        return ""
+    places = job.goals if want == "park" else (job.placement,)
+    return next((place.pool for place in places if place is not None), "")
