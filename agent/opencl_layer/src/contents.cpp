@@ -42,8 +42,7 @@ static void read_piece(cl_command_queue queue, const Memory &memory, const Piece
          "read device memory");
 }
 
-static void write_piece(cl_command_queue queue, const Memory &memory, const Piece &p, const void *from) {
-    cl_mem next = next_of(&memory);
+static void write_piece(cl_command_queue queue, const Memory &memory, cl_mem next, const Piece &p, const void *from) {
     step(memory.image ? target->clEnqueueWriteImage(queue, next, CL_TRUE, p.origin, p.region, 0, 0, from, 0, nullptr,
                                                     nullptr)
                       : target->clEnqueueWriteBuffer(queue, next, CL_TRUE, p.origin[0], p.bytes, from, 0, nullptr,
@@ -81,17 +80,16 @@ void save_contents(Store &store, CopyQueues &queues) {
 
 /* A buffer is read into its mapped successor, which saves one copy; mapping what the program has mapped already
  * would be the other way, and crashes PoCL 3.1. */
-void load_from_device(Memory &memory, cl_command_queue from, cl_command_queue to) {
+void load_from_device(const Memory &memory, cl_mem next, cl_command_queue from, cl_command_queue to) {
     std::vector<char> staging;
     for (auto &piece : pieces_of(memory)) {
         if (memory.image) {
             staging.resize(piece.bytes);
             read_piece(from, memory, piece, staging.data());
-            write_piece(to, memory, piece, staging.data());
+            write_piece(to, memory, next, piece, staging.data());
             continue;
         }
         cl_int error;
-        cl_mem next = next_of(&memory);
         void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, piece.origin[0],
                                                  piece.bytes, 0, nullptr, nullptr, &error);
         step(error, "map new device memory");
@@ -109,7 +107,8 @@ void load_from_device(Memory &memory, cl_command_queue from, cl_command_queue to
 }
 
 void load_from_store(Memory &memory, Store &store, cl_command_queue to) {
-    for (auto &piece : pieces_of(memory)) write_piece(to, memory, piece, store.take(piece.bytes));
+    for (auto &piece : pieces_of(memory))
+        write_piece(to, memory, next_of(&memory), piece, store.take(piece.bytes));
 }
 
 } // namespace tenbin
