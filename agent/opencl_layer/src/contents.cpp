@@ -1,11 +1,20 @@
 /* Copies of the contents of buffers and images. */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <future>
+#include <thread>
 
 #include "move.h"
 
 namespace tenbin {
 
-constexpr size_t CHUNK = size_t(32) << 20;
+constexpr size_t CHUNK = size_t(8) << 20; /* small, so that transfers to a file go beside those from the device */
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 std::vector<Piece> pieces_of(const Memory &memory) {
     std::vector<Piece> pieces;
@@ -31,6 +40,42 @@ size_t bytes_of(const Memory &memory) {
     size_t sum = 0;
     for (auto &piece : pieces_of(memory)) sum += piece.bytes;
     return sum;
+}
+
+/* The system takes far longer to find pages than a copy takes to fill them. What it refuses is left to the copy. */
+void touch_pages(void *start, size_t bytes) {
+    constexpr size_t THREADS = 4;
+    auto page = size_t(sysconf(_SC_PAGESIZE));
+    auto begin = (reinterpret_cast<uintptr_t>(start) + page - 1) / page * page;
+    auto end = (reinterpret_cast<uintptr_t>(start) + bytes) / page * page;
+    if (end < begin + 2 * HUGE_PAGE) return;
+    madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE);
+    size_t n = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, THREADS);
+    size_t part = ((end - begin) / n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    std::vector<std::future<void>> parts;
+    for (; begin < end; begin += part)
+        parts.push_back(std::async(std::launch::async, [begin, stop = std::min(begin + part, end)] {
+            for (uintptr_t at = begin; at < stop; at += HUGE_PAGE) /* the program's own faults go between */
+                madvise(reinterpret_cast<void *>(at), std::min(HUGE_PAGE, stop - at), MADV_POPULATE_WRITE);
+        }));
+}
+
+/* Where the device uses the host's memory. */
+void touch_new(const Memory &memory, cl_mem next, cl_command_queue to) {
+    cl_device_id device = nullptr;
+    cl_bool is_unified = CL_FALSE;
+    target->clGetCommandQueueInfo(to, CL_QUEUE_DEVICE, sizeof(device), &device, nullptr);
+    target->clGetDeviceInfo(device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(is_unified), &is_unified, nullptr);
+    if (!is_unified || memory.image || memory.host) return;
+    cl_int error;
+    void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, 0, memory.size, 0,
+                                             nullptr, nullptr, &error);
+    if (error == CL_SUCCESS) {
+        touch_pages(there, memory.size);
+        error = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
+        target->clFinish(to);
+    }
+    step(error, "touch new device memory");
 }
 
 static void read_piece(cl_command_queue queue, const Memory &memory, const Piece &p, void *to) {

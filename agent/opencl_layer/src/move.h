@@ -50,6 +50,8 @@ class CopyQueues {
     cl_command_queue of(const Context *context, cl_context real, cl_device_id device);
 };
 
+void touch_pages(void *start, size_t bytes); /* before the first copy to new memory */
+void touch_new(const Memory &memory, cl_mem next, cl_command_queue to);
 void save_contents(Store &store, CopyQueues &queues);
 void load_from_device(const Memory &memory, cl_mem next, cl_command_queue from, cl_command_queue to);
 void load_from_store(Memory &memory, Store &store, cl_command_queue to);

@@ -128,14 +128,15 @@ double Prepared::copy_all(const std::vector<Memory *> &wanted, double enough_byt
         if (bytes >= enough_bytes) break;
         Context *context = memory->context.get();
         cl_mem &next = memories[memory];
+        cl_command_queue queue = to.of(context, contexts[context], candidates()[candidate].device);
         if (!next) {
             cl_int error;
             cl_mem made = make_memory(*memory, contexts[context], nullptr, &error);
             if (error == CL_SUCCESS) next = made;
             step(error, "make device memory");
+            touch_new(*memory, next, queue);
         }
-        load_from_device(*memory, next, from.of(context, real_of(context), real_of(the_device())),
-                         to.of(context, contexts[context], candidates()[candidate].device));
+        load_from_device(*memory, next, from.of(context, real_of(context), real_of(the_device())), queue);
         bytes += double(bytes_of(*memory));
     }
     return bytes / std::max(since(began), 1e-9);

@@ -69,10 +69,12 @@ static void make_memories(Prepared &prepared, const Candidate &place, Store *sto
         Context *context = memory.context.get();
         cl_mem made = prepared.take(&memory);
         bool is_copied = made && !memory.dirty;
-        if (!made) made = make_memory(memory, next_of(context), nullptr, &error);
+        bool is_new = !made;
+        if (is_new) made = make_memory(memory, next_of(context), nullptr, &error);
         note_next(memory, made, error, "make device memory");
         if (is_copied) return;
         cl_command_queue queue = prepared.to.of(context, next_of(context), place.device);
+        if (is_new) touch_new(memory, made, queue);
         if (store)
             load_from_store(memory, *store, queue);
         else

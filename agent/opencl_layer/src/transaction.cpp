@@ -28,7 +28,7 @@ std::mutex &facts_lock = *new std::mutex; /* of what follows */
 std::vector<std::pair<std::string, double>> &found_hindrances = *new std::vector<std::pair<std::string, double>>;
 struct Facts {
     unsigned long moves = 0, parks = 0, failures = 0;
-    double pause_s = -1, total_s = -1, parked_bytes = 0;
+    double pause_s = -1, total_s = -1, park_s = -1, parked_bytes = 0;
     int steps = 0;
     bool has_estimate = false;
     Estimate estimate;
@@ -150,14 +150,21 @@ std::unique_ptr<Store> make_store(const std::string &folder, size_t bytes) {
 
 void park_once(const std::string &folder, Clock::time_point began) {
     CopyQueues from;
-    std::unique_ptr<Store> store;
-    size_t bytes = 0;
+    size_t room = 0, bytes = 0;
+    auto count = [](size_t &sum) {
+        for_each<Memory>([&](Memory &memory) { sum += memory.parent ? 0 : bytes_of(memory); });
+    };
+    close_gate();
+    count(room);
+    open_gate();
+    std::unique_ptr<Store> store = make_store(folder, room); /* while the program runs */
+    auto closing = Clock::now();
     close_gate();
     try {
         check_movable();
         drain();
-        for_each<Memory>([&](Memory &memory) { bytes += memory.parent ? 0 : bytes_of(memory); });
-        store = make_store(folder, bytes);
+        count(bytes);
+        if (bytes > room) store = make_store(folder, bytes);
         step(CL_SUCCESS, "make room for the contents");
         save_contents(*store, from);
         step(CL_SUCCESS, "save the contents");
@@ -172,6 +179,7 @@ void park_once(const std::string &folder, Clock::time_point began) {
     is_closed_by_park = true;
     std::lock_guard<std::mutex> guard(facts_lock);
     facts.parks++;
+    facts.park_s = seconds(Clock::now() - closing);
     facts.total_s = seconds(Clock::now() - began);
     facts.parked_bytes = double(bytes);
     facts.parked_in = parked->place();
@@ -320,6 +328,7 @@ std::string status_json() {
         .text("last_trouble", facts.trouble)
         .seconds("last_pause_s", facts.pause_s)
         .seconds("last_total_s", facts.total_s)
+        .seconds("last_park_s", facts.park_s)
         .number("last_steps", facts.steps)
         .object("estimate", estimate_json())
         .end();

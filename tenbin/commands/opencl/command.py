@@ -161,7 +161,8 @@ def _line(one: LayerStatus) -> str:
         parts.append(f"can be moved to {', '.join(others)}" if others else "can be parked")
     if one.moves and one.last_pause_s is not None:
         times = f"{one.moves} move{'s' * (one.moves != 1)}"
-        parts.append(f"{times}, the last with a pause of {duration(one.last_pause_s)}")
+        predicted = f" (predicted {duration(one.estimate.pause_s)})" if one.estimate else ""
+        parts.append(f"{times}, the last with a pause of {duration(one.last_pause_s)}{predicted}")
     if one.last_trouble:
         parts.append(f"last failure: {one.last_trouble}")
     return "; ".join(parts)
