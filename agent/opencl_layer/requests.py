@@ -18,7 +18,7 @@ from typing import Any
 
 from profiles.errors import BadInput, Unavailable, UserError
 
-FIXED_S = 5e-4  # of a pause in which nothing is copied, with PoCL
+FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 _ANSWER_S = 5.0  # a status needs no device
 

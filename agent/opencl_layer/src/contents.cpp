@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <system_error>
 #include <thread>
 
 #include "move.h"
@@ -53,11 +54,14 @@ void touch_pages(void *start, size_t bytes) {
     size_t n = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, THREADS);
     size_t part = ((end - begin) / n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     std::vector<std::future<void>> parts;
-    for (; begin < end; begin += part)
-        parts.push_back(std::async(std::launch::async, [begin, stop = std::min(begin + part, end)] {
-            for (uintptr_t at = begin; at < stop; at += HUGE_PAGE) /* the program's own faults go between */
-                madvise(reinterpret_cast<void *>(at), std::min(HUGE_PAGE, stop - at), MADV_POPULATE_WRITE);
-        }));
+    try {
+        for (; begin < end; begin += part)
+            parts.push_back(std::async(std::launch::async, [begin, stop = std::min(begin + part, end)] {
+                for (uintptr_t at = begin; at < stop; at += HUGE_PAGE) /* the program's own faults go between */
+                    madvise(reinterpret_cast<void *>(at), std::min(HUGE_PAGE, stop - at), MADV_POPULATE_WRITE);
+            }));
+    } catch (const std::system_error &) { /* no more threads */
+    }
 }
 
 /* Where the device uses the host's memory. */

@@ -148,23 +148,26 @@ std::unique_ptr<Store> make_store(const std::string &folder, size_t bytes) {
     return store_in_memory(bytes);
 }
 
-void park_once(const std::string &folder, Clock::time_point began) {
+size_t count_bytes() { /* with the gate closed */
+    size_t sum = 0;
+    for_each<Memory>([&](Memory &memory) { sum += memory.parent ? 0 : bytes_of(memory); });
+    return sum;
+}
+
+/* `store`: made while the program ran, for `room` bytes. */
+void park_once(const std::string &folder, Clock::time_point began, std::unique_ptr<Store> &store, size_t &room) {
+    size_t bytes = 0;
     CopyQueues from;
-    size_t room = 0, bytes = 0;
-    auto count = [](size_t &sum) {
-        for_each<Memory>([&](Memory &memory) { sum += memory.parent ? 0 : bytes_of(memory); });
-    };
-    close_gate();
-    count(room);
-    open_gate();
-    std::unique_ptr<Store> store = make_store(folder, room); /* while the program runs */
     auto closing = Clock::now();
     close_gate();
     try {
         check_movable();
         drain();
-        count(bytes);
-        if (bytes > room) store = make_store(folder, bytes);
+        bytes = count_bytes();
+        if (bytes > room) {
+            store = make_store(folder, bytes);
+            room = bytes;
+        }
         step(CL_SUCCESS, "make room for the contents");
         save_contents(*store, from);
         step(CL_SUCCESS, "save the contents");
@@ -252,7 +255,12 @@ void park(const std::string &folder, double patience_s) {
     auto began = Clock::now();
     steps = 0;
     try {
-        with_patience(patience_s, [&] { park_once(folder, began); });
+        check_movable();
+        close_gate();
+        size_t room = count_bytes();
+        open_gate();
+        std::unique_ptr<Store> store = make_store(folder, room);
+        with_patience(patience_s, [&] { park_once(folder, began, store, room); });
     } catch (const Trouble &trouble) {
         note_failure(trouble);
         throw;
