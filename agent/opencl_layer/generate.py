@@ -148,6 +148,7 @@ def _passed(f: Function) -> list[str]:
     lines = [f"if (!target->{f.name}) {_failure(f, 'CL_INVALID_OPERATION')}", "Inside inside;"]
     lines += [f'not_movable("{what}");' for part, what in HINDRANCES.items() if part in f.name]
     arguments, queue, event, given, blocking = [], "nullptr", "", "", "false"
+    written, enqueues = None, f.name.startswith("clEnqueue")
     for before, p in zip([None, *f.parameters], f.parameters, strict=False):
         kind = p.type.replace(" ", "")
         if p.type in HANDLES:
@@ -160,6 +161,8 @@ def _passed(f: Function) -> list[str]:
             arguments.append(f"real_of(own_{p.name})")
             queue = f"own_{p.name}" if of == "Queue" else queue
             lines += _access(f, p) if of == "Memory" else []
+            written = p if of == "Memory" else written
+            lines += [f"touch_arguments(own_{p.name});"] if of == "Kernel" and enqueues else []
         elif kind == "constcl_event*" and before is not None:
             arguments[-1:] = ["waits.count", "waits.list"]
             given = before.name
@@ -167,11 +170,13 @@ def _passed(f: Function) -> list[str]:
         elif kind == "cl_event*":
             event = p.name
             arguments.append("@event")
-        elif p.type == "cl_bool" and f.name.startswith("clEnqueue"):
+        elif p.type == "cl_bool" and enqueues:
             blocking = p.name
             arguments.append("CL_FALSE")
         else:
             arguments.append(p.name)
+    if written and re.match(r"clEnqueue(Write|Fill|Copy)", f.name):  # the last one is where it is written to
+        lines.append(f"own_{written.name}->touch();")
     if not event:
         return [*lines, f"return target->{f.name}({', '.join(arguments)});"]
     if f.name in {"clEnqueueMarkerWithWaitList", "clEnqueueBarrierWithWaitList"}:

@@ -1,4 +1,4 @@
-"""Requests to the layer in running programs: status, park, resume, move.
+"""Requests to the layer in running programs: status, estimate, park, resume, move.
 
 Each program with the layer listens on a Unix socket of its process ID, in a folder of its user.
 """
@@ -19,8 +19,39 @@ from typing import Any
 from profiles.errors import BadInput, Unavailable, UserError
 
 OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator
+FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 _ANSWER_S = 5.0  # a status needs no device
+
+
+@dataclass(frozen=True)
+class MoveEstimate:
+    """Figures on a move right before its pause.
+
+    Attributes:
+        bytes: of device memory. dirty_bytes: written again since they were copied, within ``dirty_s``.
+        prepare_s: time for contexts and programs. copy_s: for contents; the program ran meanwhile.
+        drain_s: until work under way had ended. bytes_per_s: speed of copies; None: nothing was copied.
+    """
+
+    bytes: float
+    dirty_bytes: float
+    dirty_s: float
+    prepare_s: float
+    copy_s: float
+    drain_s: float
+    bytes_per_s: float | None
+
+    @property
+    def pause_s(self) -> float:
+        """Predict the pause; all memory counts where nothing could be copied before."""
+        copied_s = self.dirty_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+        return FIXED_S + self.drain_s + copied_s
+
+    @property
+    def total_s(self) -> float:
+        """Predict the time from the request to the end of the pause."""
+        return self.prepare_s + self.copy_s + self.pause_s
 
 
 @dataclass(frozen=True)
@@ -37,6 +68,8 @@ class LayerStatus:
         parked_bytes: contents of the device while parked.
         moves, parks, failures: how many so far. last_trouble: why the last one failed.
         last_pause_s, last_total_s: of the last move; None: there was none.
+        last_park_s: how long the program stood while it was parked last.
+        estimate: of the last move, or of the last request for an estimate.
         last_steps: number of steps of the last request.
     """
 
@@ -55,6 +88,8 @@ class LayerStatus:
     last_trouble: str
     last_pause_s: float | None
     last_total_s: float | None
+    last_park_s: float | None
+    estimate: MoveEstimate | None
     last_steps: int
 
 
@@ -136,6 +171,13 @@ def move(folder: Path, pid: int, device: str, *, patience_s: float = PATIENCE_S)
     return _ask(folder, pid, f"move {device} {patience_s:g}", None)
 
 
+def estimate(folder: Path, pid: int, device: str) -> MoveEstimate:
+    """Predict a move to the device of this key: all is done and let go but its pause."""
+    found = _ask(folder, pid, f"estimate {device}", None).estimate
+    assert found is not None
+    return found
+
+
 def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> LayerStatus:
     """Send a line and read the answer.
 
@@ -147,6 +189,8 @@ def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> Layer
         remedy = "try again later" if answer.get("postponed") else ""
         raise UserError(f"process {pid}: {answer['trouble']}", remedy)
     known = {field.name for field in fields(LayerStatus)}
+    found = answer.get("estimate")
+    answer["estimate"] = MoveEstimate(**found) if found else None
     return LayerStatus(**{key: value for key, value in answer.items() if key in known})
 
 

@@ -1,10 +1,13 @@
-"""OpenCL calls with the layer beside those without, in turns, and the pause of a move."""
+"""OpenCL calls with the layer beside those without, pauses of moves, and parking beside its peers."""
 
 from __future__ import annotations
 
+import mmap
+import os
 import shutil
 import statistics
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from tests.support.components import require
 from tests.support.moving import layer, variables
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
-ROUNDS, MOVES = 7, 11
+ROUNDS, MOVES, PARKS = 7, 15, 5
 CALLS = (
     ("clSetKernelArg, a value", "set_value_s"),
     ("clSetKernelArg, a buffer", "set_buffer_s"),
@@ -25,15 +28,27 @@ CALLS = (
 COPIES = (("read of 64 MiB", "read_64m_s"), ("write of 64 MiB", "write_64m_s"))
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Compile the program that times its calls."""
+def compiled(source: str, folder: Path) -> str:
+    """Compile a C program of this folder."""
     require(shutil.which("cc"), "a C compiler")
-    made = tmp_path_factory.mktemp("program") / "opencl_calls"
-    source = Path(__file__).with_name("opencl_calls.c")
-    done = subprocess.run(["cc", "-O2", "-o", made, source, "-l:libOpenCL.so.1"], check=False)
+    made = folder / Path(source).stem
+    done = subprocess.run(
+        ["cc", "-O2", "-o", made, Path(__file__).with_name(source), "-l:libOpenCL.so.1"], check=False
+    )
     require(done.returncode == 0, "an OpenCL loader (Debian: ocl-icd-libopencl1)")
     return str(made)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the program that times its calls."""
+    return compiled("opencl_calls.c", tmp_path_factory.mktemp("program"))
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the program that writes to some of its buffers."""
+    return compiled("opencl_writer.c", tmp_path_factory.mktemp("writer"))
 
 
 def start(program: str, folder: Path, below: bool) -> tuple[subprocess.Popen[str], dict[str, float]]:
@@ -66,30 +81,83 @@ def test_calls(program: str, tmp_path: Path) -> None:
         print(f"BENCH {what}: {1e3 * plain:.1f} ms, speed with the layer {plain / moved:.2f} of it")
 
 
-def test_pauses(program: str, tmp_path: Path) -> None:
-    """Move a program with one buffer of 64 MiB to and fro, and park it; the copies are the peer."""
-    started, times = start(program, tmp_path, True)
-    pid, copy_s = started.pid, times["read_64m_s"]
-    keys = [one["key"] for one in requests.status(tmp_path, pid).devices]
-    moves = [requests.move(tmp_path, pid, keys[(turn + 1) % 2]) for turn in range(MOVES)]
-    pause_s, total_s = (statistics.median(times) for times in zip(*map(_times, moves), strict=True))
-    print(
-        f"\nBENCH move of 64 MiB: pause {1e3 * pause_s:.1f} ms, {pause_s / copy_s:.2f} times one copy;",
-        end="",
+def test_pauses_with_copies_before(writer: str, tmp_path: Path) -> None:
+    """Move a program that writes to a quarter of its buffers; the prediction is the peer."""
+    for mib in (64, 512):
+        started = start_writer(writer, tmp_path, mib)
+        keys = [one["key"] for one in requests.status(tmp_path, started.pid).devices]
+        moves = [requests.move(tmp_path, started.pid, keys[(turn + 1) % 2]) for turn in range(MOVES)]
+        started.communicate()
+        # A program that has just been moved compiles its kernel, and may write nothing during the next move.
+        quarter = [
+            one for one in moves if one.estimate and one.estimate.dirty_bytes == one.estimate.bytes / 4
+        ]
+        pauses = [one.last_pause_s or 0 for one in quarter]
+        wrong = [
+            abs(one.estimate.pause_s / one.last_pause_s - 1)
+            for one in quarter
+            if one.estimate and one.last_pause_s
+        ]
+        print(f"\nBENCH move of {mib} MiB, a quarter written meanwhile ({len(quarter)} moves): pause", end="")
+        print(f" {1e3 * min(pauses):.1f} ms at least, {1e3 * statistics.median(pauses):.1f} median;", end="")
+        print(f" predicted with a median error of {100 * statistics.median(wrong):.0f} %")
+
+
+def test_parks(writer: str, tmp_path: Path) -> None:
+    """Park and resume beside plain copies of the device (memory), and direct I/O (a file)."""
+    for mib in (64, 512):
+        started = start_writer(writer, tmp_path, mib)
+        for place, folder in (("memory", None), ("a file", tmp_path)):
+            peers, parks, stops, resumes = [], [], [], []
+            for _ in range(PARKS):
+                peers.append(direct_io_s(tmp_path, mib) if folder else copies_s(mib))
+                parked = requests.park(tmp_path, started.pid, folder)
+                parks.append(parked.last_total_s or 0)
+                stops.append(parked.last_park_s or 0)
+                resumes.append(requests.resume(tmp_path, started.pid).last_total_s or 0)
+            out_s, in_s = map(min, zip(*peers, strict=True))
+            print(f"\nBENCH park of {mib} MiB in {place}: {1e3 * min(parks):.0f} ms, stopped for", end="")
+            print(f" {1e3 * min(stops):.0f} ms ({out_s / min(stops):.2f} of the speed of the peer,", end="")
+            print(f" {1e3 * out_s:.0f} ms); resume {1e3 * min(resumes):.0f} ms", end="")
+            print(f" ({in_s / min(resumes):.2f} of {1e3 * in_s:.0f} ms)")
+        started.communicate()
+
+
+def start_writer(program: str, folder: Path, mib: int) -> subprocess.Popen[str]:
+    """Start the program with eight buffers, of which it writes to two."""
+    layer()  # skips where it cannot be built
+    environment = {**variables(folder, below=True), "OPENCL_LAYERS": str(build.build())}
+    command = [program, str(mib), "8", "2"]
+    started = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    print(f" {1e3 * total_s:.1f} ms in all")
-    for place, folder in (("memory", None), ("a file", tmp_path)):
-        parks, resumes = [], []
-        for _ in range(5):
-            parks.append(requests.park(tmp_path, pid, folder).last_total_s or 0)
-            resumes.append(requests.resume(tmp_path, pid).last_total_s or 0)
-        park_s, resume_s = statistics.median(parks), statistics.median(resumes)
-        print(
-            f"BENCH park of 64 MiB in {place}: {1e3 * park_s:.1f} ms, resume {1e3 * resume_s:.1f} ms;", end=""
-        )
-        print(f" one copy {1e3 * copy_s:.1f} ms")
-    started.communicate()
+    assert started.stdout is not None and started.stdout.readline() == "ready\n"
+    return started
 
 
-def _times(moved: requests.LayerStatus) -> tuple[float, float]:
-    return moved.last_pause_s or 0, moved.last_total_s or 0
+def copies_s(mib: int) -> tuple[float, float]:
+    """Time copies to new memory and from there, as a program makes that parks itself."""
+    import numpy as np
+
+    there = np.ones(mib << 20, np.uint8)
+    began = time.perf_counter()
+    saved = there.copy()
+    between = time.perf_counter()
+    there = saved.copy()
+    return between - began, time.perf_counter() - between
+
+
+def direct_io_s(folder: Path, mib: int) -> tuple[float, float]:
+    """Time direct I/O in pieces of 8 MiB, one at a time."""
+    piece, path = mmap.mmap(-1, 8 << 20), folder / "direct"
+    piece.write(b"x" * len(piece))
+    times = []
+    for flags, transfer in ((os.O_WRONLY | os.O_CREAT, os.write), (os.O_RDONLY, os.readv)):
+        file = os.open(path, flags | os.O_DIRECT, 0o600)
+        began = time.perf_counter()
+        for _ in range(mib // 8):
+            transfer(file, piece if transfer is os.write else [piece])  # type: ignore[operator]
+        times.append(time.perf_counter() - began)
+        os.close(file)
+    path.unlink()
+    return times[0], times[1]

@@ -1,11 +1,21 @@
 /* Copies of the contents of buffers and images. */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <future>
+#include <system_error>
+#include <thread>
 
 #include "move.h"
 
 namespace tenbin {
 
-constexpr size_t CHUNK = size_t(32) << 20;
+constexpr size_t CHUNK = size_t(8) << 20; /* small, so that transfers to a file go beside those from the device */
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 std::vector<Piece> pieces_of(const Memory &memory) {
     std::vector<Piece> pieces;
@@ -33,6 +43,45 @@ size_t bytes_of(const Memory &memory) {
     return sum;
 }
 
+/* The system takes far longer to find pages than a copy takes to fill them. What it refuses is left to the copy. */
+void touch_pages(void *start, size_t bytes) {
+    constexpr size_t THREADS = 4;
+    auto page = size_t(sysconf(_SC_PAGESIZE));
+    auto begin = (reinterpret_cast<uintptr_t>(start) + page - 1) / page * page;
+    auto end = (reinterpret_cast<uintptr_t>(start) + bytes) / page * page;
+    if (end < begin + 2 * HUGE_PAGE) return;
+    madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE);
+    size_t n = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, THREADS);
+    size_t part = ((end - begin) / n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    std::vector<std::future<void>> parts;
+    try {
+        for (; begin < end; begin += part)
+            parts.push_back(std::async(std::launch::async, [begin, stop = std::min(begin + part, end)] {
+                for (uintptr_t at = begin; at < stop; at += HUGE_PAGE) /* the program's own faults go between */
+                    madvise(reinterpret_cast<void *>(at), std::min(HUGE_PAGE, stop - at), MADV_POPULATE_WRITE);
+            }));
+    } catch (const std::system_error &) { /* no more threads */
+    }
+}
+
+/* Where the device uses the host's memory. */
+void touch_new(const Memory &memory, cl_mem next, cl_command_queue to) {
+    cl_device_id device = nullptr;
+    cl_bool is_unified = CL_FALSE;
+    target->clGetCommandQueueInfo(to, CL_QUEUE_DEVICE, sizeof(device), &device, nullptr);
+    target->clGetDeviceInfo(device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(is_unified), &is_unified, nullptr);
+    if (!is_unified || memory.image || memory.host) return;
+    cl_int error;
+    void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, 0, memory.size, 0,
+                                             nullptr, nullptr, &error);
+    if (error == CL_SUCCESS) {
+        touch_pages(there, memory.size);
+        error = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
+        target->clFinish(to);
+    }
+    step(error, "touch new device memory");
+}
+
 static void read_piece(cl_command_queue queue, const Memory &memory, const Piece &p, void *to) {
     cl_mem real = real_of(&memory);
     step(memory.image ? target->clEnqueueReadImage(queue, real, CL_TRUE, p.origin, p.region, 0, 0, to, 0, nullptr,
@@ -42,8 +91,7 @@ static void read_piece(cl_command_queue queue, const Memory &memory, const Piece
          "read device memory");
 }
 
-static void write_piece(cl_command_queue queue, const Memory &memory, const Piece &p, const void *from) {
-    cl_mem next = next_of(&memory);
+static void write_piece(cl_command_queue queue, const Memory &memory, cl_mem next, const Piece &p, const void *from) {
     step(memory.image ? target->clEnqueueWriteImage(queue, next, CL_TRUE, p.origin, p.region, 0, 0, from, 0, nullptr,
                                                     nullptr)
                       : target->clEnqueueWriteBuffer(queue, next, CL_TRUE, p.origin[0], p.bytes, from, 0, nullptr,
@@ -81,17 +129,16 @@ void save_contents(Store &store, CopyQueues &queues) {
 
 /* A buffer is read into its mapped successor, which saves one copy; mapping what the program has mapped already
  * would be the other way, and crashes PoCL 3.1. */
-void load_from_device(Memory &memory, cl_command_queue from, cl_command_queue to) {
+void load_from_device(const Memory &memory, cl_mem next, cl_command_queue from, cl_command_queue to) {
     std::vector<char> staging;
     for (auto &piece : pieces_of(memory)) {
         if (memory.image) {
             staging.resize(piece.bytes);
             read_piece(from, memory, piece, staging.data());
-            write_piece(to, memory, piece, staging.data());
+            write_piece(to, memory, next, piece, staging.data());
             continue;
         }
         cl_int error;
-        cl_mem next = next_of(&memory);
         void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, piece.origin[0],
                                                  piece.bytes, 0, nullptr, nullptr, &error);
         step(error, "map new device memory");
@@ -109,7 +156,8 @@ void load_from_device(Memory &memory, cl_command_queue from, cl_command_queue to
 }
 
 void load_from_store(Memory &memory, Store &store, cl_command_queue to) {
-    for (auto &piece : pieces_of(memory)) write_piece(to, memory, piece, store.take(piece.bytes));
+    for (auto &piece : pieces_of(memory))
+        write_piece(to, memory, next_of(&memory), piece, store.take(piece.bytes));
 }
 
 } // namespace tenbin

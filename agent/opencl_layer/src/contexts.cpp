@@ -108,6 +108,12 @@ void reap_queues(bool all) {
     }
 }
 
+void leftover_events(std::vector<cl_event> &events) {
+    std::lock_guard<std::mutex> guard(leftovers_lock);
+    for (auto &one : leftovers)
+        if (target->clRetainEvent(one.last) == CL_SUCCESS) events.push_back(one.last);
+}
+
 /* Work may still be under way on a queue that the program has released, and a move has to wait for it. */
 void Queue::let_go(void *last) {
     auto real = static_cast<cl_command_queue>(last);

@@ -25,7 +25,7 @@ std::mutex &start_lock = *new std::mutex;
 std::atomic<pid_t> started{0}; /* the process that listens */
 char socket_path[sizeof(sockaddr_un::sun_path)];
 
-/* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "status". */
+/* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "estimate KEY", "status". */
 std::string obey(const std::string &request) {
     auto word_end = [&](size_t from) { return std::min(request.find(' ', from), request.size()); };
     size_t first = word_end(0);
@@ -39,6 +39,8 @@ std::string obey(const std::string &request) {
             move_to(head, atof(tail.c_str()));
         else if (verb == "park")
             park(tail, atof(head.c_str()));
+        else if (verb == "estimate")
+            estimate(head);
         else if (verb == "resume")
             resume(rest);
 #ifdef TENBIN_OPENCL_TESTS

@@ -45,6 +45,7 @@ class Json {
         for (auto &value : values) all += (all.empty() ? "" : ", ") + value;
         return put(name, "[" + all + "]");
     }
+    Json &object(const char *name, const std::string &value) { return put(name, value); }
     std::string end() { return out + "}"; }
 };
 

@@ -36,12 +36,34 @@ Argument::Is kind_of(cl_kernel kernel, cl_uint index) {
     return Argument::value;
 }
 
+/* The compiler keeps kernels from writing to what is constant, and to images that are read. */
+bool may_write(cl_kernel kernel, cl_uint index) {
+    cl_kernel_arg_address_qualifier space = 0;
+    cl_kernel_arg_access_qualifier access = 0;
+    cl_kernel_arg_type_qualifier qualifiers = 0;
+    if (ask(kernel, index, CL_KERNEL_ARG_ADDRESS_QUALIFIER, &space) && space == CL_KERNEL_ARG_ADDRESS_CONSTANT)
+        return false;
+    if (ask(kernel, index, CL_KERNEL_ARG_ACCESS_QUALIFIER, &access) && access == CL_KERNEL_ARG_ACCESS_READ_ONLY)
+        return false;
+    return !ask(kernel, index, CL_KERNEL_ARG_TYPE_QUALIFIER, &qualifiers) || !(qualifiers & CL_KERNEL_ARG_TYPE_CONST);
+}
+
+void touch(const Argument &argument) {
+    if (!argument.slot || !argument.writes || argument.slot->generation != argument.generation ||
+        argument.slot->kind.load(std::memory_order_acquire) != Kind::memory)
+        return;
+    static_cast<Memory *>(argument.slot->object)->touch();
+}
+
 void read_arguments(Kernel *kernel) {
     cl_kernel real = real_of(kernel);
     cl_uint n = 0;
     target->clGetKernelInfo(real, CL_KERNEL_NUM_ARGS, sizeof(n), &n, nullptr);
     kernel->arguments.resize(n);
-    for (cl_uint i = 0; i < n; i++) kernel->arguments[i].is = kind_of(real, i);
+    for (cl_uint i = 0; i < n; i++) {
+        kernel->arguments[i].is = kind_of(real, i);
+        kernel->arguments[i].writes = may_write(real, i);
+    }
 }
 
 cl_kernel finish_kernel(Program *program, cl_kernel real, std::string name, cl_int *error) {
@@ -134,6 +156,7 @@ cl_int CL_API_CALL layer_clSetKernelArg(cl_kernel kernel, cl_uint index, size_t 
     }
     Argument given;
     given.is = argument.is;
+    given.writes = argument.writes;
     given.size = size;
     given.set = true;
     void *real;
@@ -145,7 +168,13 @@ cl_int CL_API_CALL layer_clSetKernelArg(cl_kernel kernel, cl_uint index, size_t 
     if (value && !given.slot) given.bytes.assign(static_cast<const char *>(value), size);
     if (argument.is == Argument::unknown) given.is = Argument::unknown; /* the next value tells of itself */
     argument = std::move(given);
+    touch(argument); /* another thread may be launching the kernel */
     return CL_SUCCESS;
+}
+
+void touch_arguments(Kernel *kernel) {
+    Locked guard(kernel->lock);
+    for (auto &argument : kernel->arguments) touch(argument);
 }
 
 /* Set the arguments of the successor of a kernel; those that name objects now gone stay unset. */

@@ -3,8 +3,12 @@
 
 namespace tenbin {
 
+static bool is_for_writing(cl_map_flags flags) {
+    return flags & (CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION);
+}
+
 static bool may_map(const Memory &memory, cl_map_flags flags) {
-    bool reads = flags & CL_MAP_READ, writes = flags & (CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION);
+    bool reads = flags & CL_MAP_READ, writes = is_for_writing(flags);
     return !(reads && !memory.host_may(CL_MEM_HOST_WRITE_ONLY)) &&
            !(writes && !memory.host_may(CL_MEM_HOST_READ_ONLY));
 }
@@ -15,6 +19,7 @@ static void *finish_map(Inside &inside, Queue *queue, Memory *memory, Mapping ma
     if (code == CL_SUCCESS) {
         std::lock_guard<std::mutex> guard(memory->lock);
         memory->mappings.push_back(mapping);
+        if (is_for_writing(mapping.flags)) memory->touch();
     }
     code = finish_command(inside, queue, code, made, event, blocking);
     if (error) *error = code;
@@ -83,7 +88,7 @@ static bool take_mapping(Memory *memory, const void *pointer, Mapping *mapping) 
 
 /* What the program has written into the old mapping is written to the buffer that it has now. */
 static cl_int write_back(Queue *queue, Memory *memory, const Mapping &m, const Waits &waits, cl_event *made) {
-    if (!(m.flags & (CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION)))
+    if (!is_for_writing(m.flags))
         return target->clEnqueueMarkerWithWaitList(real_of(queue), waits.count, waits.list, made);
     if (!memory->image)
         return target->clEnqueueWriteBuffer(real_of(queue), real_of(memory), CL_FALSE, m.origin[0], m.region[0],
@@ -117,6 +122,7 @@ cl_int CL_API_CALL layer_clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem 
     if (waits.error) return waits.error;
     Mapping mapping;
     if (!take_mapping(memory, pointer, &mapping)) return CL_INVALID_VALUE;
+    if (is_for_writing(mapping.flags)) memory->touch();
     cl_event made = nullptr;
     cl_int error;
     if (!mapping.former) {

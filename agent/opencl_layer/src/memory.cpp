@@ -24,6 +24,12 @@ void Memory::extent(size_t region[3]) const {
     }
 }
 
+void Memory::touch() {
+    Memory *root = this;
+    while (root->parent) root = root->parent.get();
+    if (!root->dirty.load(std::memory_order_relaxed)) root->dirty.store(true, std::memory_order_relaxed);
+}
+
 /* The driver is not told what the host may not do, because the copies of a move do it; the layer refuses it. */
 static bool are_exclusive(cl_mem_flags flags) {
     cl_mem_flags host = flags & HOST_ACCESS;

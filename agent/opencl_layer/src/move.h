@@ -1,5 +1,6 @@
 /* Moving all objects of the program to another device, as a transaction. */
 #pragma once
+#include <chrono>
 #include <map>
 #include <string>
 
@@ -49,24 +50,46 @@ class CopyQueues {
     cl_command_queue of(const Context *context, cl_context real, cl_device_id device);
 };
 
+void touch_pages(void *start, size_t bytes); /* before the first copy to new memory */
+void touch_new(const Memory &memory, cl_mem next, cl_command_queue to);
 void save_contents(Store &store, CopyQueues &queues);
-void load_from_device(Memory &memory, cl_command_queue from, cl_command_queue to);
+void load_from_device(const Memory &memory, cl_mem next, cl_command_queue from, cl_command_queue to);
 void load_from_store(Memory &memory, Store &store, cl_command_queue to);
 
-/* Contexts and programs made on another device while the program runs. */
+/* What a move takes, as far as it is known right before its pause. */
+struct Estimate {
+    double bytes = 0, dirty_bytes = 0; /* all memory; what the pause has to copy */
+    double dirty_s = 0;                /* within which that was written */
+    double prepare_s = 0, copy_s = 0;  /* contexts and programs; contents, while the program runs */
+    double drain_s = 0;                /* until work that was under way had ended */
+    double bytes_per_s = -1;           /* of a copy to memory that is there */
+};
+
+/* Contexts, programs and memory made on another device while the program runs (prepare.cpp). */
 class Prepared {
     std::map<Context *, cl_context> contexts;
     std::map<RecipePointer, cl_program> programs;
+    std::map<Memory *, cl_mem> memories;
+    Estimate found;
+    std::chrono::steady_clock::time_point round_began;
+
+    bool begin_round(std::vector<Memory *> &wanted, std::vector<cl_event> &before);
+    double copy_all(const std::vector<Memory *> &wanted, double enough_bytes);
+    std::vector<Memory *> dirty_ones() const;
 
   public:
     const size_t candidate;
+    CopyQueues from, to;
     explicit Prepared(size_t where);
     ~Prepared(); /* with the gate open */
     Prepared(const Prepared &) = delete;
     Prepared &operator=(const Prepared &) = delete;
-    void make();
+    void make(); /* what is not made yet */
+    void copy();
+    Estimate estimate() const;
     cl_context take(Context *context);
     cl_program take(const RecipePointer &recipe);
+    cl_mem take(Memory *memory); /* none: it was not copied */
 };
 
 /* The driver's objects that a move has replaced. */
@@ -76,8 +99,10 @@ struct Replaced {
 };
 
 /* With the gate closed, in this order; all but `commit` may throw Trouble, and `undo` then puts all back. */
+bool has_unset_event(); /* a user event on which others wait */
 void drain();
-void make_next(Prepared &prepared, CopyQueues &from, CopyQueues &to, Store *store);
+cl_mem make_memory(const Memory &memory, cl_context context, cl_mem parent, cl_int *error);
+void make_next(Prepared &prepared, Store *store);
 void undo();
 void record_events();
 void keep_mappings(CopyQueues &from); /* pointers that the program has into memory that is left */
@@ -88,6 +113,7 @@ Replaced detach();
 void move_to(const std::string &key, double patience_s);
 void park(const std::string &folder, double patience_s); /* "": in memory */
 void resume(const std::string &key);                      /* "": where it was */
+void estimate(const std::string &key); /* all of a move but its pause */
 void stop_moves(); /* the process ends */
 std::string status_json();
 bool is_parked();

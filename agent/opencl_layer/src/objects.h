@@ -83,12 +83,14 @@ struct Memory : Object {
     cl_image_format format{};
     cl_image_desc description{};
     size_t element_size = 0;
+    std::atomic<bool> dirty{true}; /* written since a move began to copy it; of its parent, if it has one */
     std::mutex lock; /* of what follows */
     std::vector<Mapping> mappings;
     Callbacks farewells;
     void let_go(void *last) override;
     bool host_may(cl_mem_flags forbidden) const { return !(flags & (forbidden | CL_MEM_HOST_NO_ACCESS)); }
     void extent(size_t region[3]) const; /* of an image, as commands take it */
+    void touch();                        /* a command, a kernel or the host writes to it */
 };
 
 /* How a program came to be; never changed once made, so that programs linked from it may refer to it. */
@@ -114,7 +116,7 @@ struct Program : Object {
 
 struct Argument {
     enum Is : uint8_t { unknown, value, memory, sampler, local } is = unknown;
-    bool set = false;
+    bool set = false, writes = true; /* writes: a kernel may, to the memory that it is */
     uint32_t generation = 0; /* of the object in `slot` when it was given */
     Slot *slot = nullptr;
     size_t size = 0;
@@ -204,6 +206,8 @@ void user_event_set(); /* a move may wait for it */
 void start_control();
 void leave_first(); /* at the end of the process: before what drivers have registered so far */
 void reap_queues(bool all); /* queues that the program has released with work under way */
+void leftover_events(std::vector<cl_event> &events); /* the last of those queues; the caller's to release */
 cl_int set_arguments(const Kernel &kernel);
+void touch_arguments(Kernel *kernel); /* it is launched */
 
 } // namespace tenbin

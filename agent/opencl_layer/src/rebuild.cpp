@@ -16,63 +16,17 @@ void step(cl_int error, const char *what) {
     if (steps == fail_at) throw Trouble{std::string("injected failure: ") + what};
 }
 
-Prepared::Prepared(size_t where) : candidate(where) {}
-
-Prepared::~Prepared() {
-    if (contexts.empty()) return; /* never made: the gate may be closed */
-    Inside inside;
-    for (auto &[recipe, program] : programs) target->clReleaseProgram(program);
-    for (auto &[context, real] : contexts) {
-        if (real) target->clReleaseContext(real);
-        drop(context->slot);
-    }
-}
-
-/* What is compiled here is not compiled in the pause. */
-void Prepared::make() {
-    std::vector<std::pair<Context *, RecipePointer>> wanted;
-    close_gate();
-    for_each<Context>([&](Context &context) {
-        if (hold(context.slot)) contexts[&context] = nullptr;
+bool has_unset_event() {
+    bool found = false;
+    for_each<Event>([&](Event &event) {
+        found |= event.user && !event.recorded && event.awaited && event.user_status > CL_COMPLETE;
     });
-    for_each<Program>([&](Program &program) {
-        Context *context = program.context.get();
-        if (program.recipe && contexts.count(context)) wanted.emplace_back(context, program.recipe);
-    });
-    open_gate();
-    const Candidate &place = candidates()[candidate];
-    cl_int error;
-    for (auto &[context, real] : contexts) {
-        cl_context made = context->make(place, &error);
-        if (error == CL_SUCCESS) real = made;
-        step(error, "make a context");
-    }
-    for (auto &[context, recipe] : wanted) {
-        cl_program made = make_program(*recipe, contexts[context], place.device, &error);
-        if (error == CL_SUCCESS) programs[recipe] = made;
-        step(error, "build a program");
-    }
-}
-
-cl_context Prepared::take(Context *context) {
-    auto found = contexts.find(context);
-    return found == contexts.end() ? nullptr : std::exchange(found->second, nullptr);
-}
-
-cl_program Prepared::take(const RecipePointer &recipe) {
-    auto found = programs.find(recipe);
-    if (found == programs.end()) return nullptr;
-    cl_program made = found->second;
-    programs.erase(found);
-    return made;
+    return found;
 }
 
 void drain() {
     if (is_busy()) throw Trouble{"a program is being built", true};
-    for_each<Event>([](Event &event) {
-        if (event.user && !event.recorded && event.awaited && event.user_status > CL_COMPLETE)
-            throw Trouble{"a user event that others wait for is not set", true};
-    });
+    if (has_unset_event()) throw Trouble{"a user event that others wait for is not set", true};
     for_each<Memory>([](Memory &memory) {
         if (!memory.host) return;
         for (auto &mapping : memory.mappings)
@@ -93,41 +47,48 @@ template <class T> static void note_next(T &object, void *made, cl_int error, co
     step(error, what);
 }
 
-static cl_mem make_memory(const Memory &memory, cl_int *error) {
+cl_mem make_memory(const Memory &memory, cl_context context, cl_mem parent, cl_int *error) {
     constexpr cl_mem_flags FOR_LAYER =
         CL_MEM_COPY_HOST_PTR | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS;
     cl_mem_flags flags = memory.flags & ~FOR_LAYER;
-    cl_context context = next_of(memory.context.get());
     if (memory.image) {
         cl_image_desc about = memory.description;
-        about.mem_object = next_of(memory.parent.get());
+        about.mem_object = parent;
         if (!memory.host && !memory.parent) about.image_row_pitch = about.image_slice_pitch = 0;
         return target->clCreateImage(context, flags, &memory.format, &about, memory.host, error);
     }
     if (!memory.parent) return target->clCreateBuffer(context, flags, memory.size, memory.host, error);
     flags &= CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY;
     cl_buffer_region region{memory.origin, memory.size};
-    return target->clCreateSubBuffer(next_of(memory.parent.get()), flags, CL_BUFFER_CREATE_TYPE_REGION, &region,
-                                     error);
+    return target->clCreateSubBuffer(parent, flags, CL_BUFFER_CREATE_TYPE_REGION, &region, error);
 }
 
-static void make_memories(const Candidate &place, CopyQueues &from, CopyQueues &to, Store *store) {
+/* Contents that were copied while the program ran, and not written since, are there already. */
+static void make_memories(Prepared &prepared, const Candidate &place, Store *store) {
     cl_int error = CL_SUCCESS;
     cl_device_id old_device = real_of(the_device());
     for_each<Memory>([&](Memory &memory) {
         if (memory.parent) return;
-        note_next(memory, make_memory(memory, &error), error, "make device memory");
         Context *context = memory.context.get();
-        cl_command_queue queue = to.of(context, next_of(context), place.device);
+        cl_mem made = prepared.take(&memory);
+        bool is_copied = made && !memory.dirty;
+        bool is_new = !made;
+        if (is_new) made = make_memory(memory, next_of(context), nullptr, &error);
+        note_next(memory, made, error, "make device memory");
+        if (is_copied) return;
+        cl_command_queue queue = prepared.to.of(context, next_of(context), place.device);
+        if (is_new) touch_new(memory, made, queue);
         if (store)
             load_from_store(memory, *store, queue);
         else
-            load_from_device(memory, from.of(context, real_of(context), old_device), queue);
+            load_from_device(memory, made, prepared.from.of(context, real_of(context), old_device), queue);
     });
     for (bool images : {false, true}) /* an image may be a view of a sub-buffer */
         for_each<Memory>([&](Memory &memory) {
-            if (memory.parent && memory.image == images)
-                note_next(memory, make_memory(memory, &error), error, "make a part of device memory");
+            if (!memory.parent || memory.image != images) return;
+            cl_context context = next_of(memory.context.get());
+            cl_mem made = make_memory(memory, context, next_of(memory.parent.get()), &error);
+            note_next(memory, made, error, "make a part of device memory");
         });
 }
 
@@ -166,7 +127,7 @@ static void make_events() {
     });
 }
 
-void make_next(Prepared &prepared, CopyQueues &from, CopyQueues &to, Store *store) {
+void make_next(Prepared &prepared, Store *store) {
     const Candidate &place = candidates()[prepared.candidate];
     cl_int error = CL_SUCCESS;
     for_each<Context>([&](Context &context) {
@@ -174,7 +135,7 @@ void make_next(Prepared &prepared, CopyQueues &from, CopyQueues &to, Store *stor
         if (!made) made = context.make(place, &error);
         note_next(context, made, error, "make a context");
     });
-    make_memories(place, from, to, store);
+    make_memories(prepared, place, store);
     for_each<Sampler>([&](Sampler &s) {
         cl_context context = next_of(s.context.get());
         cl_sampler made = target->clCreateSampler(context, s.normalized, s.addressing, s.filter, &error);

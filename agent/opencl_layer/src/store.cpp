@@ -30,7 +30,7 @@ class InMemory : public Store {
     explicit InMemory(size_t bytes) : size(std::max<size_t>(bytes, 1)) {
         void *there = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (there == MAP_FAILED) throw system_trouble("no memory to park in");
-        madvise(there, size, MADV_HUGEPAGE);
+        touch_pages(there, size);
         base = static_cast<char *>(there);
     }
     ~InMemory() override { munmap(base, size); }
@@ -125,7 +125,7 @@ class InFile : public Store {
     }
     void written() override {
         for (auto &buffer : buffers) buffer.finish();
-        if (fsync(file) != 0) throw system_trouble(folder);
+        if (!(fcntl(file, F_GETFL) & O_DIRECT) && fsync(file) != 0) throw system_trouble(folder);
     }
     void rewind() override {
         for (auto &buffer : buffers)

@@ -28,8 +28,10 @@ std::mutex &facts_lock = *new std::mutex; /* of what follows */
 std::vector<std::pair<std::string, double>> &found_hindrances = *new std::vector<std::pair<std::string, double>>;
 struct Facts {
     unsigned long moves = 0, parks = 0, failures = 0;
-    double pause_s = -1, total_s = -1, parked_bytes = 0;
+    double pause_s = -1, total_s = -1, park_s = -1, parked_bytes = 0;
     int steps = 0;
+    bool has_estimate = false;
+    Estimate estimate;
     std::string parked_in, trouble;
 } &facts = *new Facts;
 
@@ -93,16 +95,22 @@ void note_failure(const Trouble &trouble) {
     facts.trouble = trouble.what;
 }
 
+void note_estimate(const Prepared &prepared) {
+    std::lock_guard<std::mutex> guard(facts_lock);
+    facts.has_estimate = true;
+    facts.estimate = prepared.estimate();
+}
+
 void move_once(Prepared &prepared, Clock::time_point began) {
-    CopyQueues from, to;
+    note_estimate(prepared);
     auto closing = Clock::now();
     close_gate();
     Replaced old;
     try {
         check_movable();
         drain();
-        make_next(prepared, from, to, nullptr);
-        keep_mappings(from);
+        make_next(prepared, nullptr);
+        keep_mappings(prepared.from);
     } catch (const Trouble &) {
         undo();
         open_gate();
@@ -140,16 +148,26 @@ std::unique_ptr<Store> make_store(const std::string &folder, size_t bytes) {
     return store_in_memory(bytes);
 }
 
-void park_once(const std::string &folder, Clock::time_point began) {
-    CopyQueues from;
-    std::unique_ptr<Store> store;
+size_t count_bytes() { /* with the gate closed */
+    size_t sum = 0;
+    for_each<Memory>([&](Memory &memory) { sum += memory.parent ? 0 : bytes_of(memory); });
+    return sum;
+}
+
+/* `store`: made while the program ran, for `room` bytes. */
+void park_once(const std::string &folder, Clock::time_point began, std::unique_ptr<Store> &store, size_t &room) {
     size_t bytes = 0;
+    CopyQueues from;
+    auto closing = Clock::now();
     close_gate();
     try {
         check_movable();
         drain();
-        for_each<Memory>([&](Memory &memory) { bytes += memory.parent ? 0 : bytes_of(memory); });
-        store = make_store(folder, bytes);
+        bytes = count_bytes();
+        if (bytes > room) {
+            store = make_store(folder, bytes);
+            room = bytes;
+        }
         step(CL_SUCCESS, "make room for the contents");
         save_contents(*store, from);
         step(CL_SUCCESS, "save the contents");
@@ -164,6 +182,7 @@ void park_once(const std::string &folder, Clock::time_point began) {
     is_closed_by_park = true;
     std::lock_guard<std::mutex> guard(facts_lock);
     facts.parks++;
+    facts.park_s = seconds(Clock::now() - closing);
     facts.total_s = seconds(Clock::now() - began);
     facts.parked_bytes = double(bytes);
     facts.parked_in = parked->place();
@@ -207,11 +226,27 @@ void move_to(const std::string &key, double patience_s) {
         check_movable();
         Prepared prepared(candidate);
         prepared.make();
-        with_patience(patience_s, [&] { move_once(prepared, began); });
+        prepared.copy();
+        with_patience(patience_s, [&] {
+            prepared.make(); /* of programs that came meanwhile */
+            move_once(prepared, began);
+        });
     } catch (const Trouble &trouble) {
         note_failure(trouble);
         throw;
     }
+}
+
+void estimate(const std::string &key) {
+    std::lock_guard<std::mutex> guard(move_lock);
+    if (is_parked()) throw Trouble{"the program is parked; resume it"};
+    size_t candidate = find_candidate(key);
+    check_movable();
+    steps = 0;
+    Prepared prepared(candidate);
+    prepared.make();
+    prepared.copy();
+    note_estimate(prepared);
 }
 
 void park(const std::string &folder, double patience_s) {
@@ -220,7 +255,12 @@ void park(const std::string &folder, double patience_s) {
     auto began = Clock::now();
     steps = 0;
     try {
-        with_patience(patience_s, [&] { park_once(folder, began); });
+        check_movable();
+        close_gate();
+        size_t room = count_bytes();
+        open_gate();
+        std::unique_ptr<Store> store = make_store(folder, room);
+        with_patience(patience_s, [&] { park_once(folder, began, store, room); });
     } catch (const Trouble &trouble) {
         note_failure(trouble);
         throw;
@@ -234,11 +274,10 @@ void resume(const std::string &key) {
     auto began = Clock::now();
     steps = 0;
     try {
-        CopyQueues from, to;
         parked->rewind();
         Prepared nothing(candidate);
         try {
-            make_next(nothing, from, to, parked.get());
+            make_next(nothing, parked.get());
         } catch (const Trouble &) {
             undo();
             throw;
@@ -257,6 +296,20 @@ void resume(const std::string &key) {
     is_closed_by_park = false;
     parked.reset();
     open_gate();
+}
+
+static std::string estimate_json() {
+    if (!facts.has_estimate) return "null";
+    const Estimate &e = facts.estimate;
+    return Json()
+        .number("bytes", e.bytes)
+        .number("dirty_bytes", e.dirty_bytes)
+        .number("dirty_s", e.dirty_s)
+        .number("prepare_s", e.prepare_s)
+        .number("copy_s", e.copy_s)
+        .number("drain_s", e.drain_s)
+        .seconds("bytes_per_s", e.bytes_per_s)
+        .end();
 }
 
 /* Without a look at the objects, because they may change while the gate is open. */
@@ -283,7 +336,9 @@ std::string status_json() {
         .text("last_trouble", facts.trouble)
         .seconds("last_pause_s", facts.pause_s)
         .seconds("last_total_s", facts.total_s)
+        .seconds("last_park_s", facts.park_s)
         .number("last_steps", facts.steps)
+        .object("estimate", estimate_json())
         .end();
 }
 

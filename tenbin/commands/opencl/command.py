@@ -1,4 +1,4 @@
-"""``tenbin opencl``: run, status, park, resume, move."""
+"""``tenbin opencl``: run, status, estimate, park, resume, move."""
 
 from __future__ import annotations
 
@@ -128,6 +128,24 @@ def resume(
     _tell(requests.resume(_folder(pid), pid, to), json)
 
 
+@app.command("estimate")
+def estimate(
+    pid: PidArgument,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="DEVICE", help="Key of the device of the move.")],
+    json: JsonOption = False,
+) -> None:
+    """Predict the pause of a move: do all of it while the program runs, and let it go before the pause."""
+    from agent.opencl_layer import requests
+
+    found = requests.estimate(requests.default_folder(), pid, to)
+    if json:
+        print_json(asdict(found) | {"pause_s": found.pause_s, "total_s": found.total_s})
+        return
+    amount = f"{number(found.dirty_bytes / 1e6)} of {number(found.bytes / 1e6)} MB are written meanwhile"
+    say(f"{pid}: a move takes {duration(found.total_s)} with a pause of {duration(found.pause_s)}; {amount}")
+
+
 @app.command("move")
 def move(
     pid: PidArgument,
@@ -158,7 +176,7 @@ def _folder(pid: int) -> Path:
 
 def _tell(one: LayerStatus, json: bool) -> None:
     if json:
-        print_json(asdict(one))
+        print_json(asdict(one) | {"predicted_pause_s": one.estimate.pause_s if one.estimate else None})
     else:
         say(_line(one))
 
@@ -178,7 +196,8 @@ def _line(one: LayerStatus) -> str:
         parts.append(f"can be moved to {', '.join(others)}" if others else "can be parked")
     if one.moves and one.last_pause_s is not None:
         times = f"{one.moves} move{'s' * (one.moves != 1)}"
-        parts.append(f"{times}, the last with a pause of {duration(one.last_pause_s)}")
+        predicted = f" (predicted {duration(one.estimate.pause_s)})" if one.estimate else ""
+        parts.append(f"{times}, the last with a pause of {duration(one.last_pause_s)}{predicted}")
     if one.last_trouble:
         parts.append(f"last failure: {one.last_trouble}")
     return "; ".join(parts)

@@ -101,14 +101,16 @@ def test_park_and_resume(worker: Worker, folder: Path, expected: str, place: str
     assert (resumed.state, resumed.device) == ("running", device)
 
 
-@pytest.mark.parametrize("request_", ["move", "park", "resume"])
+@pytest.mark.parametrize("request_", ["move", "park", "resume", "estimate"])
 def test_every_step_may_fail(worker: Worker, folder: Path, expected: str, request_: str) -> None:
     """Step after step fails; then all succeed, and results are those of an undisturbed run."""
     pid = worker.process.pid
     worker.digest(["begin", *LIVE])
     if request_ == "resume":
         requests.park(folder, pid)
-    line = {"move": f"move {other_device(folder, pid)} 0", "park": "park 0", "resume": "resume"}[request_]
+    other = other_device(folder, pid)
+    lines = {"move": f"move {other} 0", "park": "park 0", "resume": "resume", "estimate": f"estimate {other}"}
+    line = lines[request_]
     before = requests.status(folder, pid)
     for step in itertools.count(1):
         ask(folder, pid, f"fail {step}")
@@ -119,7 +121,7 @@ def test_every_step_may_fail(worker: Worker, folder: Path, expected: str, reques
         now = requests.status(folder, pid)
         assert (now.state, now.device) == (before.state, before.device)
     ask(folder, pid, "fail 0")
-    assert step > {"move": 25, "park": 5, "resume": 20}[request_]
+    assert step > {"move": 40, "park": 5, "resume": 20, "estimate": 20}[request_]
     if request_ == "park":
         requests.resume(folder, pid)
     assert worker.digest(["end", *REST]) == expected

@@ -35,6 +35,12 @@ def test_run_move_park_resume(environment: dict[str, str]) -> None:
     assert tell("move", pid, "--to", "pocl-0").startswith(
         f"{pid}: on pocl-0; can be moved to pocl-1; 1 move, the last with a pause of "
     )
+    assert " (predicted " in tell("status", pid)
+    moves = json.loads(tell("move", pid, "--to", "pocl-1", "--json"))["moves"]
+    assert moves == 2
+    assert f"{pid}: a move takes " in tell("estimate", pid, "--to", "pocl-0")
+    assert json.loads(tell("estimate", pid, "--to", "pocl-0", "--json"))["pause_s"] > 0
+    tell("move", pid, "--to", "pocl-0")
     assert tell("park", pid).endswith("in memory; was on pocl-0")
     assert json.loads(tell("status", "--json"))[0]["state"] == "parked"
     tell("resume", pid, "--to", "pocl-1")
