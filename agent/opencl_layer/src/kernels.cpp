@@ -148,6 +148,11 @@ cl_int CL_API_CALL layer_clSetKernelArg(cl_kernel kernel, cl_uint index, size_t 
     return CL_SUCCESS;
 }
 
+std::vector<Argument> arguments_of(Kernel &kernel) {
+    Locked guard(kernel.lock);
+    return kernel.arguments;
+}
+
 /* Set the arguments of the successor of a kernel; those that name objects now gone stay unset. */
 cl_int set_arguments(const Kernel &kernel) {
     cl_kernel next = next_of(&kernel);

@@ -204,5 +204,6 @@ void user_event_set(); /* a move may wait for it */
 void start_control();
 void reap_queues(bool all); /* queues that the program has released with work under way */
 cl_int set_arguments(const Kernel &kernel);
+std::vector<Argument> arguments_of(Kernel &kernel);
 
 } // namespace tenbin
