@@ -73,7 +73,9 @@ class KernelTrial:
             return None
         if not self.differing_bytes:
             return True
-        return self.relative_difference is not None and self.relative_difference <= SAME_BY.get(self.types, -1)
+        return self.relative_difference is not None and self.relative_difference <= SAME_BY.get(
+            self.types, -1
+        )
 
 
 @dataclass(frozen=True)

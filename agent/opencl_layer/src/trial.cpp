@@ -101,7 +101,7 @@ void note_arguments(Launch &launch, Kernel &kernel, std::map<Memory *, int> &kno
     }
 }
 
-std::string mib(size_t bytes) { return std::to_string((bytes >> 20) + 1) + " MiB"; }
+std::string mib(size_t bytes) { return std::to_string((bytes + (size_t(1) << 20) - 1) >> 20) + " MiB"; }
 
 /* Copy, on the device and in its queue, what the launch will find. */
 void keep_contents(Launch &launch, const std::map<Memory *, int> &known, const Command &c, const Waits &waits,
@@ -274,7 +274,7 @@ std::string try_on(const std::string &key, double watch_s, size_t asked_mib, con
     const Candidate &place = candidates()[candidate];
     Watching watched(memory_allowed(place, asked_mib));
     auto began = Clock::now();
-    progress("watching the program for " + std::to_string(int(watch_s + 0.5)) + " s");
+    progress("watching the program for " + texts({watch_s})[0] + " s");
     while (since(began) < watch_s && !is_exiting()) wait_s(std::max(0.0, std::min(0.02, watch_s - since(began))));
     watched.end();
     double watched_s = since(began) - watched.found.stopped.total_s;

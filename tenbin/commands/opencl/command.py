@@ -1,4 +1,4 @@
-"""``tenbin opencl``: run, status, park, resume, move."""
+"""``tenbin opencl``: run, status, park, resume, move, try."""
 
 from __future__ import annotations
 
@@ -137,6 +137,48 @@ def move(
     from agent.opencl_layer import requests
 
     _tell(requests.move(requests.default_folder(), pid, to, patience_s=patience), json)
+
+
+@app.command("try")
+def try_(
+    pid: PidArgument,
+    *,
+    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help="Key of the device to try.")],
+    watch: Annotated[
+        float, typer.Option("--watch", min=0.01, max=3600, help="Seconds in which launches are awaited.")
+    ] = 2.0,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            "--memory",
+            min=1,
+            help="MiB of copies on each device. (default: an eighth of the smaller device's memory)",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Try a running program on another device: how fast it would be there, and if results agree.
+
+    One launch of each kernel is replayed there and here. The program runs on where it is, and nothing of it
+    changes; it stands still while launches are timed on its own device.
+    """
+    from agent.opencl_layer import requests
+    from tenbin.commands.opencl.trials import lines
+
+    trial = requests.try_on(
+        requests.default_folder(),
+        pid,
+        on,
+        lambda text: say(f"tenbin: {text}", error=True),
+        watch_s=watch,
+        memory_mib=memory or 0,
+    )
+    if json:
+        print_json(trial.as_json())
+        return
+    for line in lines(trial, pid):
+        say(line)
 
 
 def _tell(one: LayerStatus, json: bool) -> None:
