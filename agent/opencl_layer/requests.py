@@ -146,7 +146,7 @@ def try_on(
         memory_mib: of copies on each device; 0: an eighth of the smaller device's memory.
     """
     request = f"try {device} {watch_s:g} {memory_mib}"
-    answer = _checked(_exchange(folder / str(pid), pid, request, None, progress), pid)
+    answer = _checked(_exchange(folder / str(pid), pid, request, None, progress=progress), pid)
     return trial_from(answer, time.time())
 
 
@@ -173,6 +173,7 @@ def _exchange(
     pid: int,
     request: str,
     timeout_s: float | None,
+    *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:

@@ -43,7 +43,8 @@ class KernelTrial:
         global_size, local_size: of the launch; no local size: the driver chooses it.
         launches: how many there were while the program was watched. memory_bytes: of its buffers and images.
         here, there: times on the program's device, and on the device that was tried; None: it was not run.
-        compared_bytes, differing_bytes: of what it may write. types: ``float``, ``double``, ``bytes``, ``mixed``.
+        compared_bytes, differing_bytes: of what it may write.
+        types: how it was compared: ``float``, ``double``, ``bytes``, or ``mixed``.
         relative_difference: the largest of floating point numbers; None: there are none that differ.
         trouble: why it was not tried.
     """
@@ -183,7 +184,7 @@ def time_of(launches_s: Sequence[float], call_s: float = 0.0) -> Time | None:
 
 
 def ranks_outside(n: int) -> int:
-    """Count the ordered values to leave out at each end, so that the median of all is inside with certainty."""
+    """Count the ordered values at each end that lie outside of the median's interval."""
     skip, outside = 0, 2 * 0.5**n
     while skip < (n - 1) // 2:
         outside += 2 * math.comb(n, skip + 1) * 0.5**n

@@ -7,7 +7,6 @@ import json
 import math
 import socket
 import statistics
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from tests.support.moving import Stepper
 
 TIMES = "0,16,32,8"  # of launches (slow_second.c): spread 16 and 40 ms, stir 8 and 36 ms
 TRIES = 5
-STEPS = 30  # taken while a trial is made
 
 
 @pytest.fixture(scope="module")
@@ -39,46 +37,27 @@ def stepper(folder: Path) -> Iterator[Stepper]:
     made.end()
 
 
-class Steps:
-    """Steps that a program takes meanwhile."""
-
-    def __init__(self, program: Stepper, number: int = STEPS) -> None:
-        self.found: tuple[float, str] = (0.0, "")
-        self._thread = threading.Thread(target=self._take, args=(program, number))
-
-    def _take(self, program: Stepper, number: int) -> None:
-        self.found = program.steps(number)
-
-    def __enter__(self) -> Steps:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(120)
-
-
-def plain_digest(folder: Path, *counts: int) -> str:
+def plain_digest(folder: Path, steps: int) -> str:
     """Give the digest after so many steps without the layer."""
     program = Stepper(folder, below=False)
-    digest = [program.steps(count)[1] for count in counts][-1]
+    program.steps(steps)
     program.end()
-    return digest
+    return program.digest
 
 
 @pytest.mark.measures
 def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
     """A program is tried, its speed is measured, it is moved, and its speed is measured again."""
     said: list[str] = []
-    pid, counts = stepper.process.pid, [1]
+    pid = stepper.process.pid
     for _ in range(TRIES):  # others may use this machine's processors
         said.clear()
-        with Steps(stepper, 60):
+        with stepper.busy():
             trial = requests.try_on(folder, pid, "pocl-1", said.append, watch_s=0.4)
         here_s, _ = stepper.steps(10)
         assert requests.move(folder, pid, "pocl-1").device == "pocl-1"
-        there_s, digest = stepper.steps(10)
+        there_s, _ = stepper.steps(10)
         requests.move(folder, pid, "pocl-0")
-        counts += [60, 10, 10]
         assert trial.ratio is not None and trial.program_ratio is not None
         truth, found = here_s / there_s, (trial.ratio.value, trial.program_ratio.value)
         if found == pytest.approx((truth, truth), rel=0.1):
@@ -97,13 +76,13 @@ def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
     }
     assert all(one.differing_bytes == 0 and one.here and one.here.n >= 3 for one in trial.kernels)
     assert 0 < trial.longest_stop_s <= trial.stopped_s
-    assert digest == plain_digest(folder, *counts)
+    assert stepper.digest == plain_digest(folder, stepper.taken)
 
 
 def test_results_that_differ_are_told(folder: Path) -> None:
     program = Stepper(folder, "differing")
     program.steps(1)
-    with Steps(program, 400):
+    with program.busy():
         trial = requests.try_on(folder, program.process.pid, "pocl-1", watch_s=0.2)
     program.end()
     found = {one.name: one for one in trial.kernels}
@@ -117,14 +96,13 @@ def test_results_that_differ_are_told(folder: Path) -> None:
 def test_every_step_may_fail(folder: Path) -> None:
     """Whatever fails in a trial, the program's results are those of an undisturbed run."""
     program = Stepper(folder)
-    pid, troubles, counts = program.process.pid, [], [1]
+    pid, troubles = program.process.pid, []
     program.steps(1)
     for at in itertools.chain(range(1, 24), range(24, 200, 25)):
-        with Steps(program, 40) as meanwhile:
+        with program.busy():
             ask(folder, pid, f"fail {at}")
             answer = ask(folder, pid, "try pocl-1 0.02 0")
             ask(folder, pid, "fail 0")
-        counts.append(40)
         found = [answer.get("trouble", ""), *(one["trouble"] for one in answer.get("kernels", ()))]
         troubles += [text for text in found if text]
         if at > 200:
@@ -132,7 +110,7 @@ def test_every_step_may_fail(folder: Path) -> None:
     assert len({text for text in troubles if text.startswith("injected failure: ")}) > 8
     assert requests.status(folder, pid).movable
     program.end()
-    assert meanwhile.found[1] == plain_digest(folder, *counts)
+    assert program.digest == plain_digest(folder, program.taken)
 
 
 def test_what_is_refused(folder: Path, stepper: Stepper) -> None:
@@ -143,7 +121,7 @@ def test_what_is_refused(folder: Path, stepper: Stepper) -> None:
         requests.try_on(folder, pid, "pocl-7")
     with pytest.raises(UserError, match="has launched no kernel meanwhile; watch it for longer; try again"):
         requests.try_on(folder, pid, "pocl-1", watch_s=0.01)
-    with Steps(stepper):
+    with stepper.busy():
         trial = requests.try_on(folder, pid, "pocl-1", watch_s=0.2, memory_mib=1)
     troubles = [one.trouble for one in trial.kernels]
     assert "other kernels hold the 1 MiB of device memory that are allowed" in troubles

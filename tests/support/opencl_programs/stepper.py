@@ -1,14 +1,19 @@
-"""Takes steps of two kernels: each line in is a number of steps, each line out their time and a digest.
+"""Takes steps of two kernels: a number a line in; time, steps so far and a digest a line out.
 
+The number 0 asks for steps until the next line is there.
 The first kernel reads one buffer and writes another; the second changes its buffer, a part of it, and counts.
-An argument "differing" lets a third kernel run, which gives other results on a second device (``slow_second.c``).
+An argument "differing" lets a third kernel run, whose results are others on a second device
+(``slow_second.c``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import select
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pyopencl as cl
@@ -39,6 +44,14 @@ __kernel void differ(__global float *values, float by) {
 """
 
 
+def steps(number: int) -> Iterator[int]:
+    """Count steps; without a number until standard input has more."""
+    for step in itertools.count():
+        if step >= number if number else select.select([0], [], [], 0)[0]:
+            return
+        yield step
+
+
 def main() -> None:
     """Take steps as standard input asks."""
     context = cl.create_some_context(interactive=False)
@@ -51,22 +64,24 @@ def main() -> None:
     part = state.get_sub_region(N, 2 * N)  # a quarter of it in, half of it
     count = cl.Buffer(context, flags, hostbuf=np.zeros(1, np.uint32))
     spread, stir, differ = program.spread, program.stir, program.differ
-    for line in sys.stdin:
+    taken = 0
+    while line := sys.stdin.readline():
         began = time.monotonic()
-        for step in range(int(line)):
+        for _ in steps(int(line)):
             spread(queue, (N,), None, one, two, np.int32(8))
             one, two = two, one
-            stir(queue, (N // 2,), (64,), part, count, cl.LocalMemory(256), np.uint32(step))
+            stir(queue, (N // 2,), (64,), part, count, cl.LocalMemory(256), np.uint32(taken))
             if "differing" in sys.argv:
                 differ(queue, (N,), None, two, np.float32(0.5))
             queue.finish()
+            taken += 1
         took_s = time.monotonic() - began
         digest = hashlib.sha256()
         for buffer, like in ((one, values), (state, np.empty(N, np.uint32)), (count, np.empty(1, np.uint32))):
             found = np.empty_like(like)
             cl.enqueue_copy(queue, found, buffer)
             digest.update(found.tobytes())
-        print(took_s, digest.hexdigest(), flush=True)
+        print(took_s, taken, digest.hexdigest(), flush=True)
 
 
 if __name__ == "__main__":
