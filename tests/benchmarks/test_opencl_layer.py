@@ -1,4 +1,4 @@
-"""OpenCL calls with the layer beside those without, in turns, and the pause of a move."""
+"""OpenCL calls with the layer beside those without, the pause of a move, and trials beside the truth."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from agent.opencl_layer import build, requests
 from tests.support.components import require
-from tests.support.moving import layer, variables
+from tests.support.moving import Stepper, layer, variables
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 ROUNDS, MOVES = 7, 11
+TRIALS, STEPS = 5, 100
 CALLS = (
     ("clSetKernelArg, a value", "set_value_s"),
     ("clSetKernelArg, a buffer", "set_buffer_s"),
@@ -89,6 +90,38 @@ def test_pauses(program: str, tmp_path: Path) -> None:
         )
         print(f" one copy {1e3 * copy_s:.1f} ms")
     started.communicate()
+
+
+@pytest.mark.parametrize("factor", ["1", "2", "5"])
+def test_trials(tmp_path: Path, factor: str) -> None:
+    """Try a running program on a device that a layer below makes slower, then move it there and measure."""
+    program = Stepper(tmp_path, SLOW_BY=factor)
+    pid = program.process.pid
+    program.steps(20)
+    errors, stopped_s = [], []
+    for _ in range(TRIALS):
+        with program.busy():
+            trial = requests.try_on(tmp_path, pid, "pocl-1", watch_s=1.0)
+        here_s, _ = program.steps(STEPS)
+        requests.move(tmp_path, pid, "pocl-1")
+        program.steps(20)
+        there_s, _ = program.steps(STEPS)
+        requests.move(tmp_path, pid, "pocl-0")
+        program.steps(20)
+        assert trial.program_ratio is not None
+        told, truth = trial.program_ratio, here_s / there_s
+        errors.append(told.value / truth)
+        stopped_s.append(trial.longest_stop_s)
+        interval = f"{told.value:.3f} ({told.low:.3f} .. {told.high:.3f})"
+        print(
+            f"\nBENCH trial, {factor} times slower: {interval}, truth {truth:.3f}: "
+            f"{told.value / truth:.2f} of it; stood still for {1e3 * trial.stopped_s:.0f} ms"
+        )
+    program.end()
+    print(
+        f"BENCH trial, {factor} times slower: median {statistics.median(errors):.3f} of the truth, "
+        f"longest stop {1e3 * statistics.median(stopped_s):.0f} ms"
+    )
 
 
 def _times(moved: requests.LayerStatus) -> tuple[float, float]:
