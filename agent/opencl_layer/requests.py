@@ -1,4 +1,4 @@
-"""Requests to the layer in running programs: status, estimate, park, resume, move.
+"""Requests to the layer in running programs: status, estimate, park, resume, move, try.
 
 Each program with the layer listens on a Unix socket of its process ID, in a folder of its user.
 """
@@ -10,17 +10,20 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
 
 OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator
 FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
+WATCH_S = 2.0  # how long a trial awaits launches
 _ANSWER_S = 5.0  # a status needs no device
 
 
@@ -178,23 +181,54 @@ def estimate(folder: Path, pid: int, device: str) -> MoveEstimate:
     return found
 
 
+def try_on(
+    folder: Path,
+    pid: int,
+    device: str,
+    progress: Callable[[str], None] = lambda text: None,
+    *,
+    watch_s: float = WATCH_S,
+    memory_mib: int = 0,
+) -> Trial:
+    """Replay launches of a running program on the device of this key; the program stays where it is.
+
+    Args:
+        progress: is told what is under way. watch_s: how long launches are awaited.
+        memory_mib: of copies on each device; 0: an eighth of the smaller device's memory.
+    """
+    request = f"try {device} {watch_s:g} {memory_mib}"
+    answer = _checked(_exchange(folder / str(pid), pid, request, None, progress=progress), pid)
+    return trial_from(answer, time.time())
+
+
 def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> LayerStatus:
     """Send a line and read the answer.
 
     Raises:
         BadInput: there is no such program. UserError: the layer refuses; the program runs on as before.
     """
-    answer = _exchange(folder / str(pid), pid, request, timeout_s)
-    if "trouble" in answer:
-        remedy = "try again later" if answer.get("postponed") else ""
-        raise UserError(f"process {pid}: {answer['trouble']}", remedy)
+    answer = _checked(_exchange(folder / str(pid), pid, request, timeout_s), pid)
     known = {field.name for field in fields(LayerStatus)}
     found = answer.get("estimate")
     answer["estimate"] = MoveEstimate(**found) if found else None
     return LayerStatus(**{key: value for key, value in answer.items() if key in known})
 
 
-def _exchange(path: Path, pid: int, request: str, timeout_s: float | None) -> dict[str, Any]:
+def _checked(answer: dict[str, Any], pid: int) -> dict[str, Any]:
+    if "trouble" in answer:
+        remedy = "try again later" if answer.get("postponed") else ""
+        raise UserError(f"process {pid}: {answer['trouble']}", remedy)
+    return answer
+
+
+def _exchange(
+    path: Path,
+    pid: int,
+    request: str,
+    timeout_s: float | None,
+    *,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(timeout_s)
         try:
@@ -210,11 +244,14 @@ def _exchange(path: Path, pid: int, request: str, timeout_s: float | None) -> di
         try:
             line.sendall(f"{request}\n".encode())
             with line.makefile(encoding="ascii") as lines:
-                answer = lines.readline()
+                answer = dict(json.loads(lines.readline() or "{}"))
+                while "progress" in answer:
+                    progress(answer["progress"])
+                    answer = dict(json.loads(lines.readline() or "{}"))
         except TimeoutError as error:
             raise Unavailable(f"process {pid} does not answer; is it stopped?") from error
         except OSError as error:
             raise UserError(f"process {pid} has ended meanwhile") from error
     if not answer:
         raise UserError(f"process {pid} has ended meanwhile")
-    return dict(json.loads(answer))
+    return answer

@@ -1,4 +1,4 @@
-"""OpenCL calls with the layer beside those without, pauses of moves, and parking beside its peers."""
+"""OpenCL calls with the layer beside those without, pauses, parking, and trials beside the truth."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 
 from agent.opencl_layer import build, requests
 from tests.support.components import require
-from tests.support.moving import layer, variables
+from tests.support.moving import Stepper, layer, variables
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 ROUNDS, MOVES, PARKS = 7, 15, 5
+TRIALS, STEPS = 5, 100
 CALLS = (
     ("clSetKernelArg, a value", "set_value_s"),
     ("clSetKernelArg, a buffer", "set_buffer_s"),
@@ -161,3 +162,35 @@ def direct_io_s(folder: Path, mib: int) -> tuple[float, float]:
         os.close(file)
     path.unlink()
     return times[0], times[1]
+
+
+@pytest.mark.parametrize("factor", ["1", "2", "5"])
+def test_trials(tmp_path: Path, factor: str) -> None:
+    """Try a running program on a device that a layer below makes slower, then move it there and measure."""
+    program = Stepper(tmp_path, SLOW_BY=factor)
+    pid = program.process.pid
+    program.steps(20)
+    errors, stopped_s = [], []
+    for _ in range(TRIALS):
+        with program.busy():
+            trial = requests.try_on(tmp_path, pid, "pocl-1", watch_s=1.0)
+        here_s, _ = program.steps(STEPS)
+        requests.move(tmp_path, pid, "pocl-1")
+        program.steps(20)
+        there_s, _ = program.steps(STEPS)
+        requests.move(tmp_path, pid, "pocl-0")
+        program.steps(20)
+        assert trial.program_ratio is not None
+        told, truth = trial.program_ratio, here_s / there_s
+        errors.append(told.value / truth)
+        stopped_s.append(trial.longest_stop_s)
+        interval = f"{told.value:.3f} ({told.low:.3f} .. {told.high:.3f})"
+        print(
+            f"\nBENCH trial, {factor} times slower: {interval}, truth {truth:.3f}: "
+            f"{told.value / truth:.2f} of it; stood still for {1e3 * trial.stopped_s:.0f} ms"
+        )
+    program.end()
+    print(
+        f"BENCH trial, {factor} times slower: median {statistics.median(errors):.3f} of the truth, "
+        f"longest stop {1e3 * statistics.median(stopped_s):.0f} ms"
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from agent.opencl_layer import build
@@ -56,6 +58,65 @@ def output(program: Sequence[str], environment: dict[str, str]) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def compiled_layer(name: str, folder: Path) -> Path:
+    """Compile a layer of ``opencl_layers``; skip where there is no compiler."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    source, made = PROGRAMS.with_name("opencl_layers") / f"{name}.c", folder / f"{name}.so"
+    done = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=False)
+    require(done.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    return made
+
+
+class Stepper:
+    """A ``stepper`` on two devices, the second slower: by ``slow``, the variables of ``slow_second.c``.
+
+    Attributes:
+        taken: steps so far. digest: of all results.
+    """
+
+    def __init__(self, folder: Path, *options: str, below: bool = True, **slow: str) -> None:
+        self.taken, self.digest = 0, ""
+        environment = variables(folder, below=below, **slow, PYTHONPATH=str(PROGRAMS.parents[2]))
+        layers = [str(compiled_layer("slow_second", folder)), environment.get("OPENCL_LAYERS", "")]
+        environment["OPENCL_LAYERS"] = ":".join(filter(None, layers))  # the last is called first
+        self.process = subprocess.Popen(
+            command("stepper", *options),
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def steps(self, number: int) -> tuple[float, str]:
+        """Take steps; return the time of one, and a digest of all results so far."""
+        self._write(number)
+        return self._read() / number, self.digest
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Take steps meanwhile."""
+        self._write(0)
+        yield
+        self._write(1)
+        self._read()
+        self._read()
+
+    def _write(self, number: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{number}\n")
+        self.process.stdin.flush()
+
+    def _read(self) -> float:
+        assert self.process.stdout is not None
+        took_s, taken, self.digest = self.process.stdout.readline().split()
+        self.taken = int(taken)
+        return float(took_s)
+
+    def end(self) -> None:
+        self.process.communicate(timeout=30)
+        assert self.process.returncode == 0
 
 
 class Worker:

@@ -25,8 +25,8 @@ std::mutex &start_lock = *new std::mutex;
 std::atomic<pid_t> started{0}; /* the process that listens */
 char socket_path[sizeof(sockaddr_un::sun_path)];
 
-/* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "estimate KEY", "status". */
-std::string obey(const std::string &request) {
+/* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "estimate KEY", "try KEY WATCH_S MIB", "status". */
+std::string obey(const std::string &request, const Progress &progress) {
     auto word_end = [&](size_t from) { return std::min(request.find(' ', from), request.size()); };
     size_t first = word_end(0);
     std::string verb = request.substr(0, first);
@@ -43,6 +43,11 @@ std::string obey(const std::string &request) {
             estimate(head);
         else if (verb == "resume")
             resume(rest);
+        else if (verb == "try") {
+            char *end;
+            double watch_s = strtod(tail.c_str(), &end);
+            return try_on(head, watch_s, strtoul(end, nullptr, 10), progress);
+        }
 #ifdef TENBIN_OPENCL_TESTS
         else if (verb == "fail")
             fail_at = atoi(rest.c_str());
@@ -62,6 +67,16 @@ bool may_ask(int peer) {
     return getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && (who.uid == geteuid() || who.uid == 0);
 }
 
+bool send_line(int peer, std::string line) {
+    line += "\n";
+    for (size_t done = 0; done < line.size();) {
+        ssize_t n = send(peer, line.data() + done, line.size() - done, MSG_NOSIGNAL);
+        if (n <= 0) return false;
+        done += size_t(n);
+    }
+    return true;
+}
+
 void serve(int peer) {
     timeval patience{5, 0};
     setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -73,12 +88,10 @@ void serve(int peer) {
         close(peer);
         return;
     }
-    std::string reply = (may_ask(peer) ? obey(line) : Json().text("trouble", "not your process").end()) + "\n";
-    for (size_t done = 0; done < reply.size();) {
-        ssize_t n = send(peer, reply.data() + done, reply.size() - done, MSG_NOSIGNAL);
-        if (n <= 0) break;
-        done += size_t(n);
-    }
+    auto progress = [peer](const std::string &text) {
+        if (!send_line(peer, Json().text("progress", text).end())) throw Trouble{"nobody waits for the answer"};
+    };
+    send_line(peer, may_ask(peer) ? obey(line, progress) : Json().text("trouble", "not your process").end());
     close(peer);
 }
 

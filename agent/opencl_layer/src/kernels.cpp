@@ -177,6 +177,11 @@ void touch_arguments(Kernel *kernel) {
     for (auto &argument : kernel->arguments) touch(argument);
 }
 
+std::vector<Argument> arguments_of(Kernel &kernel) {
+    Locked guard(kernel.lock);
+    return kernel.arguments;
+}
+
 /* Set the arguments of the successor of a kernel; those that name objects now gone stay unset. */
 cl_int set_arguments(const Kernel &kernel) {
     cl_kernel next = next_of(&kernel);

@@ -117,5 +117,13 @@ void estimate(const std::string &key); /* all of a move but its pause */
 void stop_moves(); /* the process ends */
 std::string status_json();
 bool is_parked();
+bool is_exiting();
+
+/* Keep moves away meanwhile; throws Trouble if the program cannot be moved, or not to the device of this key. */
+std::unique_lock<std::mutex> keep_moves_away(const std::string &key, size_t *candidate);
+
+/* Try before move (trial.cpp): the answer in JSON; throws Trouble. */
+using Progress = std::function<void(const std::string &)>; /* throws Trouble if nobody asks any more */
+std::string try_on(const std::string &key, double watch_s, size_t asked_mib, const Progress &progress);
 
 } // namespace tenbin

@@ -209,5 +209,6 @@ void reap_queues(bool all); /* queues that the program has released with work un
 void leftover_events(std::vector<cl_event> &events); /* the last of those queues; the caller's to release */
 cl_int set_arguments(const Kernel &kernel);
 void touch_arguments(Kernel *kernel); /* it is launched */
+std::vector<Argument> arguments_of(Kernel &kernel);
 
 } // namespace tenbin

@@ -205,6 +205,15 @@ void stop_moves() {
 }
 
 bool is_parked() { return is_closed_by_park; }
+bool is_exiting() { return exiting; }
+
+std::unique_lock<std::mutex> keep_moves_away(const std::string &key, size_t *candidate) {
+    std::unique_lock<std::mutex> guard(move_lock);
+    if (is_parked()) throw Trouble{"the program is parked; resume it"};
+    *candidate = find_candidate(key);
+    check_movable();
+    return guard;
+}
 
 void user_event_set() {
     if (!waiting.load(std::memory_order_relaxed)) return;

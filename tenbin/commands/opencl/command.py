@@ -1,4 +1,4 @@
-"""``tenbin opencl``: run, status, estimate, park, resume, move."""
+"""``tenbin opencl``: run, status, estimate, park, resume, move, try."""
 
 from __future__ import annotations
 
@@ -172,6 +172,48 @@ def _folder(pid: int) -> Path:
     """Return the folder that has the program's socket, else that of programs started by hand."""
     own, of_jobs = _folders()
     return of_jobs if (of_jobs / str(pid)).is_socket() else own
+
+
+@app.command("try")
+def try_(
+    pid: PidArgument,
+    *,
+    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help="Key of the device to try.")],
+    watch: Annotated[
+        float, typer.Option("--watch", min=0.01, max=3600, help="Seconds in which launches are awaited.")
+    ] = 2.0,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            "--memory",
+            min=1,
+            help="MiB of copies on each device. (default: an eighth of the smaller device's memory)",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Try a running program on another device: how fast it would be there, and if results agree.
+
+    One launch of each kernel is replayed there and here. The program runs on where it is, and nothing of it
+    changes; it stands still while launches are timed on its own device.
+    """
+    from agent.opencl_layer import requests
+    from tenbin.commands.opencl.trials import lines
+
+    trial = requests.try_on(
+        _folder(pid),
+        pid,
+        on,
+        lambda text: say(f"tenbin: {text}", error=True),
+        watch_s=watch,
+        memory_mib=memory or 0,
+    )
+    if json:
+        print_json(trial.as_json())
+        return
+    for line in lines(trial, pid):
+        say(line)
 
 
 def _tell(one: LayerStatus, json: bool) -> None:

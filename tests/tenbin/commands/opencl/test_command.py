@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.moving import Worker, command, layer, variables
+from tests.support.moving import Stepper, Worker, command, layer, variables
 from tests.support.programs import TENBIN, tenbin
 
 
@@ -50,6 +51,30 @@ def test_run_move_park_resume(environment: dict[str, str]) -> None:
     assert tell("status") == "no OpenCL program runs that was started by: tenbin opencl run -- CMD"
 
 
+def test_try(environment: dict[str, str], tmp_path: Path) -> None:
+    """A running program is tried; it stays where it is."""
+    program = Stepper(tmp_path, "differing")
+    pid, folder = str(program.process.pid), {**environment, "TENBIN_OPENCL_FOLDER": str(tmp_path)}
+    program.steps(1)
+    with program.busy():
+        done, told = (
+            tenbin("opencl", "try", pid, "--on", "pocl-1", "--watch", "0.3", *more, **folder)
+            for more in ((), ("--json",))
+        )
+    program.end()
+    assert done.returncode == told.returncode == 0, done.stderr
+    assert "tenbin: trying differ on pocl-1, 1 of 3" in done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert re.match(
+        rf"{pid}: on pocl-1 it would be .* times \(.* \.\. .*\) as fast as on pocl-0; RESULTS DIFFER", first
+    )
+    assert any("262148 bytes written are identical" in line for line in rest)
+    differing = r"differ \(65536\), .* bytes written differ, numbers by at most 0.33 of themselves"
+    assert any(re.search(differing, line) for line in rest)
+    assert json.loads(told.stdout)["device"] == "pocl-0"
+    assert {one["agrees"] for one in json.loads(told.stdout)["kernels"]} == {True, False}
+
+
 def test_what_the_program_sees(environment: dict[str, str]) -> None:
     code = "import pyopencl as cl; print([len(p.get_devices()) for p in cl.get_platforms()])"
     done = tenbin("opencl", "run", "--", "python3", "-c", "pass", **environment)
@@ -69,6 +94,7 @@ def test_what_the_program_sees(environment: dict[str, str]) -> None:
         ),
         (("run", "--", "no-such-program"), "no-such-program: no such program"),
         (("move", "1", "--to", "pocl-0"), "no OpenCL program with process ID 1 can be moved"),
+        (("try", "1", "--on", "pocl-0"), "no OpenCL program with process ID 1 can be moved"),
         (("park", "1", "--to", "/no/folder"), "--to /no/folder: no such folder; name a folder, or 'memory'"),
     ],
 )

@@ -1,0 +1,102 @@
+/* One launch of each kernel of the program, kept and replayed on another device. */
+#pragma once
+#include <algorithm>
+#include <chrono>
+
+#include "json.h"
+#include "move.h"
+
+namespace tenbin {
+
+using Clock = std::chrono::steady_clock;
+inline double since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
+
+/* Objects of a driver that the layer has made for itself. */
+class Own {
+    Replaced made;
+
+  public:
+    Own() = default;
+    ~Own() { release(); }
+    void release() {
+        std::reverse(made.list.begin(), made.list.end());
+        made.release();
+    }
+    Own(const Own &) = delete;
+    Own &operator=(const Own &) = delete;
+    template <class T> T keep(Kind kind, T object, cl_int error, const char *what) {
+        if (error == CL_SUCCESS) made.list.emplace_back(kind, object);
+        step(error, what);
+        return object;
+    }
+};
+
+/* A buffer, an image, or a part of such, as the program had it at the launch. */
+struct Part {
+    int parent = -1; /* its place in the launch; none: it has contents of its own */
+    bool image = false, written = false;
+    cl_mem_flags flags = 0;
+    size_t size = 0, origin = 0;
+    cl_image_format format{};
+    cl_image_desc description{};
+    std::vector<Piece> pieces;
+    std::string type; /* that a kernel gives to its elements; empty: several, or not known */
+    cl_mem kept = nullptr; /* a copy of the contents before the launch */
+};
+
+struct Given { /* an argument of a kernel */
+    int part = -1;
+    bool sampler = false, set = false;
+    cl_bool normalized = CL_FALSE;
+    cl_addressing_mode addressing = 0;
+    cl_filter_mode filter = 0;
+    size_t size = 0;
+    std::string bytes;
+};
+
+struct Launch {
+    Own own;
+    std::string name, trouble;
+    RecipePointer recipe;
+    unsigned long count = 0;
+    size_t bytes = 0;
+    cl_uint dimensions = 0;
+    bool has_offset = false, has_local = false;
+    size_t offset[3]{}, global[3]{}, local[3]{};
+    std::vector<Part> parts;
+    std::vector<Given> arguments;
+    cl_context context = nullptr;
+    cl_kernel kernel = nullptr; /* of the layer, on the device that the program is on */
+};
+
+struct Replay {
+    std::vector<double> source_s, target_s; /* of each launch and its end */
+    double source_call_s = 0, target_call_s = 0; /* of a command that does nothing */
+    size_t compared = 0, differing = 0;          /* bytes */
+    double relative = -1;                        /* largest difference of floating point numbers; below 0: none */
+    std::string types;
+};
+
+/* How the program was kept from going on. */
+struct Stopped {
+    double total_s = 0, longest_s = 0;
+    void add(double took_s) {
+        total_s += took_s;
+        longest_s = std::max(longest_s, took_s);
+    }
+};
+
+/* Place of the target: a context of the layer's own, and programs made there. */
+struct Target {
+    Own own;
+    const Candidate &place;
+    cl_context context = nullptr;
+    std::map<RecipePointer, cl_program> programs;
+    explicit Target(const Candidate &where);
+    cl_program build(const RecipePointer &recipe);
+};
+
+cl_mem make_part(cl_context context, const Part &part, cl_mem parent, cl_int *error);
+Replay replay(const Launch &launch, Target &there, Stopped &stopped);
+
+} // namespace tenbin

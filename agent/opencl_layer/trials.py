@@ -1,0 +1,216 @@
+"""Trials of a running program on another device: from times of its kernels to the ratio of its speeds.
+
+The time of a kernel is the median of its launches. Its interval holds the median of all launches that might
+have been measured: by order statistics, with at least 95 % from six launches on (from fewer, all of them).
+The low end of each time leaves out what a command costs that does nothing, because a program that keeps its
+queue full does not wait for that.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+SAME_BY = {"float": 1e-5, "double": 1e-12}  # largest relative difference of results that still agree
+CERTAINTY = 0.95
+
+
+class Time(NamedTuple):
+    """Time of one launch: median, and an interval of it, from ``n`` launches."""
+
+    low_s: float
+    median_s: float
+    high_s: float
+    n: int
+
+
+class Ratio(NamedTuple):
+    """Speed on the device that was tried over that on the device of the program, with an interval."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True)
+class KernelTrial:
+    """One kernel with one global and local size.
+
+    Attributes:
+        global_size, local_size: of the launch; no local size: the driver chooses it.
+        launches: how many there were while the program was watched. memory_bytes: of its buffers and images.
+        here, there: times on the program's device, and on the device that was tried; None: it was not run.
+        compared_bytes, differing_bytes: of what it may write.
+        types: how it was compared: ``float``, ``double``, ``bytes``, or ``mixed``.
+        relative_difference: the largest of floating point numbers; None: there are none that differ.
+        trouble: why it was not tried.
+    """
+
+    name: str
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    launches: int
+    memory_bytes: int
+    here: Time | None
+    there: Time | None
+    compared_bytes: int
+    differing_bytes: int
+    types: str
+    relative_difference: float | None
+    trouble: str
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """Speed of this kernel there over that here."""
+        return _ratio([(1, self.here, self.there)]) if self.here and self.there else None
+
+    @property
+    def agrees(self) -> bool | None:
+        """Results are bit-identical, or numbers that differ by rounding; None: it was not tried."""
+        if self.there is None:
+            return None
+        if not self.differing_bytes:
+            return True
+        return self.relative_difference is not None and self.relative_difference <= SAME_BY.get(
+            self.types, -1
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Trial of a program on a device.
+
+    Attributes:
+        device: key of the device that the program is on. on: of the device that was tried.
+        at_s: when (Unix time). watched_s: how long launches were counted.
+        stopped_s, longest_stop_s: how long the program was kept from going on, in all and at once.
+        not_kept: launches beyond those of the kernels that a trial takes at most.
+        kernels: those that were launched meanwhile.
+    """
+
+    device: str
+    on: str
+    at_s: float
+    watched_s: float
+    stopped_s: float
+    longest_stop_s: float
+    not_kept: int
+    kernels: tuple[KernelTrial, ...]
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """Speed of the program's kernels there over that here, each as often as it was launched."""
+        timed = [(one.launches, one.here, one.there) for one in self.kernels if one.here and one.there]
+        return _ratio([(n, here, there) for n, here, there in timed if here and there])
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the time in which the kernels that were tried ran; the host worked in the rest."""
+        ran_s = sum(one.launches * one.here.median_s for one in self.kernels if one.here)
+        return min(1.0, ran_s / self.watched_s) if self.watched_s > 0 else 0.0
+
+    @property
+    def program_ratio(self) -> Ratio | None:
+        """Speed of the whole program there over that here, if its host works as long as now (Amdahl)."""
+        if self.ratio is None:
+            return None
+        busy = self.busy_share
+        return Ratio(*(1 / (1 - busy + busy / ratio) for ratio in self.ratio))
+
+    @property
+    def agrees(self) -> bool | None:
+        """All kernels that were tried agree; None: none was."""
+        told = [one.agrees for one in self.kernels if one.agrees is not None]
+        return all(told) if told else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give all figures, also those that follow from others."""
+        kernels = [_with(one, ratio=one.ratio, agrees=one.agrees) for one in self.kernels]
+        return asdict(self) | {
+            "kernels": kernels,
+            "ratio": _json(self.ratio),
+            "program_ratio": _json(self.program_ratio),
+            "busy_share": self.busy_share,
+            "agrees": self.agrees,
+        }
+
+
+def trial_from(answer: Mapping[str, Any], at_s: float) -> Trial:
+    """Read the layer's answer."""
+    return Trial(
+        answer["device"],
+        answer["on"],
+        at_s,
+        answer["watched_s"],
+        answer["stopped_s"],
+        answer["longest_stop_s"],
+        int(answer["not_kept"]),
+        tuple(map(_kernel, sorted(answer["kernels"], key=lambda one: -one["launches"]))),
+    )
+
+
+def _kernel(told: Mapping[str, Any]) -> KernelTrial:
+    return KernelTrial(
+        told["name"],
+        tuple(told["global_size"]),
+        tuple(told["local_size"]),
+        int(told["launches"]),
+        int(told["bytes"]),
+        time_of(told["source_s"], told["source_call_s"]),
+        time_of(told["target_s"], told["target_call_s"]),
+        int(told["compared_bytes"]),
+        int(told["differing_bytes"]),
+        told["types"],
+        told["relative_difference"],
+        told["trouble"],
+    )
+
+
+def time_of(launches_s: Sequence[float], call_s: float = 0.0) -> Time | None:
+    """Sum up the times of launches; None: there are none.
+
+    Args:
+        call_s: time of a command that does nothing.
+    """
+    if not launches_s:
+        return None
+    times, n = sorted(launches_s), len(launches_s)
+    skip = ranks_outside(n)
+    low_s, high_s = times[skip], times[n - 1 - skip]
+    return Time(max(low_s - call_s, low_s * 1e-3), statistics.median(times), high_s, n)
+
+
+def ranks_outside(n: int) -> int:
+    """Count the ordered values at each end that lie outside of the median's interval."""
+    skip, outside = 0, 2 * 0.5**n
+    while skip < (n - 1) // 2:
+        outside += 2 * math.comb(n, skip + 1) * 0.5**n
+        if outside > 1 - CERTAINTY:
+            break
+        skip += 1
+    return skip
+
+
+def _ratio(timed: Sequence[tuple[int, Time, Time]]) -> Ratio | None:
+    if not timed:
+        return None
+
+    def sums(end: str) -> tuple[float, float]:
+        here, there = (sum(one[0] * getattr(one[which], end) for one in timed) for which in (1, 2))
+        return here, there
+
+    (low_here, low_there), (here, there), (high_here, high_there) = map(sums, ("low_s", "median_s", "high_s"))
+    return Ratio(low_here / high_there, here / there, high_here / low_there)
+
+
+def _json(one: Ratio | None) -> dict[str, float] | None:
+    return None if one is None else one._asdict()
+
+
+def _with(one: KernelTrial, *, ratio: Ratio | None, agrees: bool | None) -> dict[str, Any]:
+    times = {"here": one.here, "there": one.there}
+    told = {name: None if time is None else time._asdict() for name, time in times.items()}
+    return asdict(one) | told | {"ratio": _json(ratio), "agrees": agrees}
