@@ -11,7 +11,6 @@
 
 namespace tenbin {
 
-constexpr size_t CHUNK = size_t(8) << 20; /* small, so that transfers to a file go beside those from the device */
 constexpr size_t HUGE_PAGE = size_t(2) << 20;
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -36,7 +36,7 @@ Argument::Is kind_of(cl_kernel kernel, cl_uint index) {
     return Argument::value;
 }
 
-/* The compiler keeps kernels from writing to what is constant, and to images that are read. */
+/* By what its source declares: constant memory, and images that are read, stay as they are. */
 bool may_write(cl_kernel kernel, cl_uint index) {
     cl_kernel_arg_address_qualifier space = 0;
     cl_kernel_arg_access_qualifier access = 0;

@@ -21,6 +21,7 @@ extern int steps, fail_at; /* steps of this move so far; the one that fails, or 
 struct Piece {
     size_t origin[3], region[3], bytes;
 };
+constexpr size_t CHUNK = size_t(8) << 20; /* small, so that transfers to a file go beside those from the device */
 std::vector<Piece> pieces_of(const Memory &memory);
 size_t bytes_of(const Memory &memory);
 

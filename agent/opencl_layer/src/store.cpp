@@ -59,6 +59,7 @@ struct Buffer {
         data = static_cast<char *>(aligned_alloc(ALIGNMENT, padded(bytes)));
         size = data ? padded(bytes) : 0;
         if (!data) throw Trouble{"no memory for the transfer to a file"};
+        touch_pages(data, size);
     }
     void finish() {
         if (!transfer.valid()) return;
@@ -107,6 +108,7 @@ class InFile : public Store {
         file = open(where.c_str(), FLAGS | O_DIRECT, 0600);
         if (file < 0 && errno == EINVAL) file = open(where.c_str(), FLAGS, 0600);
         if (file < 0) throw system_trouble(where + ": no file without a name can be made there");
+        for (auto &buffer : buffers) buffer.room(std::min(bytes, CHUNK)); /* before the program stops */
     }
     ~InFile() override {
         buffers.clear(); /* waits for what is under way */
