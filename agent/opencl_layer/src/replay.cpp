@@ -90,6 +90,7 @@ void restore(const Side &side, const Launch &launch) {
 }
 
 double run_once(const Side &side, const Launch &launch) {
+    if (is_exiting()) throw Trouble{"the program ends"};
     restore(side, launch);
     auto began = Clock::now();
     step(target->clEnqueueNDRangeKernel(side.queue, side.kernel, launch.dimensions,

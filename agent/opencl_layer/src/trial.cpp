@@ -315,6 +315,7 @@ cl_int CL_API_CALL layer_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kerne
     if (!own_queue) return CL_INVALID_COMMAND_QUEUE;
     Kernel *own_kernel = get<Kernel>(kernel);
     if (!own_kernel) return CL_INVALID_KERNEL;
+    touch_arguments(own_kernel);
     Waits waits(given, handles);
     if (waits.error) return waits.error;
     cl_event made = nullptr, *wanted = event ? &made : nullptr;

@@ -180,7 +180,7 @@ def try_(
     *,
     on: Annotated[str, typer.Option("--on", metavar="DEVICE", help="Key of the device to try.")],
     watch: Annotated[
-        float, typer.Option("--watch", min=0.01, max=3600, help="Seconds in which launches are awaited.")
+        float, typer.Option("--watch", min=0.01, max=60, help="Seconds in which launches are awaited.")
     ] = 2.0,
     memory: Annotated[
         int | None,

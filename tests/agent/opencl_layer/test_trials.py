@@ -20,7 +20,7 @@ from agent.opencl_layer.trials import Ratio, Trial, ranks_outside, time_of, tria
 from profiles.errors import UserError
 from tests.support.moving import Stepper
 
-TIMES = "0,16,32,8"  # of launches (slow_second.c): spread 16 and 40 ms, stir 8 and 36 ms
+TIMES = "0,64,128,32"  # of launches (slow_second.c): spread 64 and 160 ms, stir 32 and 144 ms
 TRIES = 5
 
 
@@ -54,9 +54,9 @@ def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
         said.clear()
         with stepper.busy():
             trial = requests.try_on(folder, pid, "pocl-1", said.append, watch_s=0.4)
-        here_s, _ = stepper.steps(10)
+        here_s, _ = stepper.steps(5)
         assert requests.move(folder, pid, "pocl-1").device == "pocl-1"
-        there_s, _ = stepper.steps(10)
+        there_s, _ = stepper.steps(5)
         requests.move(folder, pid, "pocl-0")
         assert trial.ratio is not None and trial.program_ratio is not None
         truth, found = here_s / there_s, (trial.ratio.value, trial.program_ratio.value)
