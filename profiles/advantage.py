@@ -106,7 +106,7 @@ class Row(NamedTuple):
     @property
     def name(self) -> str:
         """The figure's name as a part of a sentence."""
-        return self.a.name.replace(",", "")
+        return self.a.name
 
 
 def judge(direction: Better, a: Bounded, b: Bounded) -> Advantage:

@@ -93,7 +93,7 @@ _WANTED = (
         labels={"level": "memory"},
     ),
     _Wanted(
-        "beside a neighbour",
+        "neighbour slow-down",
         "memory_slowdown_ratio",
         "times as long takes a program that fills memory when another does so on the next core",
         labels={"clock": "wall"},
@@ -112,16 +112,16 @@ _WANTED = (
         labels={"precision": "single"},
         apart=True,
     ),
-    _Wanted("storage, read", "storage_read_mbs", "large blocks past the page cache"),
+    _Wanted("storage read", "storage_read_mbs", "large blocks past the page cache"),
     _Wanted(
-        "storage, random read",
+        "storage random read",
         "storage_random_read_p99_s",
         "99 of 100 reads of 4 KiB are quicker",
         unit="ms",
         scale=1e3,
     ),
     _Wanted(
-        "message",
+        "message latency",
         "message_latency_s",
         "from one rank of MPI to another on this node; between hosts see the network",
         unit="us",
@@ -129,7 +129,7 @@ _WANTED = (
         labels={"scope": "node"},
     ),
     _Wanted(
-        "full speed from",
+        "cap of full speed",
         "power_speed_ratio",
         "a lower power cap slows programs down",
         coefficient="knee_w",
@@ -142,7 +142,9 @@ _WANTED = (
         labels={"load": "cg"},
         coefficient="A",
     ),
-    _Wanted("stores", "memory_bandwidth_gbs", "lines written; each is read first, so twice as much moves"),
+    _Wanted(
+        "store bandwidth", "memory_bandwidth_gbs", "lines written; each is read first, so twice as much moves"
+    ),
 )
 
 

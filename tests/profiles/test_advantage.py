@@ -126,7 +126,7 @@ def test_power_is_neither_better_nor_worse() -> None:
         for value in (100.0, 150.0)
     ]
     first, second = (make_profile(models=(knee,)) for knee in knees)
-    assert "a matter of what one wants: full speed from (B higher by 50 %" in sentences(first, second)[2]
+    assert "a matter of what one wants: cap of full speed (B higher by 50 %" in sentences(first, second)[2]
     (difference,) = compare(first, second)
     found = judge_difference(difference)
     assert found is not None and found.of == "" and found.certainty == "surely"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from profiles.check import Check, Verdict
@@ -14,17 +15,17 @@ STATE_STYLES = {"worse": "bold red", "better": "bold green", "same": "", "unknow
 STATED = ("worse", "better")
 SHORT = 3  # changes in a line for logs
 TITLES = {  # in the order of the table
-    "compute_gflops": "arithmetic of a core, all at once",
-    "compute_core_ratio": "slowest core beside the others",
+    "compute_gflops": "arithmetic of a core",
+    "compute_core_ratio": "slowest core",
     "compute_clock_ghz": "clock of the cores",
-    "compute_core_clock_ratio": "slowest clock beside the others",
+    "compute_core_clock_ratio": "slowest clock",
     "stream_bandwidth_gbs": "memory, {kernel}, cores: {cores}",
     "access_latency_ns": "latency in {level}",
     "message_latency_s": "message of {size}",
     "storage_read_mbs": "storage, read",
     "storage_write_mbs": "storage, write",
     "storage_random_read_p50_s": "storage, 4 KiB read",
-    "storage_fsync_p50_s": "storage, 4 KiB with fsync",
+    "storage_fsync_p50_s": "storage, 4 KiB fsync",
 }
 ORDER = list(TITLES)
 MOST_TOLD = 1.0  # larger losses are not worth a number
@@ -75,6 +76,7 @@ def print_check(check: Check) -> None:
     if check.changes:
         console.print(_table(check))
     for heading, sentences in (
+        ("since", list(_since(check))),
         ("why", ["; ".join(filter(None, (c.sentence, c.remedy))) for c in check.causes]),
         ("differs", check.differences),
         ("means", check.consequences),
@@ -90,24 +92,30 @@ def _table(check: Check) -> object:
     from tenbin.terminal import table
     from tenbin.text import number
 
-    made = table("", "now", "was", "unit", "change", "95 %", "tells", "since", left=("", "unit", "since"))
+    made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
-        since = c.since.astimezone().strftime("%m-%d %H:%M") if c.since and c.state in STATED else ""
         known = c.p is not None and c.low is not None and c.high is not None
         slower = c.quantity.endswith(("_s", "_ns"))
         limits = sorted(100 * (x if slower else -x) for x in (c.low or 0.0, c.high or 0.0))
+        scale, unit = (1e6, "us") if c.unit == "s" else (1.0, c.unit)
         made.add_row(
             f"  {title(c.quantity, c.labels)}{f' ({c.note})' if c.note and c.state == 'worse' else ''}",
-            number(c.now),
-            number(c.was) if known else "",
-            c.unit,
+            number(scale * c.now),
+            number(scale * c.was) if known else "",
+            unit,
             signed(c) if known else "",
-            f"{limits[0]:+.1f} .. {limits[1]:+.1f}" if known else "",
+            f"{limits[0]:+.0f} .. {limits[1]:+.0f}" if known else "",
             _told(c.tells_ratio),
-            since,
             style=STATE_STYLES[c.state],
         )
     return made
+
+
+def _since(check: Check) -> Iterator[str]:
+    """Say of each change when it was first seen."""
+    for c in sorted(check.changes, key=_place):
+        if c.since and c.state in STATED:
+            yield f"{c.since.astimezone():%Y-%m-%d %H:%M}: {title(c.quantity, c.labels)}"
 
 
 def _place(change: Change) -> tuple[int, str]:
@@ -118,7 +126,7 @@ def _place(change: Change) -> tuple[int, str]:
 def _told(tells_ratio: float | None) -> str:
     if tells_ratio is None:
         return ""
-    return f"> {100 * MOST_TOLD:.0f} %" if tells_ratio > MOST_TOLD else f"{100 * tells_ratio:.0f} %"
+    return f">{100 * MOST_TOLD:.0f} %" if tells_ratio > MOST_TOLD else f"{100 * tells_ratio:.0f} %"
 
 
 def _power(check: Check) -> str:

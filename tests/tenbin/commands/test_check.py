@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from profiles.check import EXIT_CODES, Verdict
+from profiles.check import EXIT_CODES, Change, Verdict
 from profiles.check_store import CheckStore
+from tenbin.commands.measure.check_text import TITLES, print_check
+from tests.support.checks import BEGIN, make_check
 from tests.support.programs import tenbin
 
 REFUSED = [
@@ -48,3 +50,22 @@ def test_a_first_check_learns_and_is_kept(tmp_path: Path) -> None:
     assert kept.model_dump(mode="json") == found
     assert kept.facts["kernel"] and kept.conditions.processors and kept.conditions.quiet == ""
     assert f'tenbin_check_exit_code{{node="{found["node"]}"}} 3.0' in metrics.read_text()
+
+
+def test_the_table_fits_into_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    labels = {"kernel": "triad", "cores": "16", "level": "memory", "size": "64 KiB", "storage": "/scratch"}
+    changes = []
+    for quantity in TITLES:
+        unit = "s" if quantity.endswith("_s") else "GFLOP/s"
+        sizes = {"was": 1.55e-3 if unit == "s" else 1234.5, "now": 3.42e-3 if unit == "s" else 1123.4}
+        limits = {"loss_ratio": 1.202, "low": -0.712, "high": 15.847, "p": 0.001, "tells_ratio": 2.0}
+        about = {"labels": labels, "unit": unit, "state": "worse", "since": BEGIN}
+        changes.append(Change(quantity=quantity, **about, **sizes, **limits))  # type: ignore[arg-type]
+    print_check(make_check(changes=tuple(changes), verdict=Verdict.CHANGED, reason="slow"))
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if " .. " in line]
+    assert len(rows) == len(TITLES) and max(map(len, map(str.rstrip, lines[2 : 3 + len(rows)]))) <= 80
+    assert sum("since: " in line for line in lines) == len(rows)
