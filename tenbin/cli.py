@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from profiles.errors import INTERRUPTED, BadInput, UserError
 from tenbin.errors import TenbinError
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
 COMMANDS = {  # in the order of --help: where the function, or the app of a group, lies; the panel
     "doctor": ("measure.doctor:doctor", MEASURE),
@@ -161,6 +162,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; an error that the user can act on is one line, not a traceback."""
+    os.environ.setdefault("PATH", SYSTEM_PATH)  # slurmd gives its health check none, and gcc finds no linker
     try:
         _run()
     except (UserError, TenbinError) as error:

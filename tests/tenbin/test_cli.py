@@ -239,3 +239,10 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(store: Store) -> None:
 def test_a_mistyped_command_is_guessed() -> None:
     done = tenbin("profil")
     assert done.returncode == 2 and "Did you mean 'profile'?" in done.stderr
+
+
+def test_without_a_path_the_folders_of_the_system_are_searched() -> None:
+    """Slurm's daemon gives its health check no PATH."""
+    told = "import os, sys, tenbin.cli as cli; cli._run = lambda: print(os.environ['PATH']); cli.main()"
+    done = subprocess.run([sys.executable, "-c", told], env={}, capture_output=True, text=True, check=True)
+    assert {"/usr/bin", "/usr/sbin", "/bin"} <= set(done.stdout.strip().split(":"))
