@@ -31,18 +31,18 @@ class ProbeEntry:
 
 
 PROBES = {
-    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=8),
+    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=9),
     "streams": ProbeEntry("probes.streams.probe", "Memory streams and latency", full_s=15, quick_s=3),
     "compute": ProbeEntry("probes.compute.probe", "Floating point speed and clock", full_s=10, quick_s=2),
     "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=5),
     "messages": ProbeEntry("probes.network.messages", "Messages between two ranks", full_s=10, quick_s=2),
     "device": ProbeEntry("probes.device.probe", "Speed of OpenCL devices", full_s=20, quick_s=3),
     "checkpoint": ProbeEntry(
-        "probes.checkpoint.probe", "Checkpoint and restart costs", full_s=105, quick_s=9
+        "probes.checkpoint.probe", "Checkpoint and restart costs", full_s=115, quick_s=11
     ),
     "storage": ProbeEntry("probes.storage.probe", "Speed of storage", full_s=15, quick_s=2),
-    "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=100, quick_s=10),
-    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=65, quick_s=8),
+    "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=115, quick_s=13),
+    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=70, quick_s=9),
 }
 
 # The slices of a check, which no profile visits.

@@ -156,13 +156,3 @@ def test_a_probe_ends_when_its_parent_is_killed() -> None:
     parent.kill()
     parent.wait()
     assert psutil.wait_procs([probe], timeout=30)[1] == []
-
-
-@pytest.mark.parametrize(("quick", "most_s", "start_s"), [(True, 60, 0.6), (False, 480, 0.6)])
-def test_all_probes_together_fit_into_the_time_that_is_promised(
-    quick: bool, most_s: float, start_s: float
-) -> None:
-    """With the start of each visit, as measured on a quiet machine."""
-    real = tuple(name for name, entry in PROBES.items() if entry.module.startswith("probes."))
-    steps = profiler.plan(Settings(quick=quick, only=real))
-    assert sum(step.budget_s + start_s for step in steps) <= most_s
