@@ -144,6 +144,7 @@ def test_a_paused_job_whose_device_is_gone_stops_no_other(up: Up) -> None:
     paused = up.client.submit(GATE, folder=str(up.home), memory_mb=100, device="pocl-0")
     up.until(lambda: paused.info()["stage"] == "running")
     paused.suspend()
+    up.until(lambda: paused.info()["stage"] in ("held", "suspended"))
     up.kill()
     up.start("--cores", "1")
     assert "100 MB of" in up.run("status").stdout
