@@ -24,12 +24,6 @@ pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 
-
-def pytest_runtest_setup() -> None:
-    """Ignore SIGXFSZ as Python does; something has set it back, and a limit of file sizes ended all tests."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # PoCL fails if two build one kernel at once
     os.environ["POCL_CACHE_DIR"] = f"{tempfile.gettempdir()}/pocl-{os.getuid()}-{worker}"
 

@@ -141,31 +141,31 @@ class Trial:
 def trial_from(answer: Mapping[str, Any], at_s: float) -> Trial:
     """Read the layer's answer."""
     return Trial(
-        answer["device"],
-        answer["on"],
-        at_s,
-        answer["watched_s"],
-        answer["stopped_s"],
-        answer["longest_stop_s"],
-        int(answer["not_kept"]),
-        tuple(map(_kernel, sorted(answer["kernels"], key=lambda one: -one["launches"]))),
+        device=answer["device"],
+        on=answer["on"],
+        at_s=at_s,
+        watched_s=answer["watched_s"],
+        stopped_s=answer["stopped_s"],
+        longest_stop_s=answer["longest_stop_s"],
+        not_kept=int(answer["not_kept"]),
+        kernels=tuple(map(_kernel, sorted(answer["kernels"], key=lambda one: -one["launches"]))),
     )
 
 
 def _kernel(told: Mapping[str, Any]) -> KernelTrial:
     return KernelTrial(
-        told["name"],
-        tuple(told["global_size"]),
-        tuple(told["local_size"]),
-        int(told["launches"]),
-        int(told["bytes"]),
-        time_of(told["source_s"], told["source_call_s"]),
-        time_of(told["target_s"], told["target_call_s"]),
-        int(told["compared_bytes"]),
-        int(told["differing_bytes"]),
-        told["types"],
-        told["relative_difference"],
-        told["trouble"],
+        name=told["name"],
+        global_size=tuple(told["global_size"]),
+        local_size=tuple(told["local_size"]),
+        launches=int(told["launches"]),
+        memory_bytes=int(told["bytes"]),
+        here=time_of(told["source_s"], told["source_call_s"]),
+        there=time_of(told["target_s"], told["target_call_s"]),
+        compared_bytes=int(told["compared_bytes"]),
+        differing_bytes=int(told["differing_bytes"]),
+        types=told["types"],
+        relative_difference=told["relative_difference"],
+        trouble=told["trouble"],
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +25,6 @@ from scheduler.prediction.history import (
     shape_of,
 )
 from scheduler.prediction.predictions import ELSEWHERE, STATED
-from scheduler.prediction.tried import TriedRatio, run_time_tried, tried_words
 
 REMEMBERED = 5000  # earlier jobs that a new coordinator learns from
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
@@ -61,7 +59,6 @@ class RunTimePredictor:
         self._kinds: set[JobSignature] = set()
         self._count: Counter[tuple[Key, str]] = Counter()  # kinds, by what they have in common and device
         self._unsure: defaultdict[Key, dict[int, None]] = defaultdict(dict)
-        self._tried: defaultdict[str, list[TriedRatio]] = defaultdict(list)  # by name of the program
         self.predictions = 0
         self.history = History()
         for entry in entries:
@@ -70,7 +67,6 @@ class RunTimePredictor:
 
     def watch(self, entry: Entry) -> None:
         """Watch a job that has not begun, so that ``ended`` names it when it may be predicted better."""
-        self._recall(entry)
         if entry.attempt or says_itself(entry.spec):
             return
         level = self._level(entry.predicted)
@@ -96,7 +92,6 @@ class RunTimePredictor:
         are named for each new kind; if many wait, for the first, second, fourth, ... kind and one in so many,
         so that a sweep over a parameter takes no quadratic time.
         """
-        self._recall(entry)
         if (run := run_of(entry, self.user)) is None:
             return []
         asked, proved = run.asked, self.history.proved(run.asked.user)
@@ -125,23 +120,6 @@ class RunTimePredictor:
         levels = _levels(told)
         return min(levels) if len(levels) == len(self._pools) else 0
 
-    def tried(self, spec: JobSpec, ratio: TriedRatio) -> list[int]:
-        """Learn from a trial of a running job; return the numbers of jobs that may be predicted better now.
-
-        The job itself is not among them, because it has begun: ``expect`` predicts it anew.
-        """
-        asked = asked_of(spec, self.user)
-        known = self._tried[asked.program]
-        if ratio not in known:
-            known[:] = [one for one in known if {one.pool, one.over} != {ratio.pool, ratio.over}] + [ratio]
-        keys = [key for key in _keys(asked)[1:] if key is not None]
-        return list(dict.fromkeys(job_id for key in keys for job_id in self._unsure.get(key, ())))
-
-    def _recall(self, entry: Entry) -> None:
-        """Take up trials that an earlier coordinator has journalled with the job."""
-        for one in (entry.predicted or {}).get("tried", ()):
-            self.tried(entry.spec, TriedRatio(**one))
-
     def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
         """Predict each job, as ``Entry.predicted``; None: nothing is known beside what its owner states.
 
@@ -152,8 +130,7 @@ class RunTimePredictor:
         told: list[Told | None] = []
         for place, spec in enumerate(specs):
             if says_itself(spec):
-                new = self._from_stated(spec)
-                told.append(None if so_far and not (new and better(new, so_far[place])) else new)
+                told.append(None if so_far else self._from_stated(spec))
                 continue
             self._introduce(spec)
             self.predictions += 1
@@ -189,15 +166,12 @@ class RunTimePredictor:
         of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
         if not known:
             return None
-        if not of_program:
-            return {"run_s": known}
-        return {"run_s": of_program | self._elsewhere(of_program, asked)} | self._trials(asked)
+        return {"run_s": of_program | self._elsewhere(of_program) if of_program else known}
 
     def _from_stated(self, spec: JobSpec) -> Told | None:
         """Predict the run time on devices for which the owner states none, by those for which he does."""
         stated = spec.expect_s
-        asked = asked_of(spec, self.user)
-        if not stated or "" in stated or not (self._cluster.ratios or asked.program in self._tried):
+        if not stated or "" in stated or not self._cluster.ratios:
             return None
         known = {}
         for pool in self._cluster.pools:
@@ -205,35 +179,24 @@ class RunTimePredictor:
             if seconds is not None:
                 known[pool.name] = vars(HistoryPrediction(seconds, seconds, seconds, 1, ELSEWHERE, STATED))
         wanted = {p.name for p in self._cluster.pools if spec.device in ("any", p.kind, p.name)}
-        found = {pool: told for pool, told in self._elsewhere(known, asked).items() if pool in wanted}
-        return {"run_s": found} | self._trials(asked) if found else None
+        found = {pool: told for pool, told in self._elsewhere(known).items() if pool in wanted}
+        return {"run_s": found} if found else None
 
-    def _elsewhere(self, known: Mapping[str, Told], asked: JobSignature) -> dict[str, Told]:
-        """Predict the run time on devices where no such job ran: by a trial, else by the devices' figures."""
+    def _elsewhere(self, known: Mapping[str, Told]) -> dict[str, Told]:
+        """Predict the run time on devices where no such job ran, by the figures of the devices."""
         known_s = {pool: found["middle"] for pool, found in known.items()}
         predicted = {}
         for pool in (pool for pool in self._pools if pool not in known):
-            by_trial = run_time_tried(pool, known_s, self._tried.get(asked.program, ()))
-            told = by_trial[0] if by_trial else run_time_on(pool, known_s, self._cluster.ratios)
-            if told is None:
-                continue
-            words = (
-                tried_words(by_trial[1])
-                if by_trial
-                else f"{pool} is {told.ratio.low:.3g} to {told.ratio.high:.3g} times as fast by memory and "
-                "arithmetic"
-            )
-            rule = f"{known_s[told.of]:.3g} s on {told.of}, {known[told.of]['rule']}; {words}"
-            found = HistoryPrediction(
-                told.low_s, told.middle_s, told.high_s, known[told.of]["n"], ELSEWHERE, rule
-            )
-            predicted[pool] = vars(found) | ({"source": by_trial[1].source} if by_trial else {})
+            if (told := run_time_on(pool, known_s, self._cluster.ratios)) is not None:
+                rule = (
+                    f"{known_s[told.of]:.3g} s on {told.of}, {known[told.of]['rule']}; {pool} is "
+                    f"{told.ratio.low:.3g} to {told.ratio.high:.3g} times as fast by memory and arithmetic"
+                )
+                found = HistoryPrediction(
+                    told.low_s, told.middle_s, told.high_s, known[told.of]["n"], ELSEWHERE, rule
+                )
+                predicted[pool] = vars(found)
         return predicted
-
-    def _trials(self, asked: JobSignature) -> Told:
-        """Give the trials of the program for the journal, and for who asks about the job."""
-        tried = self._tried.get(asked.program)
-        return {"tried": [asdict(one) for one in tried]} if tried else {}
 
     def _needs(self, asked: JobSignature) -> Told:
         needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
@@ -281,10 +244,9 @@ def better(new: Told, old: Told | None) -> bool:
     return old is None or _rank(new) > _rank(old)
 
 
-def _rank(told: Told) -> tuple[bool, int, int, float]:
+def _rank(told: Told) -> tuple[bool, int, int]:
     places = _levels(told)
-    last_trial_s = max((one["at_s"] for one in told.get("tried", ())), default=0.0)
-    return min(places, default=0) > 0, len(places), max(places, default=-1), last_trial_s
+    return min(places, default=0) > 0, len(places), max(places, default=-1)
 
 
 def _levels(told: Told) -> list[int]:

@@ -61,15 +61,16 @@ class Present:
         waiting = [state.state(job_id) for job_id in state.waiting]
         jobs = [copy(one) for one in (*state.running.values(), *state.suspended.values(), *waiting)]
         counted = [pool for pool in state.cluster.pools if pool.counted]
+        nodes = ((name, n, up) for name, each in state.nodes.items() for n, up in enumerate(each.up))
         return cls(
-            state,
-            state.now,
-            state.budget_w,
-            dict(state.regions),
-            tuple(jobs),
-            {pool.name: pool.units - state.in_service[pool.name] for pool in counted},
-            tuple((name, n) for name, each in state.nodes.items() for n, up in enumerate(each.up) if not up),
-            tuple(timers),
+            state=state,
+            now=state.now,
+            budget_w=state.budget_w,
+            regions=dict(state.regions),
+            jobs=tuple(jobs),
+            down={pool.name: pool.units - state.in_service[pool.name] for pool in counted},
+            nodes_down=tuple((name, n) for name, n, up in nodes if not up),
+            timers=tuple(timers),
         )
 
 

@@ -169,7 +169,7 @@ class Gantt:
             free[place : place + 1] = [math.inf if end_s is None else end_s]
             if start_s < window.until_s and (end_s is None or end_s > window.from_s):
                 at = min(place, MOST_ROWS - 1)
-                found.append(Rectangle(lane, at, start_s, end_s, "planned", 1, job, row.label))
+                found.append(Rectangle(lane, at, start_s, end_s, how="planned", job=job, label=row.label))
         return found
 
     def names(self) -> list[str]:

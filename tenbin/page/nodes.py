@@ -55,7 +55,7 @@ class NodeView:
         for node in table[:MOST_NODES]:
             jobs = [row for row in begun if node["name"] in row.lane]
             shown = [{"id": row.id, "label": row.label, "name": row.name} for row in jobs[:MOST_JOBS]]
-            caps = [row.cap_w for row in jobs if row.cap_w is not None]
+            caps = [row.cap_w for row in jobs if row.cap_w is not None and row.stage != "suspended"]
             more = {"capped_jobs": len(caps), "caps_w": sum(caps), "sign_of_life": self._sign_of_life(jobs)}
             nodes.append({**node, "jobs": shown, "job_count": len(jobs), **more})
             if "units" not in node:

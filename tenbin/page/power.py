@@ -79,7 +79,8 @@ class Power:
 
     def _running(self) -> list[Held]:
         rows = list(self._mirror.rows.values())
-        return [self._held(row.id)[-1] for row in rows if row.stage in BEGUN and self._held(row.id)]
+        held = [one for row in rows if row.stage in BEGUN for one in self._held(row.id)[-1:]]
+        return [one for one in held if math.isinf(one.end_s)]  # a paused job has given its power back
 
     def _held(self, job: int) -> list[Held]:
         row = self._mirror.rows.get(job)

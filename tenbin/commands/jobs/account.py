@@ -75,8 +75,7 @@ def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
     """Write a prediction: its middle, and its 10 and 90 % quantiles, or its bounds."""
     middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
     if found["basis"] == ELSEWHERE:
-        by = "a trial of the program" if found.get("source") == "tried" else "the figures of the devices"
-        return f"{middle} {unit} ({low} .. {high} {unit} by {by})"
+        return f"{middle} {unit} ({low} .. {high} {unit} by the figures of the devices)"
     return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
 
 

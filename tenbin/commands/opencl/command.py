@@ -138,7 +138,7 @@ def estimate(
     """Predict the pause of a move: do all of it while the program runs, and let it go before the pause."""
     from agent.opencl_layer import requests
 
-    found = requests.estimate(requests.default_folder(), pid, to)
+    found = requests.estimate(_folder(pid), pid, to)
     if json:
         print_json(asdict(found) | {"pause_s": found.pause_s, "total_s": found.total_s})
         return
