@@ -127,7 +127,7 @@ def test_too_little_space_is_said_before_anything_is_written(mounted: Path) -> N
 def test_a_storage_that_fills_up_meanwhile_is_an_error_and_not_a_short_file(mounted: Path) -> None:
     mount(mounted, "ramfs")  # reserves nothing up front
     slots = direct_io.staging(2, 1 << 20)
-    # LLVM, which PoCL loads, catches the signal and ends the process, and all tests with it.
+    # LLVM, which PoCL loads, catches the signal once. That of the second writer would end all tests.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, before[1]))
