@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -30,9 +31,8 @@ def print_card(console: Console, profile: Profile) -> None:
             marks = " [magenta]EMULATED[/]" if figure.emulated else ""
             cells = (figure.name, value, limits(figure.low, figure.high), figure.meaning)
             name, value, interval, meaning = (escape(printable(cell)) for cell in cells)
-            listed.add_row(
-                f"  {name}{marks}", f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]"
-            )
+            indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
+            listed.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
         console.print(listed)
     told = Table.grid(padding=(0, 1))
     for heading, sentences in (("unusual", found.unusual), ("next", found.next_steps)):

@@ -48,7 +48,9 @@ def test_run_move_park_resume(environment: dict[str, str]) -> None:
     assert json.loads(tell("status", pid, "--json"))[0]["device"] == "pocl-1"
     assert worker.digest([["run", 0, 0, 0]]) == digest
     worker.end()
-    assert tell("status") == "no OpenCL program runs that was started by: tenbin opencl run -- CMD"
+    assert tell("status") == (
+        "no OpenCL program runs that was started by: tenbin opencl run -- CMD, or as a job on a device"
+    )
 
 
 def test_try(environment: dict[str, str], tmp_path: Path) -> None:
