@@ -31,10 +31,10 @@ class ProbeEntry:
 
 
 PROBES = {
-    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=9),
+    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=8),
     "streams": ProbeEntry("probes.streams.probe", "Memory streams and latency", full_s=15, quick_s=3),
     "compute": ProbeEntry("probes.compute.probe", "Floating point speed and clock", full_s=10, quick_s=2),
-    "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=5),
+    "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=4),
     "messages": ProbeEntry("probes.network.messages", "Messages between two ranks", full_s=10, quick_s=2),
     "device": ProbeEntry("probes.device.probe", "Speed of OpenCL devices", full_s=20, quick_s=3),
     "checkpoint": ProbeEntry(
@@ -42,7 +42,7 @@ PROBES = {
     ),
     "storage": ProbeEntry("probes.storage.probe", "Speed of storage", full_s=15, quick_s=2),
     "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=115, quick_s=13),
-    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=70, quick_s=9),
+    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=70, quick_s=8),
 }
 
 # The slices of a check, which no profile visits.
