@@ -24,6 +24,7 @@ OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coord
 FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
+LATER = "try again later"  # remedy of what is postponed
 _ANSWER_S = 5.0  # a status needs no device
 
 
@@ -219,7 +220,7 @@ def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> Layer
 
 def _checked(answer: dict[str, Any], pid: int) -> dict[str, Any]:
     if "trouble" in answer:
-        remedy = "try again later" if answer.get("postponed") else ""
+        remedy = LATER if answer.get("postponed") else ""
         raise UserError(f"process {pid}: {answer['trouble']}", remedy)
     return answer
 

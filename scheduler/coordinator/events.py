@@ -84,12 +84,13 @@ class Obeyed:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A trial of a running job on another class of device has ended; without a trial it has failed."""
+    """A trial of a running job on another class of device has ended, in vain (``for_now``) if it is None."""
 
     kind: ClassVar[type[told.Event]] = told.Timer
     entry: Entry
     trial: Trial | None
     trouble: str
+    for_now: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class Handlers:
             if report.state is not None and entry.fixed is not None:
                 self.queue.put(ev.Obeyed(entry, report.state))
         elif report.what == "tried":
-            self.queue.put(ev.Tried(entry, report.trial, report.trouble))
+            self.queue.put(ev.Tried(entry, report.trial, report.trouble, report.for_now))
         elif report.what == "ended":
             assert report.result is not None
             entry.alive = False

@@ -1,8 +1,8 @@
 """Trials of running programs on idle devices, so that their speed there is known before they are moved.
 
-A program is tried at most once in an attempt on each class, and not where its run time is known: by its
-owner, by earlier runs, or by an earlier trial of the same program. One trial is under way at a time. It is
-given up when its job is to leave, when the idle device gets a job, and after ``LIMIT_S``.
+A program is tried once in an attempt on each class, in vain or not, and not where its run time is known: by
+its owner, by earlier runs, or by an earlier trial of the same program. One trial is under way at a time. It
+is given up when its job is to leave, when the idle device gets a job, and after ``LIMIT_S``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler.model.state import JobPhase, JobState
 from scheduler.prediction.tried import ratio_of, tried_words
 
 AFTER_S = 5.0  # since the program began or went on
-AGAIN_S = 10.0  # between looks whether a program has used a device by now
+AGAIN_S = 10.0  # until another try of a program that has launched nothing so far
 LIMIT_S = 30.0  # of a trial
 TOO_FEW = "too few of its launches could be tried"
 log = logging.getLogger("tenbin")
@@ -109,6 +109,9 @@ class ProgramTrials:
     def _tried(self, event: ev.Tried) -> None:
         """Learn from a trial, or say in the log why it failed."""
         found = ratio_of(event.trial) if event.trial is not None else None
+        if found is None and event.for_now:
+            self._not_before_s[self._present] = self.state.now + AGAIN_S
+            return
         if found is None:
             log.info(
                 "job %s was not tried on another device: %s", event.entry.label, event.trouble or TOO_FEW

@@ -21,9 +21,10 @@ class Report(NamedTuple):
     """A report of what happened to an attempt.
 
     "started"; "obeyed": request number ``done`` was carried out, or refused (``state``); "tried": a trial has
-    ended, in vain without a ``trial`` (``trouble`` says why); "ended": ``result`` says how; "lost": its
-    supervisor died without a result, nothing of it runs any more, ``trouble`` says why if it was not killed;
-    "never": it was not and will not be started, ``trouble`` says why if it cannot be.
+    ended, in vain without a ``trial`` (``trouble`` says why; ``for_now``: it may succeed later); "ended":
+    ``result`` says how; "lost": its supervisor died without a result, nothing of it runs any more,
+    ``trouble`` says why if it was not killed; "never": it was not and will not be started, ``trouble`` says
+    why if it cannot be.
     """
 
     job_id: int
@@ -35,6 +36,7 @@ class Report(NamedTuple):
     done: int = 0
     state: RunState | None = None
     trial: Trial | None = None
+    for_now: bool = False
 
 
 class JobChecks(Protocol):

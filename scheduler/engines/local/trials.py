@@ -77,15 +77,17 @@ class Trials:
 
     def _work(self, job_id: int, attempt: int, pids: Sequence[int], pool: str) -> None:
         trial: Trial | None = None
-        trouble = "its answer was cut off"
+        trouble, for_now = "its answer was cut off", False
         try:
             if len(pids) > 1:
                 raise UserError(f"{len(pids)} of its processes use OpenCL")
             trial, trouble = requests.try_on(self._folder, pids[0], pool, opened=self._opened), ""
         except UserError as error:
-            trouble = self._given_up or str(error)
+            trouble, for_now = self._given_up or str(error), error.remedy == requests.LATER
         finally:
-            self._report = Report(job_id, attempt, "tried", time.time(), trouble=trouble, trial=trial)
+            self._report = Report(
+                job_id, attempt, "tried", time.time(), trouble=trouble, trial=trial, for_now=for_now
+            )
             os.eventfd_write(self._ended, 1)
 
     def _opened(self, line: socket.socket) -> None:

@@ -49,9 +49,10 @@ class ScriptedTrials:
     def give_up(self, why: str) -> None:
         self.given_up.append(why)
 
-    def end(self, trial: Trial | None) -> None:
+    def end(self, trial: Trial | None, *, for_now: bool = False) -> None:
         job, trouble = self._of, "" if trial else "refused"
-        self._reports.append(Report(job.id, job.attempt, "tried", 0.0, trouble=trouble, trial=trial))
+        told = Report(job.id, job.attempt, "tried", 0.0, trouble=trouble, trial=trial, for_now=for_now)
+        self._reports.append(told)
         self.busy = False
 
 
@@ -176,9 +177,12 @@ def test_once_and_on_an_idle_device_after_some_seconds(tmp_path: Path) -> None:
         assert trials.begun == []
         here.run(1.0)
         assert trials.begun == [(job.id, "pocl-1")] and not trials.given_up
+        trials.end(None, for_now=True)  # it has launched nothing meanwhile
+        here.run(AGAIN_S + 0.5)
+        assert trials.begun == [(job.id, "pocl-1")] * 2
         trials.end(None)
-        here.run(LIMIT_S / 2)
-        assert trials.begun == [(job.id, "pocl-1")]  # it failed, and is not tried again
+        here.run(AGAIN_S + 1.0)
+        assert trials.begun == [(job.id, "pocl-1")] * 2  # it failed, and is not tried again
         assert job.predicted is None
         assert not [line for line in here.coordinator.job_table.history(job.id) if line[1] == "tried"]
 

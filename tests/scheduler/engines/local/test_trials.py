@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.opencl_layer import build
+from profiles.errors import BadInput
+from scheduler.coordinator import trials
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.engines.local.machine import LocalMachine
+from scheduler.engines.options import Asked
+from scheduler.engines.registry import ENGINES, check, find, options
+from scheduler.jobs.entry import Stage
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Pool
 from tests.support.coordinator import Up
 from tests.support.moving import PROGRAMS, TWO, compiled_layer, layer
 
@@ -31,9 +48,106 @@ def devices(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Up:
     return up
 
 
+@contextmanager
+def in_this_process(home: Path) -> Iterator[Coordinator]:
+    """Make a coordinator of two devices, whose layer is ready."""
+    layer()
+    build.build()
+    cluster = Cluster((Pool("pocl-0", 1, kind="cpu"), Pool("pocl-1", 1, 1, kind="cpu")))
+    machine = LocalMachine(cluster, devices={"pocl-0": [0], "pocl-1": [1]})
+    journal, engine = Journal(home), machine.engine(home, home / "r")
+    try:
+        coordinator = Coordinator(journal, engine, "mctbm")
+        until(
+            coordinator,
+            lambda: not engine.layer or not engine.layer.why_not(JobSpec(command=("true",), folder="/")),
+        )
+        yield coordinator
+    finally:
+        engine.close()
+        journal.close()
+
+
+def until(coordinator: Coordinator, condition: Callable[[], object]) -> None:
+    """Take turns until the condition holds."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, [*coordinator.job_table.entries.values()]
+        coordinator.turn()
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Let programs be tried at once; return the environment of the jobs."""
+    monkeypatch.setattr(trials, "AFTER_S", 0.0)
+    monkeypatch.setattr(trials, "AGAIN_S", 0.2)
+    cache = {"POCL_CACHE_DIR": str(tmp_path / "cache"), "PYOPENCL_NO_CACHE": "1"}
+    return {**os.environ, "POCL_DEVICES": TWO, **cache}
+
+
+def test_a_program_that_cannot_be_tried_is_left_alone(
+    tmp_path: Path,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of shared virtual memory: the layer refuses, the log says so once, and the job runs on."""
+    caplog.set_level("INFO", "tenbin")
+    with in_this_process(tmp_path / "h") as coordinator:
+        spec = JobSpec(command=(*LONG, "100000", "0.01", "svm"), folder=str(tmp_path))
+        monkeypatch.setattr(trials, "AFTER_S", math.inf)
+        (job,) = coordinator.submit([spec], environment)
+        output = coordinator.folders.output(job, "stdout")
+        until(coordinator, lambda: output.exists() and "began" in output.read_text())
+        monkeypatch.setattr(trials, "AFTER_S", 0.0)
+        until(coordinator, lambda: caplog.messages)
+        again = coordinator.clock() + 1.0
+        until(coordinator, lambda: coordinator.clock() > again)
+        assert (job.stage, job.attempt, job.predicted) == (Stage.RUNNING, 1, None)
+        coordinator.cancel([job.id])
+        until(coordinator, lambda: job.stage.final)
+    (said,) = caplog.messages
+    assert "was not tried on another device" in said and "shared virtual memory" in said
+
+
+def test_a_job_is_suspended_while_its_program_is_tried(
+    tmp_path: Path, environment: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trial gives way, the program is parked, and its result is that of one that nobody disturbs."""
+    caplog.set_level("INFO", "tenbin")
+    with in_this_process(tmp_path / "h") as coordinator:
+        spec = JobSpec(command=(*LONG, "300", "0.01"), folder=str(tmp_path))
+        (job,) = coordinator.submit([spec], environment)
+        moves = coordinator.engine.device_moves
+        until(coordinator, lambda: moves is not None and moves.trials is not None and moves.trials.busy)
+        coordinator.suspend([job.id])
+        until(coordinator, lambda: job.stage is Stage.HELD)
+        until(coordinator, lambda: caplog.messages)
+        coordinator.resume([job.id])
+        until(coordinator, lambda: job.stage.final)
+        output = coordinator.folders.output(job, "stdout").read_text()
+    assert caplog.messages == [f"job {job.id} was not tried on another device: its job leaves"]
+    assert job.stage is Stage.DONE and job.attempt == 1
+    done = subprocess.run(spec.command, env=environment, capture_output=True, text=True, check=True)
+    assert output == done.stdout
+
+
 def tried(job: Any) -> Any:
     """Return what trials have told of a job's program."""
     return (job.info()["predicted"] or {}).get("tried")
+
+
+def test_trials_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer()
+    monkeypatch.setenv("POCL_DEVICES", TWO)
+    own = {option.name: option.default for engine in ENGINES for option in options(engine)}
+    for no_trials in (False, True):
+        asked = Asked("fcfs", tmp_path, devices=True, own={**own, "no_trials": no_trials})
+        with find("local", asked) as machine:
+            assert isinstance(machine, LocalMachine) and machine.tries is not no_trials
+    with pytest.raises(BadInput, match="--no-trials: programs are tried on devices only"):
+        check("local", replace(asked, devices=False), profiled=False)
 
 
 @pytest.mark.measures
