@@ -7,7 +7,6 @@ is given up when its job is to leave, when the idle device gets a job, and after
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ AFTER_S = 5.0  # since the program began or went on
 AGAIN_S = 10.0  # until another try of a program that has launched nothing so far
 LIMIT_S = 30.0  # of a trial
 TOO_FEW = "too few of its launches could be tried"
-log = logging.getLogger("tenbin")
 
 
 class Attempt(NamedTuple):
@@ -107,15 +105,14 @@ class ProgramTrials:
     # -- what a trial tells ---------------------------------------------------------------------------
 
     def _tried(self, event: ev.Tried) -> None:
-        """Learn from a trial, or say in the log why it failed."""
+        """Learn from a trial, or note why it failed."""
         found = ratio_of(event.trial) if event.trial is not None else None
         if found is None and event.for_now:
             self._not_before_s[self._present] = self.state.now + AGAIN_S
             return
         if found is None:
-            log.info(
-                "job %s was not tried on another device: %s", event.entry.label, event.trouble or TOO_FEW
-            )
+            why = f"on {self._present.pool}: {event.trouble or TOO_FEW}"
+            self.job_table.record_later(event.entry, self.state.now, "not tried", why)
             return
         self.job_table.record_later(event.entry, self.state.now, "tried", tried_words(found))
         self.handlers.unsure.update(dict.fromkeys(self.run_times.tried(event.entry.spec, found)))

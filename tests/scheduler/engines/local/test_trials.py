@@ -23,7 +23,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.machine import LocalMachine
 from scheduler.engines.options import Asked
 from scheduler.engines.registry import ENGINES, check, find, options
-from scheduler.jobs.entry import Stage
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
 from tests.support.coordinator import Up
@@ -77,6 +77,11 @@ def until(coordinator: Coordinator, condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def not_tried(coordinator: Coordinator, job: Entry) -> list[str]:
+    """Return why trials of a job have failed."""
+    return [why for _, what, why in coordinator.job_table.history(job.id) if what == "not tried"]
+
+
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Let programs be tried at once; return the environment of the jobs."""
@@ -90,10 +95,8 @@ def test_a_program_that_cannot_be_tried_is_left_alone(
     tmp_path: Path,
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of shared virtual memory: the layer refuses, the log says so once, and the job runs on."""
-    caplog.set_level("INFO", "tenbin")
+    """Of shared virtual memory: the layer refuses, the journal says so once, and the job runs on."""
     with in_this_process(tmp_path / "h") as coordinator:
         spec = JobSpec(command=(*LONG, "100000", "0.01", "svm"), folder=str(tmp_path))
         monkeypatch.setattr(trials, "AFTER_S", math.inf)
@@ -101,33 +104,30 @@ def test_a_program_that_cannot_be_tried_is_left_alone(
         output = coordinator.folders.output(job, "stdout")
         until(coordinator, lambda: output.exists() and "began" in output.read_text())
         monkeypatch.setattr(trials, "AFTER_S", 0.0)
-        until(coordinator, lambda: caplog.messages)
+        until(coordinator, lambda: not_tried(coordinator, job))
         again = coordinator.clock() + 1.0
         until(coordinator, lambda: coordinator.clock() > again)
         assert (job.stage, job.attempt, job.predicted) == (Stage.RUNNING, 1, None)
         coordinator.cancel([job.id])
         until(coordinator, lambda: job.stage.final)
-    (said,) = caplog.messages
-    assert "was not tried on another device" in said and "shared virtual memory" in said
+        (said,) = not_tried(coordinator, job)
+    assert said.startswith("on pocl-1: ") and "shared virtual memory" in said
 
 
-def test_a_job_is_suspended_while_its_program_is_tried(
-    tmp_path: Path, environment: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_is_suspended_while_its_program_is_tried(tmp_path: Path, environment: dict[str, str]) -> None:
     """The trial gives way, the program is parked, and its result is that of one that nobody disturbs."""
-    caplog.set_level("INFO", "tenbin")
     with in_this_process(tmp_path / "h") as coordinator:
-        spec = JobSpec(command=(*LONG, "300", "0.01"), folder=str(tmp_path))
+        spec = JobSpec(command=(*LONG, "150", "0.01"), folder=str(tmp_path))
         (job,) = coordinator.submit([spec], environment)
         moves = coordinator.engine.device_moves
         until(coordinator, lambda: moves is not None and moves.trials is not None and moves.trials.busy)
         coordinator.suspend([job.id])
         until(coordinator, lambda: job.stage is Stage.HELD)
-        until(coordinator, lambda: caplog.messages)
+        until(coordinator, lambda: not_tried(coordinator, job))
         coordinator.resume([job.id])
         until(coordinator, lambda: job.stage.final)
         output = coordinator.folders.output(job, "stdout").read_text()
-    assert caplog.messages == [f"job {job.id} was not tried on another device: its job leaves"]
+        assert not_tried(coordinator, job)[0] == "on pocl-1: its job leaves"
     assert job.stage is Stage.DONE and job.attempt == 1
     done = subprocess.run(spec.command, env=environment, capture_output=True, text=True, check=True)
     assert output == done.stdout
@@ -136,6 +136,27 @@ def test_a_job_is_suspended_while_its_program_is_tried(
 def tried(job: Any) -> Any:
     """Return what trials have told of a job's program."""
     return (job.info()["predicted"] or {}).get("tried")
+
+
+@pytest.mark.slow
+def test_a_policy_moves_a_program_that_was_tried(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Known on the first device, and tried on the second, where it is five times as fast."""
+    layers = {"OPENCL_LAYERS": str(compiled_layer("slow_second", tmp_path)), "LAUNCH_MS": "100,0,20,0"}
+    with in_this_process(tmp_path / "h") as coordinator:
+        specs = [
+            JobSpec(command=(*LONG, "150", "0"), folder=str(tmp_path), name="heat", device=device)
+            for device in ("pocl-0", "any")
+        ]
+        (first,) = coordinator.submit(specs[:1], environment | layers)
+        until(coordinator, lambda: first.stage.final)
+        (second,) = coordinator.submit(specs[1:], environment | layers)
+        assert second.placement and second.placement.pool == "pocl-0"
+        until(coordinator, lambda: second.stage.final)
+        digests = [coordinator.folders.output(job, "stdout").read_text() for job in (first, second)]
+    assert (second.stage, second.migrations, second.attempt) == (Stage.DONE, 1, 1)
+    assert second.placement and second.placement.pool == "pocl-1"
+    assert digests[0] == digests[1]
+    assert second.usage and first.usage and second.usage["running_s"] < first.usage["running_s"]
 
 
 def test_trials_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
