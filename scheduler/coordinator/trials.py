@@ -23,11 +23,11 @@ LIMIT_S = 30.0  # of a trial
 TOO_FEW = "too few of its launches could be tried"
 
 
-class Attempt(NamedTuple):
+class TrialKey(NamedTuple):
     """An attempt of a job, and the class of device on which it is tried."""
 
     job_id: int
-    number: int
+    attempt: int
     pool: str
 
 
@@ -40,8 +40,8 @@ class ProgramTrials:
         self._folders = JobFolders(handlers.job_table.journal.store)
         moves = handlers.engine.device_moves
         self._trials = moves.trials if moves is not None else None
-        self._present, self._began_s = Attempt(0, 0, ""), 0.0
-        self._not_before_s: dict[Attempt, float] = {}  # infinite: it was tried, or in vain
+        self._present, self._began_s = TrialKey(0, 0, ""), 0.0
+        self._not_before_s: dict[TrialKey, float] = {}  # infinite: it was tried, or in vain
         handlers.of[ev.Tried] = self._tried
 
     def look(self) -> None:
@@ -80,7 +80,7 @@ class ProgramTrials:
         """Begin a trial of a job on the first class that is idle and on which its speed is not known."""
         now, here = self.state.now, state.place.pool
         for pool in self.state.cluster.pools:
-            one = Attempt(entry.id, entry.attempt, pool.name)
+            one = TrialKey(entry.id, entry.attempt, pool.name)
             if pool.name == here or not (state.job.runs_on(pool.name) and self._idle(pool.name)):
                 continue
             if now < self._not_before_s.get(one, 0.0):
@@ -130,7 +130,8 @@ class ProgramTrials:
         for entry, new in zip(begun, told, strict=True):
             if new is None:
                 continue
-            job = self.job_table.expect(entry, new)
+            by_hand = {"moved_by_hand": True} if (entry.predicted or {}).get("moved_by_hand") else {}
+            job = self.job_table.expect(entry, new | by_hand)
             if any(
                 entry.id in those for those in (self.state.running, self.state.suspended, self.state.waiting)
             ):
