@@ -114,6 +114,7 @@ def test_a_program_that_cannot_be_tried_is_left_alone(
     assert said.startswith("on pocl-1: ") and "shared virtual memory" in said
 
 
+@pytest.mark.slow
 def test_a_job_is_suspended_while_its_program_is_tried(tmp_path: Path, environment: dict[str, str]) -> None:
     """The trial gives way, the program is parked, and its result is that of one that nobody disturbs."""
     with in_this_process(tmp_path / "h") as coordinator:
