@@ -24,6 +24,7 @@ OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coord
 FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
+LATER = "try again later"  # remedy of what is postponed
 _ANSWER_S = 5.0  # a status needs no device
 
 
@@ -189,15 +190,18 @@ def try_on(
     *,
     watch_s: float = WATCH_S,
     memory_mib: int = 0,
+    opened: Callable[[socket.socket], object] = lambda line: None,
 ) -> Trial:
     """Replay launches of a running program on the device of this key; the program stays where it is.
 
     Args:
         progress: is told what is under way. watch_s: how long launches are awaited.
         memory_mib: of copies on each device; 0: an eighth of the smaller device's memory.
+        opened: is given the connection; the trial ends when that is shut down.
     """
     request = f"try {device} {watch_s:g} {memory_mib}"
-    answer = _checked(_exchange(folder / str(pid), pid, request, None, progress=progress), pid)
+    line = folder / str(pid)
+    answer = _checked(_exchange(line, pid, request, None, progress=progress, opened=opened), pid)
     return trial_from(answer, time.time())
 
 
@@ -216,7 +220,7 @@ def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> Layer
 
 def _checked(answer: dict[str, Any], pid: int) -> dict[str, Any]:
     if "trouble" in answer:
-        remedy = "try again later" if answer.get("postponed") else ""
+        remedy = LATER if answer.get("postponed") else ""
         raise UserError(f"process {pid}: {answer['trouble']}", remedy)
     return answer
 
@@ -228,6 +232,7 @@ def _exchange(
     timeout_s: float | None,
     *,
     progress: Callable[[str], None] = lambda text: None,
+    opened: Callable[[socket.socket], object] = lambda line: None,
 ) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(timeout_s)
@@ -241,6 +246,7 @@ def _exchange(
             raise BadInput(f"process {pid} has ended", "see: tenbin opencl status") from error
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror or error}") from error
+        opened(line)
         try:
             line.sendall(f"{request}\n".encode())
             with line.makefile(encoding="ascii") as lines:

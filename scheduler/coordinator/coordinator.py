@@ -250,7 +250,7 @@ class Coordinator:
             raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
         target = self._place(to, state.placement.units)
         why = self.state.obstacle(state.job, target)
-        if not state.job.runs_on(target.pool):
+        if not self.handlers.moves_by_hand(entry, target.pool):
             why = f"it does not run on {to}"
         elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
             why = "it runs there already"

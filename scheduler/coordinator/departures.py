@@ -80,7 +80,8 @@ class Departures:
         self.job_table.record(entry, self.state.now, told)
         goals, entry.goals = entry.goals, ()
         self.handlers.stale = self.handlers.stale or bool(goals)
-        target = next((goal for goal in goals if not self.state.obstacle(state.job, goal)), None)
+        may_be = (goal for goal in goals if state.job.runs_on(goal.pool))
+        target = next((goal for goal in may_be if not self.state.obstacle(state.job, goal)), None)
         if target is not None:
             self.dispatcher.apply(act.Resume(entry.id, target))
         return Checkpointed(state.job, before, target is not None)

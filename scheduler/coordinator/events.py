@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agent.attempts.records import RunState
+from agent.opencl_layer.trials import Trial
 from scheduler.engines.external_jobs import ExternalJob
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import events as told
@@ -82,6 +83,17 @@ class Obeyed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial of a running job on another class of device has ended, in vain (``for_now``) if it is None."""
+
+    kind: ClassVar[type[told.Event]] = told.Timer
+    entry: Entry
+    trial: Trial | None
+    trouble: str
+    for_now: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TakenBack:
     """An attempt that was to write a checkpoint had not begun; it never will."""
 
@@ -125,6 +137,7 @@ Event = (
     | Blocked
     | CheckpointWritten
     | Obeyed
+    | Tried
     | TakenBack
     | AttemptLost
     | FailedByItself

@@ -21,6 +21,7 @@ from scheduler.jobs.array_limits import ArrayLimits
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.instants import clock
 from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.policy_view import results_differ
 from scheduler.jobs.retries import pause_s, tried_again
 from scheduler.jobs.sizes import beyond
 from scheduler.model.events import Event, Failed, Finished, Started, Submitted
@@ -84,10 +85,14 @@ class Handlers:
             self.job_table.record_later(entry, self.state.now, "started", f"attempt {entry.attempt}")
             self.tracker.began(entry, report.at_s)
             self.queue.put(ev.Applied(Started(self.job_table.job(entry))))
+            self._keep_from_other_results(entry)
         elif report.what == "obeyed":
             self.tracker.obeyed(entry, report.done, report.at_s)
+            self._keep_from_other_results(entry)
             if report.state is not None and entry.fixed is not None:
                 self.queue.put(ev.Obeyed(entry, report.state))
+        elif report.what == "tried":
+            self.queue.put(ev.Tried(entry, report.trial, report.trouble, report.for_now))
         elif report.what == "ended":
             assert report.result is not None
             entry.alive = False
@@ -95,6 +100,19 @@ class Handlers:
         elif report.what in ("lost", "never"):
             entry.alive = False
             self._no_result(entry, report)
+
+    def _keep_from_other_results(self, entry: Entry) -> None:
+        """Have the policy plan anew for a job that it must not move to some class from where it is now."""
+        if entry.id in self.state.running and results_differ(entry):
+            self.state.reconsider(self.job_table.renewed(entry))
+            self.stale = True
+
+    def moves_by_hand(self, entry: Entry, pool: str) -> bool:
+        """Tell if a job runs on a class; its owner may have it moved to where its results are others."""
+        if pool in results_differ(entry):
+            entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
+            self.state.reconsider(self.job_table.renewed(entry))
+        return self.job_table.job(entry).runs_on(pool)
 
     def _attempt_ended(self, entry: Entry, result: Result) -> None:
         entry.usage = asdict(result.usage)

@@ -273,7 +273,7 @@ class JobTable:
                 limit_s=entry.limit_s,
                 priority=entry.new_priority,
                 moves=moves(entry, self.why_not_moved),
-                only=stays_on(entry),
+                only=stays_on(entry, self.cluster),
             )
         return self._jobs[entry.id]
 

@@ -7,6 +7,7 @@ import logging
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.departures import Departures
 from scheduler.coordinator.handlers import Handlers
+from scheduler.coordinator.trials import ProgramTrials
 from scheduler.model.events import Event, Timer
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
@@ -27,6 +28,7 @@ class EventLoop:
         self.policy_text, self.policy = policy, create(policy)
         self.handlers, self.queue, self.state = handlers, handlers.queue, handlers.state
         Departures(handlers)
+        self.trials = ProgramTrials(handlers)
 
     def run(self) -> None:
         """Handle all events, also those that follow from them at once."""
@@ -45,6 +47,7 @@ class EventLoop:
                 # A unit that was freed may be one that cannot be used.
                 node_availability.update(self.state, self.handlers.engine, self.handlers.dispatcher.hold)
                 self._ask_policy(told)
+        self.trials.look()
 
     def begin(self) -> None:
         """Let the policy begin anew with the cluster state as it is."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from agent.attempts.records import Result, RunState, Want
+from agent.opencl_layer.trials import Trial
 from scheduler.engines.external_jobs import ExternalJobSource
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
@@ -19,19 +20,23 @@ from scheduler.model.jobs import Cluster, Placement, Region
 class Report(NamedTuple):
     """A report of what happened to an attempt.
 
-    "started"; "obeyed": request number ``done`` was carried out, or refused (``state``); "ended": ``result``
-    says how; "lost": its supervisor died without a result, nothing of it runs any more, ``trouble`` says why
-    if it was not killed; "never": it was not and will not be started, ``trouble`` says why if it cannot be.
+    "started"; "obeyed": request number ``done`` was carried out, or refused (``state``); "tried": a trial has
+    ended, in vain without a ``trial`` (``trouble`` says why; ``for_now``: it may succeed later); "ended":
+    ``result`` says how; "lost": its supervisor died without a result, nothing of it runs any more,
+    ``trouble`` says why if it was not killed; "never": it was not and will not be started, ``trouble`` says
+    why if it cannot be.
     """
 
     job_id: int
     attempt: int
-    what: Literal["started", "obeyed", "ended", "lost", "never"]
+    what: Literal["started", "obeyed", "tried", "ended", "lost", "never"]
     at_s: float
     result: Result | None = None
     trouble: str = ""
     done: int = 0
     state: RunState | None = None
+    trial: Trial | None = None
+    for_now: bool = False
 
 
 class JobChecks(Protocol):
@@ -94,8 +99,32 @@ class PowerCaps(Protocol):
         """Return the power of all nodes at rest, where the cluster's budget does not contain it."""
 
 
+class DeviceTrials(Protocol):
+    """Trials of running programs on other devices, one at a time.
+
+    Attributes:
+        busy: a trial is under way, or its report has not been taken yet.
+    """
+
+    @property
+    def busy(self) -> bool: ...
+
+    def begin(self, job: Entry, state: RunState, pool: str) -> bool:
+        """Try a job on an idle class of device, and report that; False: its program uses no device yet."""
+
+    def give_up(self, why: str) -> None:
+        """End the trial; the program is left alone as soon as the launch under way has ended."""
+
+
 class DeviceMoves(Protocol):
-    """Programs on devices that know nothing of tenbin, and are parked and moved while they run."""
+    """Programs on devices that know nothing of tenbin, and are parked and moved while they run.
+
+    Attributes:
+        trials: None: programs are not tried.
+    """
+
+    @property
+    def trials(self) -> DeviceTrials | None: ...
 
     def why_not(self, spec: JobSpec) -> str:
         """Say as a clause why an attempt that starts now cannot be moved like that; "" if it can."""

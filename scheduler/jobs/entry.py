@@ -53,7 +53,8 @@ class Entry:
         goals: where it is to go on when its checkpoint is written: the first of them that is free.
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
-        predicted: what earlier runs said of it, where its owner gave no estimate.
+        predicted: what earlier runs and trials of its program said of it; counts where its owner gave no
+            estimate. ``moved_by_hand``: it may go where a trial had other results.
         blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
         limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
         tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from profiles.errors import BadInput
@@ -25,7 +25,7 @@ def as_job(
     limit_s: float | None = None,
     priority: int | None = None,
     moves: bool = False,
-    only: str = "",
+    only: Collection[str] = (),
 ) -> Job:
     """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
 
@@ -33,7 +33,8 @@ def as_job(
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
         limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
         priority: the priority that it was given since. None: as it was submitted.
-        moves: the engine can park it and move it. only: the class of device on which it must go on.
+        moves: the engine can park it and move it.
+        only: the classes of device on which it must go on; (): any that will do.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -48,7 +49,7 @@ def as_job(
         raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
     if pool.kind:
         estimates = _by_device(spec, cluster, predicted)
-        estimates = {only: estimates[only]} if only in estimates else estimates
+        estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
     elif pool.counted:
         units, most = range_of(spec, pool, unit)
         speed = speed_of(spec, pool, unit, units, most=most)
@@ -66,7 +67,7 @@ def as_job(
         user=spec.owner(user),
         memory_mb=spec.memory_mb or _registered_mb(predicted),
         estimate_kind=EstimateKind.PREDICTED
-        if spec.expect_s or (predicted and spec.time_s is None)
+        if spec.expect_s or (predicted and predicted["run_s"] and spec.time_s is None)
         else EstimateKind.LIMIT,
         stop=Stop.CHECKPOINT if moves or spec.checkpoint_signal is not None else Stop.PAUSE,
         max_units=most,
@@ -87,11 +88,28 @@ def moves(entry: Entry, why_not: Callable[[JobSpec], str] | None) -> bool:
     return entry.fixed == "" if entry.alive else why_not(entry.spec) == ""
 
 
-def stays_on(entry: Entry) -> str:
-    """Return the class of device on which a job must go on that is paused there; "": any will do."""
-    paused = entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
-    stays = entry.alive and entry.fixed and paused and entry.placement is not None
-    return entry.placement.pool if stays and entry.placement is not None else ""
+def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
+    """Return the classes of device on which a job must go on; (): any will do.
+
+    A job that is paused goes on there. Policies do not move a job to where its results would be others.
+    """
+    if not entry.alive or entry.placement is None:
+        return ()
+    if entry.fixed:
+        paused = entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
+        return (entry.placement.pool,) if paused else ()
+    differing = results_differ(entry)
+    return tuple(pool.name for pool in cluster.pools if pool.name not in differing) if differing else ()
+
+
+def results_differ(entry: Entry) -> set[str]:
+    """Return the classes of device to which no policy moves the job, because a trial had other results."""
+    told = entry.predicted or {}
+    if entry.fixed != "" or entry.placement is None or told.get("moved_by_hand"):
+        return set()
+    here = entry.placement.pool
+    pairs = [{one["pool"], one["over"]} for one in told.get("tried", ()) if not one["agrees"]]
+    return {name for each in pairs if here in each for name in each - {here}}
 
 
 def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:

@@ -9,13 +9,22 @@ from statistics import median
 from typing import Any, Literal
 
 Kind = Literal[
-    "run-time", "device-ratio", "checkpoint", "restart", "migration", "suspension", "pairing", "cap"
+    "run-time",
+    "device-ratio",
+    "trial",
+    "checkpoint",
+    "restart",
+    "migration",
+    "suspension",
+    "pairing",
+    "cap",
 ]
 Unit = Literal["s", "ratio"]
 
 UNITS: dict[Kind, Unit] = {
     "run-time": "s",  # from an attempt's start to its end, without migration costs
     "device-ratio": "s",  # the same, on a device where no such job ran, by the figures of the devices
+    "trial": "s",  # the same, by a trial of the program
     "checkpoint": "s",  # from the request until the job has left
     "restart": "s",  # from the decision until the job computes again
     "migration": "s",  # from the request until the job computes again, elsewhere
@@ -27,7 +36,8 @@ UNITS: dict[Kind, Unit] = {
 
 STATED = "stated by the user"  # the basis of such a run time
 ELSEWHERE: Literal["devices"] = "devices"  # the basis: its time on another device, and the figures of both
-RUN_TIMES: tuple[Kind, ...] = ("run-time", "device-ratio")  # a running job has one of these
+TRIED: Literal["tried"] = "tried"  # the basis: its time on another device, and a trial of the program on both
+RUN_TIMES: tuple[Kind, ...] = ("run-time", "device-ratio", "trial")  # a running job has one of these
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from scheduler.prediction.predictions import (
     ELSEWHERE,
     RUN_TIMES,
     STATED,
+    TRIED,
     Kind,
     OpenPredictions,
     TrackedPrediction,
@@ -90,8 +91,8 @@ class PredictionTracker:
                 left *= found["middle"] / found["high"] if "" in told else 1.0  # plans use the high end
             about: dict[str, Any] = {"pool": placement.pool, "rests_on": rests_on}
             kind: Kind = "run-time"
-            if found is not None and found["basis"] == ELSEWHERE:
-                kind, share = "device-ratio", left / found["middle"]
+            if found is not None and found["basis"] in (ELSEWHERE, TRIED):
+                kind, share = "trial" if found["basis"] == TRIED else "device-ratio", left / found["middle"]
                 about |= {"low_s": share * found["low"], "high_s": share * found["high"]}
             self.predictions.void(entry.id, "predicted anew", *RUN_TIMES)
             self._predict(entry, now, kind, left, **about)
@@ -281,7 +282,9 @@ class PredictionTracker:
         self._awaited.pop(entry.id, None)
         self._sum_up(entry, result)
         running = self._running(entry)
-        if running is not None and result.how == "exited" and result.code == 0:
+        if running is not None and entry.placement and running.detail["pool"] != entry.placement.pool:
+            self.predictions.void(entry.id, "it moved meanwhile", running.kind)
+        elif running is not None and result.how == "exited" and result.code == 0:
             took = result.usage.running_s - running.detail.get("restart_s", 0.0)
             running.emulated = result.usage.emulated
             self.predictions.measure(entry.id, running.kind, max(0.0, took))

@@ -77,6 +77,11 @@ bool send_line(int peer, std::string line) {
     return true;
 }
 
+bool has_left(int peer) {
+    pollfd one{peer, 0, 0};
+    return poll(&one, 1, 0) > 0 && (one.revents & (POLLHUP | POLLERR));
+}
+
 void serve(int peer) {
     timeval patience{5, 0};
     setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -89,7 +94,8 @@ void serve(int peer) {
         return;
     }
     auto progress = [peer](const std::string &text) {
-        if (!send_line(peer, Json().text("progress", text).end())) throw Trouble{"nobody waits for the answer"};
+        if (text.empty() ? has_left(peer) : !send_line(peer, Json().text("progress", text).end()))
+            throw Trouble{"nobody waits for the answer"};
     };
     send_line(peer, may_ask(peer) ? obey(line, progress) : Json().text("trouble", "not your process").end());
     close(peer);

@@ -124,7 +124,7 @@ bool is_exiting();
 std::unique_lock<std::mutex> keep_moves_away(const std::string &key, size_t *candidate);
 
 /* Try before move (trial.cpp): the answer in JSON; throws Trouble. */
-using Progress = std::function<void(const std::string &)>; /* throws Trouble if nobody asks any more */
+using Progress = std::function<void(const std::string &)>; /* "": none; throws Trouble if nobody asks any more */
 std::string try_on(const std::string &key, double watch_s, size_t asked_mib, const Progress &progress);
 
 } // namespace tenbin

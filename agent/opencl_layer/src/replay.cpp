@@ -16,6 +16,8 @@ constexpr double PATIENCE_S = 5.0;
 /* One device: what the kernel reads and writes there, and a copy of it as it was before the launch. */
 struct Side {
     Own own;
+    const Progress &progress;
+    explicit Side(const Progress &asked) : progress(asked) {}
     cl_context context = nullptr;
     cl_command_queue queue = nullptr;
     cl_kernel kernel = nullptr;
@@ -91,6 +93,7 @@ void restore(const Side &side, const Launch &launch) {
 
 double run_once(const Side &side, const Launch &launch) {
     if (is_exiting()) throw Trouble{"the program ends"};
+    side.progress("");
     restore(side, launch);
     auto began = Clock::now();
     step(target->clEnqueueNDRangeKernel(side.queue, side.kernel, launch.dimensions,
@@ -239,8 +242,8 @@ cl_program Target::build(const RecipePointer &recipe) {
     return made = own.keep(Kind::program, built, error, "build a program");
 }
 
-Replay replay(const Launch &launch, Target &there, Stopped &stopped) {
-    Side mine, its;
+Replay replay(const Launch &launch, Target &there, Stopped &stopped, const Progress &progress) {
+    Side mine(progress), its(progress);
     cl_device_id here = real_of(the_device());
     mine.context = launch.context;
     mine.kernel = launch.kernel;

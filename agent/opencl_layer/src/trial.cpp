@@ -275,7 +275,10 @@ std::string try_on(const std::string &key, double watch_s, size_t asked_mib, con
     Watching watched(memory_allowed(place, asked_mib));
     auto began = Clock::now();
     progress("watching the program for " + texts({watch_s})[0] + " s");
-    while (since(began) < watch_s && !is_exiting()) wait_s(std::max(0.0, std::min(0.02, watch_s - since(began))));
+    while (since(began) < watch_s && !is_exiting()) {
+        progress("");
+        wait_s(std::max(0.0, std::min(0.02, watch_s - since(began))));
+    }
     watched.end();
     double watched_s = since(began) - watched.found.stopped.total_s;
     if (watched.found.launches.empty())
@@ -288,7 +291,7 @@ std::string try_on(const std::string &key, double watch_s, size_t asked_mib, con
                  std::to_string(watched.found.launches.size()));
         Replay done;
         try {
-            if (launch->trouble.empty()) done = replay(*launch, there, watched.found.stopped);
+            if (launch->trouble.empty()) done = replay(*launch, there, watched.found.stopped, progress);
         } catch (const Trouble &trouble) {
             launch->trouble = trouble.what;
             done = Replay();

@@ -97,6 +97,6 @@ struct Target {
 };
 
 cl_mem make_part(cl_context context, const Part &part, cl_mem parent, cl_int *error);
-Replay replay(const Launch &launch, Target &there, Stopped &stopped);
+Replay replay(const Launch &launch, Target &there, Stopped &stopped, const Progress &progress);
 
 } // namespace tenbin

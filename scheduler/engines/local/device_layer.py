@@ -14,6 +14,7 @@ from agent.attempts.records import Order, RunState, Want
 from agent.opencl_layer import requests
 from agent.processes import tree
 from profiles.errors import UserError
+from scheduler.engines.local.trials import Trials
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.instants import clock
 from scheduler.jobs.specs import JobSpec
@@ -29,10 +30,14 @@ class DeviceLayer:
 
     Args:
         pools: the classes of devices. beside: folder of the coordinator's own sockets.
+
+    Attributes:
+        trials: of these jobs' programs; None: they are not tried.
     """
 
-    def __init__(self, pools: Sequence[Pool], beside: Path) -> None:
+    def __init__(self, pools: Sequence[Pool], beside: Path, *, tries: bool = True) -> None:
         self._pools, self.folder = pools, beside / requests.OF_JOBS
+        self.trials = Trials(self.folder) if tries else None
         self._library: Path | None = None
         self._trouble = "the layer is being compiled; jobs that start later can be moved"
         self._build: subprocess.Popen[str] | None = subprocess.Popen(
@@ -104,6 +109,8 @@ class DeviceLayer:
 
     def close(self) -> None:
         """Let go; the compiler goes on."""
+        if self.trials is not None:
+            self.trials.close()
         if self._build is not None and self._build.stdout is not None and self._build.stderr is not None:
             self._build.stdout.close()
             self._build.stderr.close()

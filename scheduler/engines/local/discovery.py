@@ -41,6 +41,7 @@ def find(asked: Asked) -> Iterator[LocalMachine]:
     with emulated as sysfs:
         if asked.devices:
             machine = devices_of_machine(asked.policy, asked.profile, asked.home)
+            machine = replace(machine, tries=not asked.own["no_trials"])
         elif asked.power_budget_w is not None:
             machine = capped_packages(
                 asked.policy,

@@ -34,6 +34,7 @@ from scheduler.engines.local.device_layer import DeviceLayer, goal
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
 from scheduler.engines.local.paths import check_here
 from scheduler.engines.local.report_socket import listen
+from scheduler.engines.local.trials import Trials
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -77,6 +78,7 @@ class LocalEngine(Engine):
         devices: numbers of the OpenCL devices of each pool of devices.
         unit: what one unit of a pool of cores or nodes is.
         packages: the package of each node, where jobs get whole ones.
+        tries: running programs are tried on idle devices.
     """
 
     def __init__(
@@ -89,11 +91,12 @@ class LocalEngine(Engine):
         devices: Mapping[str, Sequence[int]] | None = None,
         unit: Unit = CORE,
         packages: Packages | None = None,
+        tries: bool = True,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.packages, self.checks = packages, self
         self.caps = self if packages is not None else None
-        self.layer = DeviceLayer(cluster.pools, socket_path.parent) if devices else None
+        self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
         self.device_moves = self.layer
         self._folders = JobFolders(store)
         self._cores = Cores(store, cluster, cores, devices or {}, unit=unit, whole=packages is not None)
@@ -111,6 +114,8 @@ class LocalEngine(Engine):
         self._socket = listen(socket_path)
         self._socket_path = socket_path
         self._selector.register(self._socket, selectors.EVENT_READ)
+        if self.layer is not None and self.layer.trials is not None:
+            self._selector.register(self.layer.trials, selectors.EVENT_READ, self.layer.trials)
         self._spawner: subprocess.Popen[str] | None = None
         self._sweep_at = time.monotonic() + SWEEP_S
 
@@ -227,6 +232,8 @@ class LocalEngine(Engine):
                 key.data.gone = True
                 self._forget(key.data)
                 self._look(key.data)
+            elif isinstance(key.data, Trials):
+                self._reports.append(key.data.take())
             else:
                 self._read()
         if time.monotonic() >= self._sweep_at:

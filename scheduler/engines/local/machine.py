@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalMachine(Machine):
-    """This machine: the cores of each node, the devices of each pool, and the packages under power caps."""
+    """This machine: the cores of each node, the devices of each pool, and the packages under power caps.
+
+    Attributes:
+        tries: running programs are tried on idle devices.
+    """
 
     cores: list[list[int]] = field(default_factory=list)
     devices: dict[str, list[int]] = field(default_factory=dict)
     packages: Packages | None = None
+    tries: bool = True
 
     def engine(self, store: Path, reports: Path) -> LocalEngine:
         from scheduler.engines.local.engine import LocalEngine
@@ -32,6 +37,7 @@ class LocalMachine(Machine):
             devices=self.devices,
             unit=self.unit,
             packages=self.packages,
+            tries=self.tries,
         )
 
     @property

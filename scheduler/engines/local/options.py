@@ -12,6 +12,12 @@ OPTIONS = (
     Option(
         "memory", Megabytes, "Memory for all jobs together: 20G. (default: all that this process may use)"
     ),
+    Option(
+        "no_trials",
+        bool,
+        "With --devices: try no running program on an idle device to know how fast it would be there.",
+        default=False,
+    ),
 )
 
 
@@ -21,6 +27,8 @@ def check(asked: Asked, *, profiled: bool) -> None:
     Raises:
         BadInput: they are given together.
     """
+    if asked.own["no_trials"] and not asked.devices:
+        raise BadInput("--no-trials: programs are tried on devices only", "add --devices")
     budget_w = asked.power_budget_w
     given = {f"--{name}": asked.own[name] for name in ("cores", "nodes")} | {"--power-budget": budget_w}
     for name, value in given.items():

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from scheduler.jobs.instants import clock
-from scheduler.prediction.predictions import ELSEWHERE, UNITS
+from scheduler.prediction.predictions import ELSEWHERE, TRIED, UNITS
 from tenbin.commands.jobs.selection import ranges
 from tenbin.text import label, number, printable
 
@@ -56,15 +56,27 @@ def _asked(job: dict[str, Any]) -> list[str]:
 
 
 def _expected(job: dict[str, Any]) -> list[str]:
-    """List the run time that the owner states, else predictions from earlier runs."""
-    stated, told = job["spec"]["expect_s"].items(), (job.get("predicted") or {}).get("run_s", {}).items()
+    """List the run time that the owner states, else predictions from earlier runs, and trials."""
+    predicted = job.get("predicted") or {}
+    stated, told = job["spec"]["expect_s"].items(), predicted.get("run_s", {}).items()
     lines = [f"stated by the user to run {number(seconds)} s{_on(device)}" for device, seconds in stated]
     lines += [
         f"expected to run {prediction_words(found)}{_on(pool)}: {found['rule']}" for pool, found in told
     ]
+    lines += map(_tried, predicted.get("tried", ()))
     if unrelated := job.get("from_unrelated_jobs"):
         lines.append(f"from unrelated jobs of yours; not used for planning: {prediction_words(unrelated)}")
     return lines
+
+
+def _tried(one: dict[str, Any]) -> str:
+    """Write what a trial of the program told."""
+    low, value, high = (number(one[name]) for name in ("low", "value", "high"))
+    results = "agree" if one["agrees"] else "DIFFER: no policy moves it there"
+    return (
+        f"tried on {one['pool']} at {clock(one['at_s'])}: {value} times ({low} .. {high}) as fast as on "
+        f"{one['over']}, results {results}"
+    )
 
 
 def _on(device: str) -> str:
@@ -74,8 +86,8 @@ def _on(device: str) -> str:
 def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
     """Write a prediction: its middle, and its 10 and 90 % quantiles, or its bounds."""
     middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
-    if found["basis"] == ELSEWHERE:
-        return f"{middle} {unit} ({low} .. {high} {unit} by the figures of the devices)"
+    if by := {ELSEWHERE: "the figures of the devices", TRIED: "a trial of the program"}.get(found["basis"]):
+        return f"{middle} {unit} ({low} .. {high} {unit} by {by})"
     return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
 
 

@@ -145,11 +145,10 @@ def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction])
     others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
     if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
         console.print(f"beside these: {told}")
-    bounded, inside = within_bounds(predictions)
-    if bounded:
-        console.print(
-            f"device-ratio: {inside} of {bounded} outcomes lie within the bounds of their prediction"
-        )
+    for kind in dict.fromkeys(row.kind for row in rows):
+        bounded, inside = within_bounds([one for one in predictions if one.kind == kind])
+        if bounded:
+            console.print(f"{kind}: {inside} of {bounded} outcomes lie within the bounds of their prediction")
     if not (found := parts(predictions)):
         return
     title = "Parts of a move (medians)"

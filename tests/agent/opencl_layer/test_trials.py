@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import statistics
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,29 @@ def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
     }
     assert all(one.differing_bytes == 0 and one.here and one.here.n >= 3 for one in trial.kernels)
     assert 0 < trial.longest_stop_s <= trial.stopped_s
+    assert stepper.digest == plain_digest(folder, stepper.taken)
+
+
+@pytest.mark.measures
+def test_a_trial_is_given_up_when_nobody_waits(folder: Path, stepper: Stepper) -> None:
+    """The layer leaves the program after the launch under way, so that it can be parked at once."""
+    pid, lines = stepper.process.pid, list[socket.socket]()
+
+    def leave(said: str) -> None:
+        if said.startswith("trying"):
+            lines[0].shutdown(socket.SHUT_RDWR)
+
+    with stepper.busy():
+        began_s = time.monotonic()
+        requests.try_on(folder, pid, "pocl-1", watch_s=0.4)
+        whole_s = time.monotonic() - began_s
+    with stepper.busy():
+        began_s = time.monotonic()
+        with pytest.raises(UserError, match="ended meanwhile"):
+            requests.try_on(folder, pid, "pocl-1", leave, watch_s=0.4, opened=lines.append)
+        assert requests.park(folder, pid).state == "parked"
+        assert time.monotonic() - began_s < whole_s / 2
+        requests.resume(folder, pid)
     assert stepper.digest == plain_digest(folder, stepper.taken)
 
 
