@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <system_error>
 #include <thread>
@@ -42,43 +43,79 @@ size_t bytes_of(const Memory &memory) {
     return sum;
 }
 
-/* The system takes far longer to find pages than a copy takes to fill them. What it refuses is left to the copy. */
-void touch_pages(void *start, size_t bytes) {
+/* Work on memory that is to be filled, huge page after huge page, by several threads. The system takes far longer to
+ * find pages than a copy takes to fill them. What it refuses is left to the copy. */
+template <class Function> static void by_huge_pages(void *start, size_t bytes, Function fill) {
     constexpr size_t THREADS = 4;
     auto page = size_t(sysconf(_SC_PAGESIZE));
-    auto begin = (reinterpret_cast<uintptr_t>(start) + page - 1) / page * page;
-    auto end = (reinterpret_cast<uintptr_t>(start) + bytes) / page * page;
-    if (end < begin + 2 * HUGE_PAGE) return;
-    madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE);
-    size_t n = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, THREADS);
-    size_t part = ((end - begin) / n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    std::vector<std::future<void>> parts;
+    auto first = reinterpret_cast<uintptr_t>(start), last = first + bytes;
+    auto inner = [page](uintptr_t begin, uintptr_t end, int advice) { /* whole pages only */
+        begin = (begin + page - 1) / page * page;
+        end = end / page * page;
+        if (begin < end) madvise(reinterpret_cast<void *>(begin), end - begin, advice);
+    };
+    if (bytes < 2 * HUGE_PAGE) {
+        fill(0, bytes);
+        return;
+    }
+    inner(first, last, MADV_HUGEPAGE);
+    std::atomic<uintptr_t> next{first / HUGE_PAGE * HUGE_PAGE};
+    auto work = [&] {
+        for (uintptr_t at; (at = next.fetch_add(HUGE_PAGE, std::memory_order_relaxed)) < last;) {
+            uintptr_t begin = std::max(at, first), end = std::min(at + HUGE_PAGE, last);
+            inner(begin, end, MADV_POPULATE_WRITE); /* the program's own faults go between */
+            fill(begin - first, end - begin);
+        }
+    };
+    size_t n = std::min(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, THREADS), bytes / HUGE_PAGE);
+    std::vector<std::future<void>> others;
     try {
-        for (; begin < end; begin += part)
-            parts.push_back(std::async(std::launch::async, [begin, stop = std::min(begin + part, end)] {
-                for (uintptr_t at = begin; at < stop; at += HUGE_PAGE) /* the program's own faults go between */
-                    madvise(reinterpret_cast<void *>(at), std::min(HUGE_PAGE, stop - at), MADV_POPULATE_WRITE);
-            }));
+        while (others.size() + 1 < n) others.push_back(std::async(std::launch::async, work));
     } catch (const std::system_error &) { /* no more threads */
     }
+    work();
 }
 
-/* Where the device uses the host's memory. */
-void touch_new(const Memory &memory, cl_mem next, cl_command_queue to) {
+void touch_pages(void *start, size_t bytes) {
+    if (bytes >= 2 * HUGE_PAGE) by_huge_pages(start, bytes, [](size_t, size_t) {});
+}
+
+static void copy_to_new(void *to, const char *from, size_t bytes) {
+    by_huge_pages(to, bytes,
+                  [=](size_t at, size_t n) { memcpy(static_cast<char *>(to) + at, from + at, n); });
+}
+
+/* Fill a part of a new buffer where the device, or its driver, gives the host a pointer to it. */
+template <class Function>
+static void with_mapped(cl_mem next, size_t origin, size_t bytes, cl_command_queue to, Function fill) {
+    cl_int error;
+    void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, origin, bytes, 0,
+                                             nullptr, nullptr, &error);
+    step(error, "map new device memory");
+    Trouble trouble;
+    try {
+        fill(static_cast<char *>(there));
+    } catch (const Trouble &one) {
+        trouble = one;
+    }
+    cl_int unmapped = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
+    cl_int finished = target->clFinish(to);
+    if (!trouble.what.empty()) throw trouble;
+    step(unmapped != CL_SUCCESS ? unmapped : finished, "unmap new device memory");
+}
+
+/* Whether a new buffer lies in the host's memory. */
+static bool is_of_host(const Memory &memory, cl_command_queue to) {
     cl_device_id device = nullptr;
     cl_bool is_unified = CL_FALSE;
     target->clGetCommandQueueInfo(to, CL_QUEUE_DEVICE, sizeof(device), &device, nullptr);
     target->clGetDeviceInfo(device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof(is_unified), &is_unified, nullptr);
-    if (!is_unified || memory.image || memory.host) return;
-    cl_int error;
-    void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, 0, memory.size, 0,
-                                             nullptr, nullptr, &error);
-    if (error == CL_SUCCESS) {
-        touch_pages(there, memory.size);
-        error = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
-        target->clFinish(to);
-    }
-    step(error, "touch new device memory");
+    return is_unified && !memory.image && !memory.host;
+}
+
+void touch_new(const Memory &memory, cl_mem next, cl_command_queue to) {
+    if (!is_of_host(memory, to)) return;
+    with_mapped(next, 0, memory.size, to, [&](char *there) { touch_pages(there, memory.size); });
 }
 
 static void read_piece(cl_command_queue queue, const Memory &memory, const Piece &p, void *to) {
@@ -98,8 +135,9 @@ static void write_piece(cl_command_queue queue, const Memory &memory, cl_mem nex
          "write device memory");
 }
 
-CopyQueues::~CopyQueues() {
+void CopyQueues::release() {
     for (auto &[context, queue] : queues) target->clReleaseCommandQueue(queue);
+    queues.clear();
 }
 
 cl_command_queue CopyQueues::of(const Context *context, cl_context real, cl_device_id device) {
@@ -137,26 +175,22 @@ void load_from_device(const Memory &memory, cl_mem next, cl_command_queue from, 
             write_piece(to, memory, next, piece, staging.data());
             continue;
         }
-        cl_int error;
-        void *there = target->clEnqueueMapBuffer(to, next, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, piece.origin[0],
-                                                 piece.bytes, 0, nullptr, nullptr, &error);
-        step(error, "map new device memory");
-        Trouble trouble;
-        try {
-            read_piece(from, memory, piece, there);
-        } catch (const Trouble &one) {
-            trouble = one;
-        }
-        cl_int unmapped = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
-        cl_int finished = target->clFinish(to);
-        if (!trouble.what.empty()) throw trouble;
-        step(unmapped != CL_SUCCESS ? unmapped : finished, "unmap new device memory");
+        with_mapped(next, piece.origin[0], piece.bytes, to,
+                    [&](char *there) { read_piece(from, memory, piece, there); });
     }
 }
 
 void load_from_store(Memory &memory, Store &store, cl_command_queue to) {
-    for (auto &piece : pieces_of(memory))
-        write_piece(to, memory, next_of(&memory), piece, store.take(piece.bytes));
+    cl_mem next = next_of(&memory);
+    if (!is_of_host(memory, to)) {
+        for (auto &piece : pieces_of(memory)) write_piece(to, memory, next, piece, store.take(piece.bytes));
+        return;
+    }
+    with_mapped(next, 0, memory.size, to, [&](char *there) {
+        if (store.has_all_at_once()) return copy_to_new(there, store.take(memory.size), memory.size);
+        for (auto &piece : pieces_of(memory))
+            copy_to_new(there + piece.origin[0], store.take(piece.bytes), piece.bytes);
+    });
 }
 
 } // namespace tenbin

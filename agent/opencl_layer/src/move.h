@@ -21,7 +21,7 @@ extern int steps, fail_at; /* steps of this move so far; the one that fails, or 
 struct Piece {
     size_t origin[3], region[3], bytes;
 };
-constexpr size_t CHUNK = size_t(8) << 20; /* small, so that transfers to a file go beside those from the device */
+constexpr size_t CHUNK = size_t(4) << 20; /* small, so that transfers to a file go beside those from the device */
 std::vector<Piece> pieces_of(const Memory &memory);
 size_t bytes_of(const Memory &memory);
 
@@ -34,6 +34,7 @@ class Store {
     virtual void written() = 0;            /* all pieces are there */
     virtual void rewind() = 0;
     virtual const char *take(size_t bytes) = 0; /* the next piece */
+    virtual bool has_all_at_once() const = 0;   /* several pieces may be taken as one */
     virtual const char *place() const = 0;
 };
 std::unique_ptr<Store> store_in_memory(size_t bytes);
@@ -45,7 +46,8 @@ class CopyQueues {
 
   public:
     CopyQueues() = default;
-    ~CopyQueues();
+    ~CopyQueues() { release(); }
+    void release();
     CopyQueues(const CopyQueues &) = delete;
     CopyQueues &operator=(const CopyQueues &) = delete;
     cl_command_queue of(const Context *context, cl_context real, cl_device_id device);
@@ -85,7 +87,10 @@ class Prepared {
     ~Prepared(); /* with the gate open */
     Prepared(const Prepared &) = delete;
     Prepared &operator=(const Prepared &) = delete;
+    void keep(); /* with the gate closed: contexts and programs of a device whose memory is the host's */
+    void release(); /* what was made and not taken; some of it may rest on what was taken */
     void make(); /* what is not made yet */
+    void build(); /* with the gate closed, in a thread beside it: programs for contexts that are made */
     void copy();
     Estimate estimate() const;
     cl_context take(Context *context);

@@ -51,18 +51,49 @@ double sum_bytes(const std::vector<Memory *> &memories) {
 
 Prepared::Prepared(size_t where) : candidate(where) {}
 
-Prepared::~Prepared() {
-    if (contexts.empty()) return; /* never made: the gate may be closed */
-    Inside inside;
+void Prepared::release() {
+    from.release();
+    to.release();
     for (auto &[recipe, program] : programs) target->clReleaseProgram(program);
-    for (auto &[memory, real] : memories) {
-        if (real) target->clReleaseMemObject(real);
-        drop(memory->slot);
-    }
-    for (auto &[context, real] : contexts) {
-        if (real) target->clReleaseContext(real);
-        drop(context->slot);
-    }
+    programs.clear();
+    for (auto &[memory, real] : memories)
+        if (real) target->clReleaseMemObject(std::exchange(real, nullptr));
+    for (auto &[context, real] : contexts)
+        if (real) target->clReleaseContext(std::exchange(real, nullptr));
+}
+
+Prepared::~Prepared() {
+    release();
+    if (contexts.empty()) return; /* nothing is held: the gate may be closed */
+    Inside inside;
+    for (auto &[memory, real] : memories) drop(memory->slot);
+    for (auto &[context, real] : contexts) drop(context->slot);
+}
+
+/* A context on any other device may hold memory there. Programs without a build are made anew as quickly. */
+void Prepared::keep() {
+    cl_device_type type = 0;
+    target->clGetDeviceInfo(candidates()[candidate].device, CL_DEVICE_TYPE, sizeof(type), &type, nullptr);
+    if (!(type & CL_DEVICE_TYPE_CPU)) return;
+    for_each<Context>([&](Context &context) {
+        if (hold(context.slot)) contexts[&context] = static_cast<cl_context>(std::exchange(context.real, nullptr));
+    });
+    for_each<Program>([&](Program &program) {
+        bool is_built = program.from_binary || program.status == CL_BUILD_SUCCESS;
+        if (is_built && program.recipe && !programs.count(program.recipe))
+            programs[program.recipe] = static_cast<cl_program>(std::exchange(program.real, nullptr));
+    });
+}
+
+/* A build that fails is left out here, and fails again where that can be told. */
+void Prepared::build() {
+    for_each<Program>([&](Program &program) {
+        cl_int error;
+        if (!program.recipe || programs.count(program.recipe)) return;
+        cl_program made = make_program(*program.recipe, next_of(program.context.get()), candidates()[candidate].device,
+                                       &error);
+        if (error == CL_SUCCESS) programs[program.recipe] = made;
+    });
 }
 
 /* What is compiled here is not compiled in the pause. */

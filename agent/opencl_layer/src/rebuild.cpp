@@ -2,6 +2,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <future>
+#include <system_error>
 
 #include "move.h"
 
@@ -77,7 +79,7 @@ static void make_memories(Prepared &prepared, const Candidate &place, Store *sto
         note_next(memory, made, error, "make device memory");
         if (is_copied) return;
         cl_command_queue queue = prepared.to.of(context, next_of(context), place.device);
-        if (is_new) touch_new(memory, made, queue);
+        if (is_new && !store) touch_new(memory, made, queue);
         if (store)
             load_from_store(memory, *store, queue);
         else
@@ -135,7 +137,13 @@ void make_next(Prepared &prepared, Store *store) {
         if (!made) made = context.make(place, &error);
         note_next(context, made, error, "make a context");
     });
+    std::future<void> building; /* the end of this function waits for it */
+    try {
+        if (store) building = std::async(std::launch::async, [&] { prepared.build(); });
+    } catch (const std::system_error &) { /* no more threads: they are built later */
+    }
     make_memories(prepared, place, store);
+    if (building.valid()) building.get();
     for_each<Sampler>([&](Sampler &s) {
         cl_context context = next_of(s.context.get());
         cl_sampler made = target->clCreateSampler(context, s.normalized, s.addressing, s.filter, &error);

@@ -16,7 +16,7 @@ namespace tenbin {
 
 namespace {
 
-constexpr size_t ALIGNMENT = 4096, SLOTS = 6;
+constexpr size_t ALIGNMENT = 4096, SLOTS = 8;
 
 size_t padded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
@@ -42,6 +42,7 @@ class InMemory : public Store {
         at += bytes;
         return base + at - bytes;
     }
+    bool has_all_at_once() const override { return true; }
     const char *place() const override { return "memory"; }
 };
 
@@ -108,7 +109,9 @@ class InFile : public Store {
         file = open(where.c_str(), FLAGS | O_DIRECT, 0600);
         if (file < 0 && errno == EINVAL) file = open(where.c_str(), FLAGS, 0600);
         if (file < 0) throw system_trouble(where + ": no file without a name can be made there");
-        for (auto &buffer : buffers) buffer.room(std::min(bytes, CHUNK)); /* before the program stops */
+        /* Before the program stops: writes to blocks that the file has go side by side. */
+        if (bytes && fallocate(file, 0, 0, off_t(padded(bytes))) != 0 && errno == ENOSPC) throw system_trouble(where);
+        for (auto &buffer : buffers) buffer.room(std::min(bytes, CHUNK));
     }
     ~InFile() override {
         buffers.clear(); /* waits for what is under way */
@@ -134,17 +137,22 @@ class InFile : public Store {
             if (buffer.transfer.valid()) buffer.transfer.wait();
         for (auto &buffer : buffers) buffer.transfer = {};
         next = ahead = 0;
+        read_ahead();
     }
-    const char *take(size_t) override {
+    void read_ahead() {
         for (; ahead < chunks.size() && ahead < next + SLOTS - 1; ahead++) { /* all but the one taken last */
             Buffer &buffer = buffers[ahead % SLOTS];
             buffer.room(chunks[ahead].second);
             start(false, buffer, chunks[ahead].second, chunks[ahead].first);
         }
+    }
+    const char *take(size_t) override {
+        read_ahead();
         Buffer &buffer = buffers[next++ % SLOTS];
         buffer.finish();
         return buffer.data;
     }
+    bool has_all_at_once() const override { return false; }
     const char *place() const override { return "file"; }
 };
 

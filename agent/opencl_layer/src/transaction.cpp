@@ -22,6 +22,7 @@ double unix_time() {
 
 std::mutex &move_lock = *new std::mutex; /* one move at a time */
 std::unique_ptr<Store> &parked = *new std::unique_ptr<Store>;
+std::unique_ptr<Prepared> &kept = *new std::unique_ptr<Prepared>; /* while parked */
 std::atomic<bool> is_closed_by_park{false}, exiting{false};
 
 std::mutex &facts_lock = *new std::mutex; /* of what follows */
@@ -177,6 +178,8 @@ void park_once(const std::string &folder, Clock::time_point began, std::unique_p
         throw;
     }
     record_events();
+    kept = std::make_unique<Prepared>(current_candidate());
+    kept->keep();
     detach().release();
     parked = std::move(store);
     is_closed_by_park = true;
@@ -286,9 +289,10 @@ void resume(const std::string &key) {
         parked->rewind();
         Prepared nothing(candidate);
         try {
-            make_next(nothing, parked.get());
+            make_next(candidate == kept->candidate ? *kept : nothing, parked.get());
         } catch (const Trouble &) {
             undo();
+            kept->release();
             throw;
         }
     } catch (const Trouble &trouble) {
@@ -303,8 +307,9 @@ void resume(const std::string &key) {
         facts.steps = steps;
     }
     is_closed_by_park = false;
-    parked.reset();
     open_gate();
+    parked.reset();
+    kept.reset();
 }
 
 static std::string estimate_json() {
