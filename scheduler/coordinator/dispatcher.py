@@ -99,6 +99,8 @@ class Dispatcher:
         entry.fixed = why
         job = self.job_table.renewed(entry)
         if entry.id in self.state.running or entry.id in self.state.suspended:
+            if self.state.state(entry.id).job.stop is not job.stop:
+                self.state.overtaken = True  # the policy begins anew
             self.state.reconsider(job)
 
     def request(self, entry: Entry, want: Want) -> None:
